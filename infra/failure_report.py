@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.disk_errors import disk_refused
 from infra.limits import MIB, memory_kills, memory_limit
-from infra.logs import LINES, LogReader, tail
 from infra.pod import this_pod
-from infra.supervisor import Supervisor, read_result
+from infra.process.logs import LINES, LogReader, tail
+from infra.process.supervisor import Supervisor, read_result
+from infra.storage.disk_errors import disk_refused
 from infra.tracking.redact import redact_text
 
 FULL_DISK_BYTES = 1 << 20  # with less free space than this, the message names the disk as a cause too

@@ -6,8 +6,8 @@ Set by `BATON_HOME`; the default is `.baton` in the current directory, so `rm -r
 import os
 from pathlib import Path
 
-from infra.durable import make_folder
 from infra.errors import UserError
+from infra.storage.durable import make_folder
 
 IN_HOME = "home:"  # instead of the path of the home folder
 FOLDERS = ("jobs", "models", "artifacts")  # of the home, with artifacts

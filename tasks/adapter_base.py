@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.paths import located
-from infra.placement.storage import is_bucket
+from infra.storage.buckets import is_bucket
 from tasks.job import Job
 from tasks.manifest import ArtifactError, read_manifest, verify
 from tasks.stored import fetch

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from infra.durable import write_text
+from infra.storage.durable import write_text
 from tasks.hf_files import CONFIG
 from tasks.job import StageError
 from tasks.manifest import RECORD

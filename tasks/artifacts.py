@@ -12,7 +12,7 @@ from flytekit.types.directory import FlyteDirectory
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, field_validator
 
 from infra.paths import located
-from infra.placement.storage import is_bucket
+from infra.storage.buckets import is_bucket
 from infra.text import count, measure, number, share
 from tasks.lacking import may_lack, restore
 from tasks.manifest import ArtifactError, Manifest

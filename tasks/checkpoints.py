@@ -11,7 +11,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.durable import rename
+from infra.storage.durable import rename
 from tasks.manifest import MANIFEST, ArtifactError, read_manifest, remove, wrong_files
 
 KIND = "training_state"

@@ -18,7 +18,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from infra.placement.address import File, files_in
+from infra.storage.address import File, files_in
 from tasks.tokenizer_files import CONFIG as TOKENIZER_CONFIG
 from tasks.tokenizer_files import SPECIAL, TOKENIZER, token_ids, with_special
 

@@ -27,14 +27,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from infra.durable import make_folder, sync, write_json, write_text
 from infra.errors import UserError
-from infra.heartbeat import Heartbeat
-from infra.logs import end_of, print_to_own_log
-from infra.parent_watchdog import end_with_launcher
 from infra.paths import quiet
-from infra.placement.storage import StorageError
+from infra.process.heartbeat import Heartbeat
+from infra.process.logs import end_of, print_to_own_log
+from infra.process.parent_watchdog import end_with_launcher
 from infra.progress import NOTICES
+from infra.storage.buckets import StorageError
+from infra.storage.durable import make_folder, sync, write_json, write_text
 from infra.text import escaped
 from infra.tracking.redact import redact_spec
 from tasks.manifest import RECORD, ArtifactError, remove, verify, write_manifest

@@ -16,7 +16,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from infra.durable import sync, sync_tree, write_text
+from infra.storage.durable import sync, sync_tree, write_text
 from infra.versions import package_versions
 
 MANIFEST = "manifest.json"

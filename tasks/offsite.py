@@ -25,13 +25,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from infra.durable import make_folder, rename
-from infra.launch import EngineFailed, Terminated
 from infra.limits import MIB, memory_limit
-from infra.placement import storage
-from infra.placement.storage import StorageError, storage_of
 from infra.pod import this_pod
+from infra.process.launch import EngineFailed, Terminated
 from infra.progress import say
+from infra.storage import buckets as storage
+from infra.storage.buckets import StorageError, storage_of
+from infra.storage.durable import make_folder, rename
 from infra.tracking.execution import execution_id
 from infra.tracking.remote_run import JOB
 from tasks.manifest import MANIFEST, RECORD, ArtifactError, Manifest, read_manifest, remove, verify

@@ -1,4 +1,4 @@
-"""How a stage's dead or hung processes are handled (infra/launch.py)."""
+"""How a stage's dead or hung processes are handled (infra/process/launch.py)."""
 
 from pydantic import Field
 

@@ -12,14 +12,14 @@ from flytekit.core.base_task import IgnoreOutputs
 from flytekit.exceptions.user import FlyteRecoverableException
 
 import infra.flyte.cache  # noqa: F401 - replaces Flyte's local cache
-from infra.launch import Engine, EngineFailed, is_finished, job_directory, run_engine, sigterm_as_exit
 from infra.limits import MIB
 from infra.paths import located
-from infra.placement.storage import StorageError, address_of
 from infra.pod import this_pod
 from infra.pod_spec import in_bytes
+from infra.process.launch import Engine, EngineFailed, is_finished, job_directory, run_engine, sigterm_as_exit
+from infra.process.torchrun_env import Node, this_node
 from infra.progress import say
-from infra.torchrun_env import Node, this_node
+from infra.storage.buckets import StorageError, address_of
 from infra.tracking.execution import execution_id, note_cached
 from infra.tracking.machine import lineage_page
 from infra.tracking.record import tracked

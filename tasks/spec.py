@@ -12,9 +12,9 @@ from typing import Annotated, Any, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from infra.placement.address import DIGEST, digest_of
 from infra.placement.config import Placement
 from infra.pod_spec import PodSpec
+from infra.storage.address import DIGEST, digest_of
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 from flytekit import Cache, HashMethod, ImageSpec, task
 
 import infra.flyte.cache  # noqa: F401 - replaces Flyte's local cache
-from infra.disk_errors import disk_errors_named
 from infra.flyte.hooks import POD_ENVIRONMENT, filter_pod_log, sentence_first
 from infra.flyte.types import without_schema
-from infra.launch import Engine
 from infra.paths import quiet
 from infra.pod_spec import FAMILIES, PodSpec, check_gpus, check_secrets, secrets_variable
+from infra.process.launch import Engine
 from infra.progress import say
+from infra.storage.disk_errors import disk_errors_named
 from infra.tracking.record import failure_recorded
 from tasks import lacking
 from tasks.artifacts import Artifact

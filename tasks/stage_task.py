@@ -17,13 +17,13 @@ from flytekit.models.literals import LiteralMap
 from pydantic import ValidationError
 
 import infra.flyte.cache  # noqa: F401 - replaces Flyte's local cache
-from infra.disk_errors import disk_errors_named
 from infra.flyte.pod_task import PodTask
-from infra.launch import Engine
 from infra.placement.config import Placement
-from infra.placement.storage import is_bucket, storage_of
 from infra.pod_spec import PodSpec
+from infra.process.launch import Engine
 from infra.progress import say
+from infra.storage.buckets import is_bucket, storage_of
+from infra.storage.disk_errors import disk_errors_named
 from infra.tracking.execution import note_cached
 from infra.tracking.relations import CONTAINS, relation
 from tasks import lacking

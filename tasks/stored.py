@@ -9,11 +9,11 @@ import threading
 from pathlib import Path
 from uuid import uuid4
 
-from infra.durable import make_folder, rename, sync_tree, write_text
 from infra.paths import cache_folder
-from infra.placement import storage
-from infra.placement.storage import StorageError, is_bucket
 from infra.progress import say
+from infra.storage import buckets as storage
+from infra.storage.buckets import StorageError, is_bucket
+from infra.storage.durable import make_folder, rename, sync_tree, write_text
 from tasks.manifest import MANIFEST, RECORD, ArtifactError, Manifest, parse_manifest, read_manifest, remove, verify
 
 DAMAGED = "damaged-manifest.json"  # the manifest of a damaged artifact

@@ -22,8 +22,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from infra.durable import rename, sync_tree, write_json
 from infra.paths import cache_folder
+from infra.storage.durable import rename, sync_tree, write_json
 from tasks.job import StageError
 from tasks.manifest import file_digest, text_digest
 from tasks.tokenizer_files import CONFIG, DEFAULT, TEMPLATE, TOKENIZER, chat_templates, described

@@ -23,7 +23,8 @@ settings.load_profile("baton")
 _HOME = tempfile.mkdtemp(prefix="baton-tests-")
 os.environ["BATON_HOME"] = _HOME
 os.environ["HF_HUB_OFFLINE"] = "1"
-# as infra.launch has it: with both cores busy, threads that spin while they wait take five times the work's own time
+# as infra/process/launch.py has it: with both cores busy, threads that spin while they wait take five times the work's
+# own time
 os.environ["GOMP_SPINCOUNT"] = "1000"
 os.environ.pop("MLFLOW_TRACKING_URI", None)
 

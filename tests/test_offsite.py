@@ -14,10 +14,10 @@ import pytest
 
 import tasks.offsite
 import tasks.stored
-from infra.launch import Terminated
 from infra.paths import baton_home
-from infra.placement import storage
-from infra.placement.storage import sizes
+from infra.process.launch import Terminated
+from infra.storage import buckets as storage
+from infra.storage.buckets import sizes
 from tasks.artifacts import Tokenizer
 from tasks.manifest import ArtifactError, remove, verify, write_manifest
 from tasks.offsite import Offsite, offsite

@@ -13,8 +13,8 @@ from flytekit.core.type_engine import TypeEngine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra.placement import storage
-from infra.placement.storage import StorageError
+from infra.storage import buckets as storage
+from infra.storage.buckets import StorageError
 from tasks.artifacts import Tokenizer
 from tasks.manifest import ArtifactError, verify, write_manifest
 from tasks.stored import RECREATE_HINT, check_sizes, fetch, send

@@ -16,9 +16,9 @@ import json
 from flytekit import workflow
 
 import workflows.recipe_file  # noqa: F401 - reports problems of a recipe file
-from infra.disk_errors import disk_errors_named
 from infra.errors import UserError
 from infra.progress import say
+from infra.storage.disk_errors import disk_errors_named
 from infra.text import number, size
 from infra.tracking.execution import execution_id, mark_last
 from tasks.artifacts import Artifact, Corpus, Decision, HFModel, Promotion, TokenizedCorpus, Tokenizer

@@ -14,10 +14,10 @@ import images
 from infra.errors import sentence
 from infra.flyte.hooks import POD_ENVIRONMENT, inputs_are_the_user_s
 from infra.flyte.pod_task import secret
-from infra.launch import Terminated, sigterm_as_exit
-from infra.placement.storage import StorageError
 from infra.pod import this_pod
 from infra.pod_spec import check_secrets, secrets_of_all, secrets_variable
+from infra.process.launch import Terminated, sigterm_as_exit
+from infra.storage.buckets import StorageError
 from infra.tracking.execution import end_execution
 from infra.tracking.spool import FAILED, KILLED
 from infra.tracking.store import TrackingUnreachable

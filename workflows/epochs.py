@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infra.placement.storage import StorageError, is_bucket
+from infra.storage.buckets import StorageError, is_bucket
 from infra.text import count
 from tasks.data.spec import CorpusSpec
 from tasks.posttrain.spec import PostTrainSpec

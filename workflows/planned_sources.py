@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.placement.storage import StorageError
+from infra.storage.buckets import StorageError
 from infra.text import count, share
 from tasks.data.spec import CorpusSpec, Source
 from tasks.pretrain.mixture import parts_of

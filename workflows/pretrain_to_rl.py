@@ -9,7 +9,7 @@ one that is off. `dag` is the same without the tracking record, to inspect what 
 from flytekit import workflow
 
 import workflows.recipe_file  # noqa: F401 - reports problems of a recipe file
-from infra.disk_errors import disk_errors_named
+from infra.storage.disk_errors import disk_errors_named
 from infra.tracking.execution import execution_id
 from tasks.artifacts import Report
 from workflows.calls import calls

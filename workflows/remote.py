@@ -15,9 +15,9 @@ from flytekit.clis.sdk_in_container.helpers import FLYTE_REMOTE_INSTANCE_KEY
 import images
 from infra.errors import UserError
 from infra.flyte.pod_task import check_one_template
-from infra.placement.storage import is_bucket
 from infra.pod_spec import FAMILIES, PodSpec, Resources
 from infra.progress import say
+from infra.storage.buckets import is_bucket
 from infra.tracking.code import code_version
 from infra.tracking.machine import CONSOLE, LINEAGE
 from infra.tracking.redact import redact_text

@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 from croniter import croniter
 
-from infra.launch import sigterm_as_exit
+from infra.process.launch import sigterm_as_exit
 from infra.progress import say
 
 POLL_S = 30.0  # longest sleep: the clock is checked again after a suspend

@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from infra.placement.address import DIGEST, File, pack
-from infra.placement.storage import is_bucket
 from infra.progress import say
+from infra.storage.address import DIGEST, File, pack
+from infra.storage.buckets import is_bucket
 from infra.text import size
 from tasks.custom.spec import CustomSpec
 from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec

@@ -11,11 +11,11 @@ from typing import Any
 
 from flytekit.models.literals import LiteralMap
 
-from infra.disk_errors import disk_errors_named, disk_refused
 from infra.errors import UserError, move_aside
 from infra.flyte.hooks import replace_local_cache
 from infra.paths import baton_home
 from infra.progress import say
+from infra.storage.disk_errors import disk_errors_named, disk_refused
 
 FOLDER = baton_home() / "flyte-cache"
 _DISK_ERRORS = ("disk is full", "disk I/O error", "readonly database", "unable to open")  # in SQLite's messages

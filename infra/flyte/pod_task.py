@@ -12,11 +12,11 @@ from flytekit.models.security import SecurityContext
 from flytekit.models.task import Container, K8sPod
 
 from infra.errors import UserError
-from infra.launch import STOP_GRACE
 from infra.placement.config import TASK_TYPE
 from infra.placement.task import Placeable
 from infra.pod import this_pod
 from infra.pod_spec import SECRETS, PodSpec, short_of
+from infra.process.launch import STOP_GRACE
 from infra.progress import say
 
 PRIMARY = "primary"  # the container's name in a pod spec of ours

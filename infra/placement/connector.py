@@ -41,9 +41,9 @@ from infra.placement.background_queries import BackgroundQueries
 from infra.placement.config import NO_IMAGE, TASK_TYPE, Placement
 from infra.placement.job import STORAGE, Order, sky_task
 from infra.placement.record import message, over_limit, where
-from infra.placement.storage import storage_of
 from infra.pod import execution_name
 from infra.progress import say
+from infra.storage.buckets import storage_of
 from infra.tracking.machine import lineage_page
 from infra.tracking.placement_tags import note
 from infra.tracking.redact import redact_text

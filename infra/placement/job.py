@@ -12,7 +12,7 @@ from typing import Any
 from infra.errors import UserError
 from infra.paths import QUIET
 from infra.placement.config import MACHINE_FAULT, Placement
-from infra.placement.storage import BUCKET, is_bucket
+from infra.storage.buckets import BUCKET, is_bucket
 from infra.tracking.redact import redact
 from infra.tracking.remote_run import CODE, JOB
 from infra.tracking.store import passed_on

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from flytekit import FlyteContextManager
 
-from infra.durable import write_json
 from infra.paths import baton_home
-from infra.placement.storage import is_bucket
 from infra.progress import NOTICES
+from infra.storage.buckets import is_bucket
+from infra.storage.durable import write_json
 
 FILES = ("metrics.jsonl", "progress.json", NOTICES, "log.txt")
 

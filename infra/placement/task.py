@@ -30,12 +30,12 @@ from flytekit.tools.ignore import StandardIgnore
 
 from infra.errors import UserError
 from infra.flyte.hooks import job_signal_handlers, with_task_type
-from infra.launch import EngineFailed
 from infra.placement.config import MACHINE_FAULT, NO_IMAGE, TASK_TYPE, Placement
 from infra.placement.job import RESTARTS_LEFT
 from infra.placement.mirror import mirror
-from infra.placement.storage import storage_of
+from infra.process.launch import EngineFailed
 from infra.progress import ProgressBar, say
+from infra.storage.buckets import storage_of
 from infra.tracking.code import PROJECT, code_version
 from infra.tracking.execution import current_execution, execution_id, wake
 from infra.tracking.remote_run import JOB, add_placement, is_recorded, progress_of

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from infra.commands import command
-from infra.disk_errors import disk_errors_named
 from infra.paths import baton_home
 from infra.pod import this_pod
 from infra.progress import say
+from infra.storage.disk_errors import disk_errors_named
 from infra.tracking.code import code_version
 from infra.tracking.flatten import flatten
 from infra.tracking.machine import links, machine

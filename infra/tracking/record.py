@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from infra.disk_errors import disk_errors_named
 from infra.errors import sentence
 from infra.paths import baton_home
 from infra.pod import this_pod
 from infra.progress import say
+from infra.storage.disk_errors import disk_errors_named
 from infra.tracking.code import code_version
 from infra.tracking.execution import current_execution, wake
 from infra.tracking.flatten import flatten

@@ -11,10 +11,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from infra.durable import make_folder, write_json
 from infra.errors import UserError
 from infra.paths import baton_home, located
 from infra.pod import this_pod
+from infra.storage.durable import make_folder, write_json
 
 LONGEST_NAME = 80  # of a stage's folder
 R = TypeVar("R", "Execution", "StageRun")

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from sqlalchemy import Engine, event
 
-from infra.durable import sync
+from infra.storage.durable import sync
 from infra.tracking.sqlite_file import away, check_file, left_behind, store_file
 from infra.tracking.store import tracking_uri, was_used
 

@@ -8,8 +8,8 @@ not averaged: each model counts by itself. Of models with equal values the first
 
 from dataclasses import asdict
 
-from infra.durable import write_json
 from infra.progress import say
+from infra.storage.durable import write_json
 from tasks.choose.spec import ChooseSpec
 from tasks.evaluate.results import Results, read_results
 from tasks.job import Job, StageError, main

@@ -1,7 +1,7 @@
 """The best of a run's models, as a Flyte task."""
 
 import images
-from infra.launch import Engine
+from infra.process.launch import Engine
 from tasks.artifacts import Choice, EvalReport, HFModel
 from tasks.choose.spec import ChooseSpec
 from tasks.run import run

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers.utils.logging import disable_progress_bar
 
-from infra.durable import write_json
+from infra.storage.durable import write_json
 from tasks.convert.audit import audit
 from tasks.convert.audit_spec import AuditSpec
 from tasks.convert.errors import ConversionError

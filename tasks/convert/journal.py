@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from infra.durable import write_text
+from infra.storage.durable import write_text
 from tasks.convert.transfer import Entry
 from tasks.manifest import text_digest
 

@@ -15,7 +15,7 @@ import transformers
 from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel
 
-from infra.durable import write_json
+from infra.storage.durable import write_json
 from tasks import tokenizers
 from tasks.agreement import check_causal, probe
 from tasks.convert.base_license import license_of

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import Field
 
-from infra.placement.address import File, bring, digest_of, files_in, find, selected, state_of
-from infra.placement.storage import StorageError, is_bucket, read
+from infra.storage.address import File, bring, digest_of, files_in, find, selected, state_of
+from infra.storage.buckets import StorageError, is_bucket, read
 from tasks.convert.unconverted_files import adapter_among
 from tasks.hf_files import HFModelFiles, read_model
 from tasks.spec import NotSeen, PathText, Problem, StageSpec

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from infra.durable import make_folder, rename, sync, sync_tree
+from infra.storage.durable import make_folder, rename, sync, sync_tree
 from tasks.convert import journal
 from tasks.convert.errors import ConversionError
 from tasks.convert.journal import JOURNAL

@@ -2,7 +2,7 @@
 model for further pretraining, load a model as it is."""
 
 import images
-from infra.launch import Engine
+from infra.process.launch import Engine
 from tasks.artifacts import ConversionAudit, HFModel, MegatronCheckpoint, MegatronWeights, TokenizedCorpus, Tokenizer
 from tasks.convert.audit_spec import AuditSpec
 from tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec

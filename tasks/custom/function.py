@@ -1,6 +1,6 @@
 """The function of a custom stage, and its check in a process of its own.
 
-`python -m tasks.custom.function` is that process (infra/child.py): asked with a CustomSpec, it answers problems.
+`python -m tasks.custom.function` is that process (infra.process.child): asked with a CustomSpec, it answers problems.
 """
 
 import inspect
@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
-from infra.child import ChildFailed, ask, reply
+from infra.process.child import ChildFailed, ask, reply
 from tasks.custom.spec import CustomSpec
 from tasks.job import StageError
 from tasks.spec import Problem, Spec

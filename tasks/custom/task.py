@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import images
-from infra.launch import Engine
+from infra.process.launch import Engine
 from tasks.adapter_base import BASE
 from tasks.artifacts import Artifact, HFModel
 from tasks.custom.spec import CustomSpec

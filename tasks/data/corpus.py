@@ -34,9 +34,9 @@ from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 
-from infra.durable import make_folder
 from infra.limits import cores
-from infra.torchrun_env import placed_nodes, this_node
+from infra.process.torchrun_env import placed_nodes, this_node
+from infra.storage.durable import make_folder
 from infra.versions import package_versions
 from tasks.data.assemble import assemble
 from tasks.data.classifier import check_classifiers

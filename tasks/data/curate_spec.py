@@ -18,9 +18,9 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from infra.placement.address import bring
 from infra.placement.config import VariableName
-from infra.placement.storage import is_bucket
+from infra.storage.address import bring
+from infra.storage.buckets import is_bucket
 from tasks.data.source_spec import JSONL_SUFFIXES, PARQUET_SUFFIXES, FilesSource
 from tasks.functions import Function
 from tasks.spec import PathText, Problem, Spec

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from infra.durable import rename, sync
+from infra.storage.durable import rename, sync
 from tasks.data.rounds import NOTHING, Report
 
 Places = npt.NDArray[np.uint64]

@@ -7,7 +7,7 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.placement.address import File
+from infra.storage.address import File
 from tasks.data.readers.columnar import arrow_reader
 from tasks.data.readers.jsonl import first_jsonl_fields, first_jsonl_record
 from tasks.data.source_spec import ArrowSource, JsonlSource, ParquetSource, Records, without, without_field

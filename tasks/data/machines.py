@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from infra.durable import write_json
-from infra.torchrun_env import Node
+from infra.process.torchrun_env import Node
+from infra.storage.durable import write_json
 from tasks.data.rounds import Amount, Progress, Work, Workers, dealt, wait_for
 from tasks.job import Job
 

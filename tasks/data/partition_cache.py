@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from infra.durable import make_folder
 from infra.paths import baton_home
+from infra.storage.durable import make_folder
 from tasks.data.rounds import put
 from tasks.manifest import MANIFEST, ArtifactError, remove, verify, write_manifest
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from blake3 import blake3
 
-from infra.placement.address import File
+from infra.storage.address import File
 from tasks.data.source_spec import AnySource, FunctionSource, HuggingFaceSource, JsonlSource, ParquetSource
 
 LARGEST = 4  # of a partition of several files, as a multiple of the target

@@ -25,7 +25,7 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from infra.durable import rename, sync_tree
+from infra.storage.durable import rename, sync_tree
 from tasks.job import StageError
 from tasks.manifest import remove
 

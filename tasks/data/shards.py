@@ -24,9 +24,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from infra.durable import make_folder
 from infra.limits import cores
-from infra.torchrun_env import Node, placed_nodes, this_node
+from infra.process.torchrun_env import Node, placed_nodes, this_node
+from infra.storage.durable import make_folder
 from tasks.data.documents import stem
 from tasks.data.encode import EncodeItem, Encoder, encode, encoded
 from tasks.data.machines import Rounds, Span

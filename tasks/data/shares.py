@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from infra.durable import write_json
 from infra.limits import cores
+from infra.storage.durable import write_json
 from tasks.data.machines import Rounds, Span
 from tasks.data.rounds import Work, dealt, workers
 from tasks.data.spec import ShareSpec

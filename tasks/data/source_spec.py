@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from infra.errors import UserError
-from infra.placement.address import DIGEST, File, bring, digest_of, find, state_of
 from infra.placement.config import VariableName
-from infra.placement.storage import StorageError, is_bucket, read
+from infra.storage.address import DIGEST, File, bring, digest_of, find, state_of
+from infra.storage.buckets import StorageError, is_bucket, read
 from tasks.data.found_files import FoundFiles, find_files, suffix_of, unread_text
 from tasks.functions import Function
 from tasks.spec import NotSeen, PathText, Problem, Spec

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from infra.placement.address import File, bring, digest_of, files_in, find, selected, state_of
-from infra.placement.storage import StorageError, is_bucket
+from infra.storage.address import File, bring, digest_of, files_in, find, selected, state_of
+from infra.storage.buckets import StorageError, is_bucket
 from tasks.data.curate_spec import CurateStep, order_problems
 from tasks.data.source_spec import AnySource, HuggingFaceSource, OnDisk, Records, StdlibSource, expanded, is_path
 from tasks.functions import same_names

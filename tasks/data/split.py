@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from infra.placement.address import File
+from infra.storage.address import File
 from tasks.data.partition_cache import Kept, make_once
 from tasks.data.partitions import Partition, Piece
 from tasks.data.readers.jsonl import lines_of

@@ -10,8 +10,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.durable import rename
-from infra.placement import storage
+from infra.storage import buckets as storage
+from infra.storage.durable import rename
 from tasks.job import Job
 from tasks.manifest import ArtifactError, remove, verify
 from tasks.stored import download, is_complete, manifest_at, mark_damaged, send_sealed

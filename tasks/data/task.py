@@ -2,8 +2,8 @@
 documents, merged corpora and pruned shards."""
 
 import images
-from infra.launch import Engine
-from infra.torchrun_env import placed_nodes
+from infra.process.launch import Engine
+from infra.process.torchrun_env import placed_nodes
 from tasks.artifacts import Corpus, Rows, StoredPartitions, TokenizedCorpus, Tokenizer
 from tasks.data.spec import CorpusSpec, GatherSpec, ReadShareSpec, ShardsSpec, ShareSpec, TokenizerSpec
 from tasks.run import run

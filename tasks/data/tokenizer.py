@@ -17,7 +17,7 @@ from pathlib import Path
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as FastTokenizer
 
-from infra.durable import write_json
+from infra.storage.durable import write_json
 from tasks.data.documents import documents_in, read_documents, row_groups
 from tasks.data.spec import SPECIAL_TOKENS, TokenizerSpec
 from tasks.job import Job, StageError, main

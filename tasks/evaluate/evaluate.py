@@ -31,8 +31,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from infra.durable import write_json
 from infra.progress import say
+from infra.storage.durable import write_json
 from infra.text import size
 from infra.tracking.redact import redact_spec
 from tasks.adapter_base import model_of

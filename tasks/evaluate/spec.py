@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, Field
 
-from infra.placement.address import File, digest_of, send_packed
+from infra.storage.address import File, digest_of, send_packed
 from tasks.environments.spec import ToolUse
 from tasks.evaluate.results import SETS
 from tasks.evaluate.task_files import gathered, is_file_name

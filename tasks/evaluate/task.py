@@ -1,7 +1,7 @@
 """Evaluation as a typed Flyte task."""
 
 import images
-from infra.launch import Engine
+from infra.process.launch import Engine
 from tasks.artifacts import Corpus, EvalReport, HFModel, Rows
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.run import run

@@ -24,8 +24,8 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Entry, Kind, TaskIndex
 from lm_eval.tasks._yaml_loader import load_yaml
 
-from infra.durable import make_folder, write_json
 from infra.paths import baton_home
+from infra.storage.durable import make_folder, write_json
 from tasks.evaluate.task_files import is_file_name, with_local_data
 from tasks.job import StageError
 

@@ -30,7 +30,7 @@ from blake3 import blake3
 
 from infra.errors import UserError
 from infra.paths import home_path
-from infra.placement.address import bring, digest_of
+from infra.storage.address import bring, digest_of
 from tasks.functions import LARGEST_BYTES, imported, inside, module_file, write_files
 from tasks.job import StageError
 

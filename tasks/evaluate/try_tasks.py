@@ -1,8 +1,8 @@
 """Try lm-eval tasks before a run: load them, render their first documents, and see which metrics they give.
 
-`tried(name, spec, model)` asks a process of its own (infra/child.py), since a task's functions are the user's. Nothing
-is downloaded: of a task whose data set is not on this machine only the config is read. The answers are made up, so what
-the metrics are is not known, but which they are.
+`tried(name, spec, model)` asks a process of its own (infra.process.child), since a task's functions are the user's.
+Nothing is downloaded: of a task whose data set is not on this machine only the config is read. The answers are made
+up, so what the metrics are is not known, but which they are.
 """
 
 import json
@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from infra.child import ChildFailed, ChildTooSlow, ask, reply
+from infra.process.child import ChildFailed, ChildTooSlow, ask, reply
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.evaluate.task_files import is_file_name
 from tasks.job import StageError

@@ -13,7 +13,7 @@ import torch
 from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file, save_file
 
-from infra.durable import write_json
+from infra.storage.durable import write_json
 from tasks.adapter_base import ADAPTER, BASE, Model, model_of
 from tasks.job import Job
 from tasks.manifest import remove

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.durable import write_json
+from infra.storage.durable import write_json
 from tasks.hf_files import CONFIG, GENERATION
 from tasks.posttrain.trl_hooks.templates import trl_templates
 from tasks.rows.stored import Row

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
-from infra.heartbeat import Heartbeat
+from infra.process.heartbeat import Heartbeat
 from tasks.posttrain import process
 from tasks.rewards.gold import check_gold, late, table
 from tasks.rewards.scorer import Scorer, Scores

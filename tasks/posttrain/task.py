@@ -4,8 +4,8 @@ from types import FunctionType
 from typing import Any
 
 import images
-from infra.launch import Engine
 from infra.pod_spec import SAVES
+from infra.process.launch import Engine
 from tasks.artifacts import HFModel, Rows
 from tasks.posttrain.methods import METHODS
 from tasks.posttrain.spec import PostTrainSpec, announced

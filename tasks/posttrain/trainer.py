@@ -28,7 +28,7 @@ from peft import get_peft_model
 from safetensors import SafetensorError
 from transformers import TrainerCallback
 
-from infra.torchrun_env import COLLECTIVE_S
+from infra.process.torchrun_env import COLLECTIVE_S
 from tasks.agreement import probe
 from tasks.checkpoints import KIND, CheckpointFolder
 from tasks.job import Job, StageError

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from infra.durable import write_text
+from infra.storage.durable import write_text
 from tasks.job import json_lines
 from tasks.pretrain.spec import AnomalySpec, Reaction
 

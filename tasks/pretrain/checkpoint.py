@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from infra.durable import make_folder, sync
+from infra.storage.durable import make_folder, sync
 from tasks.checkpoints import KIND, CheckpointFolder, check_files
 from tasks.job import StageError
 from tasks.manifest import ArtifactError, FileEntry, read_manifest, remove, write_manifest, wrong_files

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from infra.limits import cores
-from infra.torchrun_env import COLLECTIVE_S
+from infra.process.torchrun_env import COLLECTIVE_S
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.megatron import BACKEND, CUDA
 from tasks.pretrain.megatron_hooks import reset_moe_state

@@ -1,8 +1,8 @@
 """The pretraining stage as a Flyte task."""
 
 import images
-from infra.launch import Engine
 from infra.pod_spec import SAVES
+from infra.process.launch import Engine
 from tasks.artifacts import MegatronCheckpoint, MegatronWeights, TokenizedCorpus
 from tasks.pretrain.spec import PretrainSpec
 from tasks.run import run

@@ -11,7 +11,7 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-from infra.heartbeat import Phase
+from infra.process.heartbeat import Phase
 from tasks.job import Job, StageError
 from tasks.manifest import read_manifest, remove
 from tasks.pretrain.anomaly import Anomaly, AnomalyLog, Watch

@@ -6,7 +6,7 @@ the outcome, its reason as a sentence, and every metric of both models.
 
 from dataclasses import asdict
 
-from infra.durable import write_json
+from infra.storage.durable import write_json
 from infra.tracking.redact import redact_spec
 from tasks.evaluate.results import read_results
 from tasks.job import Job, main

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.paths import located
-from infra.placement.storage import is_bucket
+from infra.storage.buckets import is_bucket
 from tasks.artifacts import Artifact, Corpus, HFModel, MegatronCheckpoint, TokenizedCorpus, Tokenizer
 from tasks.job import StageError
 from tasks.manifest import ArtifactError, Manifest

@@ -10,7 +10,7 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from infra.durable import write_json
+from infra.storage.durable import write_json
 from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest
 from tasks.promote.rule import PROMOTED

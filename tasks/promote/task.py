@@ -1,7 +1,7 @@
 """Decide whether the candidate is better than the champion, and promote it, as Flyte tasks."""
 
 import images
-from infra.launch import Engine
+from infra.process.launch import Engine
 from tasks.artifacts import Decision, EvalReport, Promotion, PublishedModel
 from tasks.promote.spec import PromoteSpec, PromotionSpec
 from tasks.run import run

@@ -17,8 +17,8 @@ from mlflow.artifacts import download_artifacts
 from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 from mlflow.exceptions import MlflowException
 
-from infra.durable import rename
 from infra.paths import baton_home, located
+from infra.storage.durable import rename
 from infra.tracking.store import tracking_uri
 from tasks.manifest import ArtifactError, verify, write_manifest
 from tasks.publish.registry import DIGEST_TAG, PATIENCE_S, ask

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from mlflow import MlflowClient
 
-from infra.process_id import has_ended, this_process
+from infra.process.process_id import has_ended, this_process
 from infra.progress import say
 from tasks.job import StageError
 from tasks.publish.aliases import (

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from infra.durable import write_json
+from infra.storage.durable import write_json
 from tasks.adapter_base import ADAPTER, ADAPTER_CONFIG, BASE, Model
 from tasks.manifest import MANIFEST, RECORD, remove
 

@@ -8,8 +8,8 @@ content, so that its digest is the same in a second registry.
 
 import json
 
-from infra.durable import sync_tree
 from infra.paths import portable
+from infra.storage.durable import sync_tree
 from infra.tracking.mlflow_names import mlflow_name
 from tasks.adapter_base import model_of
 from tasks.job import Job, main

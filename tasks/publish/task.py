@@ -1,7 +1,7 @@
 """Publish a model, as a Flyte task."""
 
 import images
-from infra.launch import Engine
+from infra.process.launch import Engine
 from tasks.artifacts import Artifact, EvalReport, HFModel, PublishedModel
 from tasks.publish.spec import PublishSpec
 from tasks.run import run

@@ -1,8 +1,8 @@
 """The last node: the report of one execution."""
 
 import images
-from infra.launch import Engine
 from infra.pod import this_pod
+from infra.process.launch import Engine
 from infra.tracking.execution import mark_last
 from tasks.artifacts import Artifact, EvalReport, HFModel, Report
 from tasks.cached_stages import note_used

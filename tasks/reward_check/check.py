@@ -12,9 +12,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from infra.durable import write_json
 from infra.pod import this_pod
 from infra.progress import say
+from infra.storage.durable import write_json
 from tasks.evaluate.questions import question_of
 from tasks.job import Job, StageError, main
 from tasks.posttrain.encode import prompted

@@ -1,7 +1,7 @@
 """The trial of rewards as a typed Flyte task."""
 
 import images
-from infra.launch import Engine
+from infra.process.launch import Engine
 from tasks.artifacts import RewardCheck, Rows
 from tasks.reward_check.spec import RewardCheckSpec
 from tasks.run import run

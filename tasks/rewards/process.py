@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.paths import QUIET
-from infra.process_group import kill_group
+from infra.process.process_group import kill_group
 from tasks.job import StageError
 from tasks.load_function import SOURCES, STACKS, stuck_at
 

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
 
-from infra.durable import write_json
+from infra.storage.durable import write_json
 from tasks.job import StageError
 from tasks.load_function import SOURCES
 from tasks.rewards.call import Batch

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
-from infra.durable import write_json
+from infra.storage.durable import write_json
 from tasks.data.ngrams import Hashes, ngrams, word_hashes
 from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest

@@ -1,6 +1,7 @@
 """Read the first rows: those of files here, those of a user's function or of `datasets` in a subprocess.
 
-`python -m tasks.rows.first` is that process (infra/child.py): asked with a RowsSpec, it answers a First or an error.
+`python -m tasks.rows.first` is that process (infra.process.child): asked with a RowsSpec, it answers a First or an
+error.
 """
 
 from dataclasses import asdict
@@ -8,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from infra.child import ChildFailed, ChildTooSlow, ask, reply
-from infra.placement.address import digest_of
-from infra.placement.storage import StorageError
+from infra.process.child import ChildFailed, ChildTooSlow, ask, reply
+from infra.storage.address import digest_of
+from infra.storage.buckets import StorageError
 from tasks.job import StageError
 from tasks.rows.rows import MOST_SEEN, First, peek
 from tasks.rows.spec import RowsSpec

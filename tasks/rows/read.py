@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from infra.placement.address import File
+from infra.storage.address import File
 from tasks.data.documents import SPLITS, Split, read_documents
 from tasks.data.readers.arrow_rows import rows_of
 from tasks.data.readers.columnar import parquet_file

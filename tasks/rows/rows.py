@@ -21,7 +21,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from infra.durable import write_json
+from infra.storage.durable import write_json
 from tasks.data.documents import SPLITS, Split, split_of
 from tasks.data.json_values import TO_NULL, copied
 from tasks.job import Job, StageError, main

@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from infra.placement.address import File, digest_of
 from infra.placement.config import VariableName
-from infra.placement.storage import is_bucket
+from infra.storage.address import File, digest_of
+from infra.storage.buckets import is_bucket
 from tasks.data.source_spec import FilesSource, HuggingFaceSource, expanded
 from tasks.functions import Function
 from tasks.spec import PathText, Problem, Spec, StageSpec

@@ -1,7 +1,7 @@
 """Preparation and decontamination of rows as typed Flyte tasks."""
 
 import images
-from infra.launch import Engine
+from infra.process.launch import Engine
 from tasks.artifacts import Corpus, Rows
 from tasks.rows.spec import DecontaminateSpec, RowsSpec
 from tasks.run import run

@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from infra.parent_watchdog import end_with_launcher
 from infra.paths import quiet
+from infra.process.parent_watchdog import end_with_launcher
 from tasks.serve import rollout_listener
 from tasks.serve.engine import ON_GPU, open_engine, sample
 from tasks.serve.tensor_digests import Held

@@ -23,8 +23,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from infra.logs import end_of, tail
-from infra.process_group import stop_group
+from infra.process.logs import end_of, tail
+from infra.process.process_group import stop_group
 from tasks.serve.rollout_listener import RolloutListener
 from tasks.serve.tensor_digests import Held
 

@@ -6,7 +6,7 @@ Output: endpoint.json with the server's arguments, its responses, and the result
 
 from typing import Any
 
-from infra.durable import write_json
+from infra.storage.durable import write_json
 from tasks.adapter_base import model_of
 from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest

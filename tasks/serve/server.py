@@ -13,10 +13,10 @@ from pathlib import Path
 
 import httpx
 
-from infra.launch import SHORT_WAITS
-from infra.logs import end_of
-from infra.parent_watchdog import LAUNCHED
-from infra.process_group import stop_group
+from infra.process.launch import SHORT_WAITS
+from infra.process.logs import end_of
+from infra.process.parent_watchdog import LAUNCHED
+from infra.process.process_group import stop_group
 from infra.progress import say
 from tasks.adapter_base import Model, open_model
 from tasks.job import StageError

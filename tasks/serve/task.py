@@ -1,7 +1,7 @@
 """Serving as a typed Flyte task."""
 
 import images
-from infra.launch import Engine
+from infra.process.launch import Engine
 from tasks.artifacts import Endpoint, HFModel
 from tasks.run import run
 from tasks.serve.spec import ServeSpec

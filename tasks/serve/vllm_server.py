@@ -7,8 +7,8 @@ import os
 import sys
 
 from infra.limits import cores
-from infra.parent_watchdog import end_with_launcher
 from infra.paths import quiet
+from infra.process.parent_watchdog import end_with_launcher
 from tasks.serve.vllm_hooks import prepare_process, run_api_server
 
 GRACE_S = 10.0  # vLLM ends within 2 s of SIGTERM

@@ -28,7 +28,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from infra.launch import SHORT_WAITS
+from infra.process.launch import SHORT_WAITS
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.model_spec import ModelSpec
 from tasks.pretrain.optimizer_spec import OptimizerSpec
@@ -234,7 +234,7 @@ def _contend(name: str, size: Size, folder: Path, connection: Connection, log: P
 
 
 def baton(size: Size, folder: Path, turnstile: Turnstile) -> None:
-    """The engine as torchrun starts it, behind infra.launch."""
+    """The engine as torchrun starts it, behind infra.process.launch."""
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     os.environ.update(SHORT_WAITS | alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"})
     import torch

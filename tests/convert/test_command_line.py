@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import save_file
 
-from infra.durable import write_text
+from infra.storage.durable import write_text
 from tasks.convert import journal
 from tasks.convert.__main__ import main
 from tasks.convert.journal import JOURNAL

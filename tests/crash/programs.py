@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from infra import launch
-from infra.durable import write_text
-from infra.launch import Engine, run_engine
+from infra.process import launch
+from infra.process.launch import Engine, run_engine
+from infra.storage.durable import write_text
 from tasks.manifest import read_manifest, verify
 
 HANGS_S = 120  # an engine that takes longer than this

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infra import durable
+from infra.storage import durable
 from tests.crash.disk import WAYS, Recording, read
 from tests.crash.record import read_trace, strace_is_here
 

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
 
-from infra.placement import address
-from infra.placement.storage import StorageError
+from infra.storage import address
+from infra.storage.buckets import StorageError
 from tasks.data import corpus as corpus_engine
 from tasks.data import increment as increment_engine
 from tasks.data import tokenizer as tokenizer_engine

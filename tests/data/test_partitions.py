@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra.placement.address import File
+from infra.storage.address import File
 from tasks.data.partitions import LARGEST, Partition, partitions
 from tasks.data.source_spec import AnySource, FilesSource, JsonlSource, ParquetSource, StdlibSource
 from tasks.data.sources import read_source

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infra.placement.storage import StorageError
+from infra.storage.buckets import StorageError
 from tasks.data.corpus import SCANS, work
 from tasks.data.documents import read_documents
 from tasks.data.rounds import Ended, Report, wait_for, workers

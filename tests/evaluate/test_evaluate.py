@@ -20,7 +20,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from infra.launch import Engine, EngineFailed, run_engine
+from infra.process.launch import Engine, EngineFailed, run_engine
 from infra.text import size
 from tasks.checkpoints import CheckpointFolder
 from tasks.data.documents import Document, SplitWriter, document, read_documents

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.errors import UserError
-from infra.placement.address import DIGEST, pack
+from infra.storage.address import DIGEST, pack
 from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
 from tasks.evaluate.task_files import Gathered, gathered, place, with_local_data
 from tasks.job import StageError

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from infra.launch import Engine, run_engine
+from infra.process.launch import Engine, run_engine
 
 
 def request(spec: dict[str, object]) -> dict[str, object]:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from infra.errors import UserError
-from infra.launch import Engine, EngineFailed, job_directory, run_engine
+from infra.process.launch import Engine, EngineFailed, job_directory, run_engine
 from tasks.manifest import verify
 from tests.infra.launcher import request
 from tests.processes import commands

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.heartbeat import Heartbeat
-from infra.launch import Engine, EngineFailed, run_engine
-from infra.peers import Peers
-from infra.torchrun_env import NotPlaced
+from infra.process.heartbeat import Heartbeat
+from infra.process.launch import Engine, EngineFailed, run_engine
+from infra.process.peers import Peers
+from infra.process.torchrun_env import NotPlaced
 from tests.infra.launcher import request
 from tests.infra.test_launch import processes_of
 

@@ -15,9 +15,9 @@ from uuid import uuid4
 
 import pytest
 
-from infra.placement import storage
-from infra.placement.address import bring, find
-from infra.placement.storage import StorageError
+from infra.storage import buckets as storage
+from infra.storage.address import bring, find
+from infra.storage.buckets import StorageError
 from tests.test_offsite import checkpoint, pod, send
 
 pytestmark = pytest.mark.slow

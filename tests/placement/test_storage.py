@@ -11,7 +11,7 @@ from flytekit.core.type_engine import TypeEngine
 
 from infra.paths import baton_home
 from infra.placement.mirror import mirror
-from infra.placement.storage import address_of, storage_of
+from infra.storage.buckets import address_of, storage_of
 from infra.tracking.metrics import points_after
 from infra.tracking.mlflow_records import stage_record
 from infra.tracking.remote_run import add_placement

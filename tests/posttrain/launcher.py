@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from infra.launch import Engine, run_engine
+from infra.process.launch import Engine, run_engine
 
 if __name__ == "__main__":
     job = Path(sys.argv[1])

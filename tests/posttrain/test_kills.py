@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from infra.heartbeat import Beat, rank_file, read_beats
+from infra.process.heartbeat import Beat, rank_file, read_beats
 from tests.posttrain.ranks import engine
 from tests.posttrain.test_parity import inputs, spec_of
 from tests.posttrain.tiny import without_times, write_job
@@ -117,7 +117,7 @@ def wait_for_training(run: Ranks, job: Path) -> None:
 
 
 def ended(job: Path) -> bool:
-    """infra.launch would not start it again."""
+    """infra.process.launch would not start it again."""
     result = job / "result.json"
     return result.exists() and "digest" in json.loads(result.read_text())
 

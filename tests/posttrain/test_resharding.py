@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from infra.heartbeat import read_beats
-from infra.launch import Engine, EngineFailed, run_engine
+from infra.process.heartbeat import read_beats
+from infra.process.launch import Engine, EngineFailed, run_engine
 from tests.posttrain.ranks import engine
 from tests.posttrain.test_parity import SPEC, difference, gradient_difference, inputs, spec_of, start_all
 from tests.posttrain.tiny import metrics, write_job

@@ -143,7 +143,7 @@ def _texts() -> list[str]:
 
 
 def write_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path) -> Path:
-    """Write a job directory as infra.launch does."""
+    """Write a job directory as infra.process.launch does."""
     directory.mkdir(parents=True)
     request = {
         "stage": stage,

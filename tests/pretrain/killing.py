@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from infra.heartbeat import rank_file, read_beats
+from infra.process.heartbeat import rank_file, read_beats
 from tasks.manifest import MANIFEST, read_manifest
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
@@ -89,7 +89,7 @@ def kill_again_and_again(
 
 
 def _ended(job: Path) -> bool:
-    """infra.launch would not start it again."""
+    """infra.process.launch would not start it again."""
     return (job / "result.json").exists() and (job / "output" / MANIFEST).exists()
 
 
@@ -107,7 +107,7 @@ def outcome(job: Path) -> dict[str, Any]:
 
 
 def again_in(job: Path, layout: Layout) -> None:
-    """Change a job's layout, as infra.launch does when a recipe's layout changes."""
+    """Change a job's layout, as infra.process.launch does when a recipe's layout changes."""
     path = job / "spec.json"
     words = json.loads(path.read_text())
     words["spec"]["layout"] = layout.model_dump(mode="json")

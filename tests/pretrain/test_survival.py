@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.heartbeat import read_beats
-from infra.launch import Engine, run_engine
+from infra.process.heartbeat import read_beats
+from infra.process.launch import Engine, run_engine
 from tasks.manifest import read_manifest
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.spec import CheckpointPolicy

@@ -70,7 +70,7 @@ def write_shards(
 
 
 def write_job(folder: Path, stage: str, kind: str, spec: dict[str, Any], **inputs: Path) -> Path:
-    """A job directory as infra.launch writes it."""
+    """A job directory as infra.process.launch writes it."""
     folder.mkdir(parents=True)
     words = {name: {"path": str(path), "digest": read_manifest(path).digest} for name, path in inputs.items()}
     (folder / "spec.json").write_text(json.dumps({"stage": stage, "kind": kind, "spec": spec, "inputs": words}))
@@ -88,7 +88,7 @@ def pretrain_job(
 
 
 def start(job: Path) -> subprocess.Popen[bytes]:
-    """The engine under torchrun, as infra.launch starts it."""
+    """The engine under torchrun, as infra.process.launch starts it."""
     processes = json.loads((job / "spec.json").read_text())["spec"]["layout"]["processes"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     with (job / "log.txt").open("ab") as log:

@@ -37,7 +37,7 @@ class Chain:
     manifests: dict[str, Manifest]
 
     def job(self, directory: Path, spec: dict[str, Any], *inputs: str) -> Path:
-        """A job directory for the engine, as infra.launch writes it."""
+        """A job directory for the engine, as infra.process.launch writes it."""
         directory.mkdir(parents=True)
         told = {
             INPUTS.get(name, name): {"path": str(self.paths[name]), "digest": self.manifests[name].digest}

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from infra.process_id import this_process
+from infra.process.process_id import this_process
 from infra.tracking.store import tracking_uri
 from tasks.job import StageError
 from tasks.manifest import ArtifactError, write_manifest

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from tokenizers import Tokenizer
 
-from infra.parent_watchdog import end_with_launcher
+from infra.process.parent_watchdog import end_with_launcher
 
 PART_S = 0.02  # between two parts of a streamed answer
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from flytekit import workflow
 
 import images
-from infra.launch import Engine
+from infra.process.launch import Engine
 from tasks.artifacts import Artifact
 from tasks.run import run
 from tasks.stage import stage

@@ -84,7 +84,7 @@ def start(server: S3, folder: Path, storage: str, *words: str, **environment: st
 
 
 def _count(spec: str) -> Any:
-    from infra.launch import Engine
+    from infra.process.launch import Engine
     from tasks.run import run
     from tests.stage.chain import Text
     from tests.stage.counting import CountingSpec
@@ -102,7 +102,7 @@ def _pretrain(spec: str, data: str) -> Any:
 
 
 def _make(spec: str) -> Any:
-    from infra.launch import Engine
+    from infra.process.launch import Engine
     from tasks.run import run
     from tests.stage.chain import Text
     from tests.stage.engines import MakeSpec

@@ -9,7 +9,7 @@ from flytekit.core.type_engine import TypeEngine
 from flytekit.models.literals import LiteralMap
 from flytekit.models.types import LiteralType
 
-from infra.launch import Engine, job_directory
+from infra.process.launch import Engine, job_directory
 from tasks.data.task import prepare_corpus
 from tasks.pretrain.spec import PretrainSpec
 from tasks.pretrain.task import ENGINES, pretrain

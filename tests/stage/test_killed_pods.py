@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from flytekit.exceptions.user import FlyteRecoverableException
 
-from infra.launch import EngineFailed
+from infra.process.launch import EngineFailed
 from tasks.manifest import verify
 from tasks.run import retryable
 from tests.pretrain.tiny import write_job

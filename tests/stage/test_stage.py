@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra.launch import Engine, job_directory
+from infra.process.launch import Engine, job_directory
 from infra.tracking.remote_run import JOB
 from tasks.manifest import read_manifest
 from tests import forked

@@ -9,8 +9,8 @@ import pytest
 from flytekit.exceptions.user import FlyteRecoverableException
 
 from infra.errors import UserError
-from infra.launch import Terminated
 from infra.pod_spec import Resources, in_bytes
+from infra.process.launch import Terminated
 from infra.tracking.store import TrackingUnreachable
 from tests.tracking.conftest import empty_store, home, runs
 from tests.workflows.statements import DATA, GRPO

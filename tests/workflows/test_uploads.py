@@ -11,7 +11,7 @@ import yaml
 from datasets import Dataset, DatasetDict
 from flytekit.clis.sdk_in_container.run import RunLevelParams
 
-from infra.placement.address import DIGEST, bring
+from infra.storage.address import DIGEST, bring
 from tasks.data.classifier import check_classifiers
 from tasks.data.curate_spec import CurateStep
 from tasks.evaluate.spec import EvaluatorSpec

@@ -4,8 +4,8 @@ stages can run it."""
 import importlib.util
 from pathlib import Path
 
-from infra.placement.storage import StorageError, is_bucket
 from infra.progress import say
+from infra.storage.buckets import StorageError, is_bucket
 from tasks.convert.families import FAMILIES
 from tasks.convert.load_hf_spec import LoadHFSpec
 from tasks.hf_files import HFModelFiles, ModelFilesError

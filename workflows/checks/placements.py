@@ -3,7 +3,7 @@
 import importlib.util
 import os
 
-from infra.placement.storage import is_bucket, storage_of
+from infra.storage.buckets import is_bucket, storage_of
 from infra.tracking.redact import HIDDEN, redact_text
 from tasks.data.spec import CorpusSpec, ShardsSpec
 from tasks.posttrain.spec import PostTrainSpec

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from infra.placement.address import digest_of
-from infra.placement.storage import is_bucket
 from infra.progress import say
+from infra.storage.address import digest_of
+from infra.storage.buckets import is_bucket
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.job import StageError
 from tasks.rows.marks import refusal

@@ -1,6 +1,6 @@
 """Check that the shape of the model fits its tokenizer, sequences, vLLM, Hugging Face and the model it starts from."""
 
-from infra.placement.storage import StorageError
+from infra.storage.buckets import StorageError
 from tasks.convert.spec import unexportable
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.posttrain.spec import PostTrainSpec

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from infra.errors import UserError
-from infra.placement.storage import is_bucket
 from infra.pod import this_pod
 from infra.progress import say
+from infra.storage.buckets import is_bucket
 from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
 from tasks.evaluate.try_tasks import Tried, tried
 from tasks.spec import Problem

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from infra.placement.storage import is_bucket
+from infra.storage.buckets import is_bucket
 from tasks.data.source_spec import OnDisk
 from tasks.data.spec import CorpusSpec
 from tasks.posttrain.spec import PostTrainSpec

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import click
 
-from infra.durable import write_json
 from infra.options import NewFile, Number
 from infra.progress import say
+from infra.storage.durable import write_json
 from workflows.gpu_check.machine import Machine, look
 from workflows.gpu_check.runner import check_folder, forget, locked, results, run
 from workflows.gpu_check.sizes import FULL, TINY

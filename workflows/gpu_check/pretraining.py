@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from infra.heartbeat import read_beats
+from infra.process.heartbeat import read_beats
 from tasks.job import json_lines
 from tasks.manifest import MANIFEST
 from tasks.pretrain.flops import flops_per_token

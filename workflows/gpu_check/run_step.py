@@ -10,10 +10,10 @@ import traceback
 from dataclasses import asdict
 from pathlib import Path
 
-from infra.durable import write_json
-from infra.launch import STOP_GRACE, EngineFailed, sigterm_as_exit
-from infra.parent_watchdog import end_with_launcher
 from infra.paths import quiet
+from infra.process.launch import STOP_GRACE, EngineFailed, sigterm_as_exit
+from infra.process.parent_watchdog import end_with_launcher
+from infra.storage.durable import write_json
 from workflows.gpu_check.machine import Machine
 from workflows.gpu_check.sizes import SIZES
 from workflows.gpu_check.step import CannotBeTried, Check, CheckFailed, Result

@@ -24,13 +24,13 @@ from typing import IO
 
 from blake3 import blake3
 
-from infra.durable import make_folder, write_json
-from infra.launch import sigterm_as_exit
-from infra.logs import end_of
-from infra.parent_watchdog import LAUNCHED
 from infra.paths import baton_home
-from infra.process_group import stop_group
+from infra.process.launch import sigterm_as_exit
+from infra.process.logs import end_of
+from infra.process.parent_watchdog import LAUNCHED
+from infra.process.process_group import stop_group
 from infra.progress import say
+from infra.storage.durable import make_folder, write_json
 from workflows.gpu_check.machine import Machine
 from workflows.gpu_check.run_step import OUTCOME, STOP_S
 from workflows.gpu_check.sizes import Size

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from infra.launch import Engine, run_engine
+from infra.process.launch import Engine, run_engine
 from tasks.manifest import read_manifest
 from tasks.spec import Spec
 from workflows.gpu_check.machine import Machine

@@ -7,7 +7,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.placement.address import File
+from infra.storage.address import File
 from tasks.data.partitions import Piece
 from tasks.data.readers.arrow_rows import rows_of
 from tasks.data.readers.raw import (

@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from infra.placement.address import File, digest_of, find
-from infra.placement.storage import is_bucket
+from infra.storage.address import File, digest_of, find
+from infra.storage.buckets import is_bucket
 from tasks.data.readers.arrow_rows import rows_of
 from tasks.data.readers.raw import Raw, chosen_fields, encoded, refuse_large
 from tasks.data.source_spec import HuggingFaceSource, json_at, listed

@@ -11,7 +11,7 @@ from typing import IO, Any
 import orjson
 import pyarrow as pa
 
-from infra.placement.address import File
+from infra.storage.address import File
 from tasks.data.partitions import Piece
 from tasks.data.readers.raw import (
     Broken,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pydantic import BaseModel
 
-from infra.placement.address import File
+from infra.storage.address import File
 from tasks.data.json_values import NotJson, json_value
 from tasks.data.source_spec import ArrowSource, JsonlSource, ParquetSource, WarcSource
 from tasks.job import StageError

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from fastwarc.warc import ArchiveIterator
 
-from infra.placement.address import File
+from infra.storage.address import File
 from tasks.data.readers.warc import Truncated
 from tasks.data.rounds import Amount, Report
 

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from infra.durable import write_json
+from infra.storage.durable import write_json
 from tasks.job import Job, StageError, main
 from tasks.spec import Spec
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.heartbeat import read_beats
+from infra.process.heartbeat import read_beats
 from tests.placement.slurm.runs import ALPHA, GRPO, Run, done, pids, placement, tune
 from tests.placement.slurm.world import World
 

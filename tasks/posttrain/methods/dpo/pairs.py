@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from operator import itemgetter
 from pathlib import Path
 
-from infra.durable import write_json
+from infra.storage.durable import write_json
 from tasks.manifest import verify, write_manifest
 
 KIND, FILE = "preference_pairs", "pairs.json"

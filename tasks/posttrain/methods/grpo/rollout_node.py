@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from infra.torchrun_env import ADDRESS
+from infra.process.torchrun_env import ADDRESS
 from tasks.job import Job, StageError, last_json_line, main
 from tasks.posttrain.methods.grpo.spec import GRPOSpec
 from tasks.posttrain.one_gpu import GPUS

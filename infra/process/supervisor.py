@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from infra.hang_diagnosis import Hang, collect_stacks, judge
-from infra.heartbeat import Beat, rank_file, read_beats
 from infra.limits import memory_kills
-from infra.peers import Peers
-from infra.process_group import kill_group
+from infra.process.hang_diagnosis import Hang, collect_stacks, judge
+from infra.process.heartbeat import Beat, rank_file, read_beats
+from infra.process.peers import Peers
+from infra.process.process_group import kill_group
 from infra.progress import say
 
 # From the first failure until the other ranks are killed. They have nothing to save, since a checkpoint needs all
@@ -89,7 +89,7 @@ class Supervisor:
         self._read()  # a rank reports that it is done before it exits
         self.dead = [rank for rank in dead if self.beats[rank].phase != "done"]
         result = read_result(self.job_dir)
-        # another machine's launcher stops its own ranks, and ours then fail by themselves, or infra/peers.py tells
+        # another machine's launcher stops its own ranks, and ours then fail by themselves, or peers.py tells
         return bool(self.dead) or (result != self._before and "error" in result and result.get("rank", 0) in self.ranks)
 
     def _silent(self) -> bool:

@@ -21,11 +21,11 @@ from uuid import uuid4
 
 from blake3 import blake3
 
-from infra.durable import rename, sync_tree, write_text
 from infra.paths import cache_folder
-from infra.placement import storage
-from infra.placement.storage import StorageError, check_bucket, file_system, is_bucket, with_retries
 from infra.progress import say
+from infra.storage import buckets as storage
+from infra.storage.buckets import StorageError, check_bucket, file_system, is_bucket, with_retries
+from infra.storage.durable import rename, sync_tree, write_text
 
 DIGEST = "#blake3="
 _DIGEST = re.compile(f"{DIGEST}([0-9a-f]{{64}})$")

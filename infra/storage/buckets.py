@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from infra.durable import make_folder, rename, sync
 from infra.errors import UserError
 from infra.paths import baton_home
 from infra.pod import this_pod
 from infra.progress import say
+from infra.storage.durable import make_folder, rename, sync
 
 T = TypeVar("T")
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from infra.logs import end_of
-from infra.parent_watchdog import LAUNCHED, end_with_launcher
-from infra.process_group import stop_group
+from infra.process.logs import end_of
+from infra.process.parent_watchdog import LAUNCHED, end_with_launcher
+from infra.process.process_group import stop_group
 
 REQUEST, ANSWER, LOG, WORK = "request", "answer.json", "log.txt", "work"  # in the process's folder
 MOST_TOLD = 500  # characters
@@ -38,7 +38,7 @@ class ChildTooSlow(ChildFailed):
 
 def ask(module: str, request: str, limit_s: float) -> Any:
     """The answer of `python -m module FOLDER`. Raises ChildFailed."""
-    root = str(Path(__file__).parents[1])
+    root = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     with TemporaryDirectory(prefix="baton-") as name:
         folder = Path(name)

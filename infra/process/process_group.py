@@ -9,7 +9,7 @@ import signal
 import subprocess
 from typing import Any
 
-from infra.process_id import UNKNOWN, start_time
+from infra.process.process_id import UNKNOWN, start_time
 
 
 def kill_group(pid: int, signum: signal.Signals, started: int = UNKNOWN) -> None:

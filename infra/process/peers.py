@@ -9,7 +9,7 @@ each other in between.
 import time
 from pathlib import Path
 
-from infra.heartbeat import Beat, read_beats
+from infra.process.heartbeat import Beat, read_beats
 from infra.progress import say
 
 LOOK_S = 5.0  # between two reads of the other machines' heartbeats, which may lie on a network file system

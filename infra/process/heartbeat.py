@@ -1,4 +1,4 @@
-"""An engine's heartbeats: each rank writes its progress, and its launcher reads it (infra/supervisor.py).
+"""An engine's heartbeats: each rank writes its progress, and its launcher reads it (infra/process/supervisor.py).
 
 In the job's `work` folder:
 ranks/<rank>.json     the rank's newest Beat, overwritten each time
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from infra.process_id import UNKNOWN, exists, start_time
+from infra.process.process_id import UNKNOWN, exists, start_time
 
 # In the order in which a rank passes through them between two steps
 Phase = Literal[
@@ -46,7 +46,7 @@ class Beat:
     step: int  # steps completed
     began: int | None  # `step` at the first beat after "start": a larger `step` means progress
     time: float  # Unix seconds, informational: the launcher uses its own clock
-    started: int = UNKNOWN  # the process's start time (infra/process_id.py)
+    started: int = UNKNOWN  # the process's start time (infra/process/process_id.py)
 
     @property
     def place(self) -> tuple[int, int]:

@@ -5,7 +5,7 @@ The job directory's name is derived from the stage, its version, its spec and it
 gets the same directory, so a killed stage continues from its last complete checkpoint, and a second copy started at the
 same time waits for the first and takes its result.
 
-When a rank dies or hangs, the whole engine is stopped within a minute (infra/supervisor.py), the rank is named
+When a rank dies or hangs, the whole engine is stopped within a minute (infra/process/supervisor.py), the rank is named
 (infra/failure_report.py), and if that may help, the engine is restarted from its checkpoint.
 """
 
@@ -27,18 +27,18 @@ from typing import IO, Any
 
 from blake3 import blake3
 
-from infra.durable import make_folder, write_json
 from infra.errors import UserError
 from infra.failure_report import Failure, diagnose
-from infra.logs import LogReader, node_log, wait_for_earlier
-from infra.parent_watchdog import LAUNCHED
 from infra.paths import baton_home
-from infra.peers import Peers
 from infra.pod import this_pod
-from infra.process_group import stop_group
+from infra.process.logs import LogReader, node_log, wait_for_earlier
+from infra.process.parent_watchdog import LAUNCHED
+from infra.process.peers import Peers
+from infra.process.process_group import stop_group
+from infra.process.supervisor import Supervisor, read_result
+from infra.process.torchrun_env import ADDRESS, Node, this_node
 from infra.progress import NOTICES, ProgressBar, say
-from infra.supervisor import Supervisor, read_result
-from infra.torchrun_env import ADDRESS, Node, this_node
+from infra.storage.durable import make_folder, write_json
 from infra.tracking.redact import redact_text
 
 STOP_GRACE = "BATON_STOP_GRACE_S"  # from SIGTERM to SIGKILL, if something else sends the latter
@@ -135,9 +135,9 @@ def run_engine(
 
     `request` becomes spec.json. `title` is shown in the terminal. `processes`: on each of `nodes` machines. This is one
     of them, or of the `helpers` that come after them and run the engine's helper. `max_restarts` is for engines that
-    write checkpoints and heartbeats (infra/heartbeat.py); one without a heartbeat for `hang_timeout_s` counts as hung
-    (None: never). Raises EngineFailed, NotPlaced; KeyboardInterrupt and SystemExit (on SIGTERM) pass through after the
-    engine has stopped.
+    write checkpoints and heartbeats (infra/process/heartbeat.py); one without a heartbeat for `hang_timeout_s` counts
+    as hung (None: never). Raises EngineFailed, NotPlaced; KeyboardInterrupt and SystemExit (on SIGTERM) pass through
+    after the engine has stopped.
     """
     node = this_node(nodes, helpers)
     ranks, environment = node.ranks(processes), {ADDRESS: node.address}
@@ -210,7 +210,7 @@ def _run(
 
 def _module_path() -> dict[str, str]:
     """Let an engine import Baton's modules in any working directory, and none from the working directory itself."""
-    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]
     return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONSAFEPATH": "1"}
 
 
