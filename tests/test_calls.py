@@ -24,9 +24,9 @@ def test_every_call_fits_the_installed_signature(said: list[str]) -> None:
 @pytest.mark.parametrize(
     ("file", "call"),
     [
-        ("serve/engine", "super().__init__"),
-        ("serve/engine", "SamplingParams"),
-        ("serve/vllm_hooks", "llm.collective_rpc"),
+        ("vllm/engine", "super().__init__"),
+        ("vllm/engine", "SamplingParams"),
+        ("vllm/hooks", "llm.collective_rpc"),
         ("posttrain/methods/sft", "SFTConfig"),
         ("posttrain/methods/sft", "SFTTrainer"),
         ("posttrain/methods/dpo/trainer", "DPOConfig"),

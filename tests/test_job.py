@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tasks.job import last_json_line
-from tasks.serve.rollout_servers import ended, log_of
+from tasks.posttrain.methods.grpo.rollout_servers import ended, log_of
 
 HUGE = 64 << 30  # bytes, of which the disk stores none
 

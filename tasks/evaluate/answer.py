@@ -12,7 +12,7 @@ from tasks.evaluate.model_info import ModelInfo
 from tasks.evaluate.saved_answers import SavedAnswers
 from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
 from tasks.job import Job
-from tasks.serve.engine import Completion, close_engines, open_engine, sample, scores
+from tasks.vllm.engine import Completion, close_engines, open_engine, sample, scores
 
 # the progress bar's step, and the most work that a resume may have to repeat
 PROMPTS_A_CALL = 256

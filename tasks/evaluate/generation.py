@@ -64,7 +64,7 @@ class Generation:
 
     new_tokens: int
     stop: list[str]  # a text ends before the first of these
-    options: dict[str, Any]  # of tasks.serve.engine.sample
+    options: dict[str, Any]  # of tasks.vllm.engine.sample
 
 
 def generation(given: Mapping[str, Any], end_of_text: str) -> Generation:

@@ -18,8 +18,8 @@ from vllm import LLM
 from tasks.evaluate.generation import Generation, generation
 from tasks.evaluate.model_info import ModelInfo
 from tasks.job import StageError
-from tasks.serve.engine import sample, scores
 from tasks.tokenizers import begun, parsed
+from tasks.vllm.engine import sample, scores
 
 REQUESTS_A_CALL = 256
 

@@ -17,13 +17,13 @@ from tasks.posttrain.adapter_spec import linear_layers
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.memory import GB, GPU, Kernels, Memory
 from tasks.pretrain.model_spec import ModelSpec
-from tasks.serve.kv_cache import kv_cache_bytes
+from tasks.vllm.kv_cache import kv_cache_bytes
 
 FP32, BF16 = 4, 2  # bytes
 # of a weight in NF4 with double quantization: 4 bits, a scale of 8 bits per 64 weights, one in fp32 per 256 of those
 NF4 = 1 / 2 + 1 / 64 + FP32 / (64 * 256)
 TILE_TOKENS, TILE_WORDS = 4096, 32_768  # tile of TRL's logits
-CPU_CACHE = 2**30  # vLLM's KV cache on CPU, bytes (tasks/serve/engine.py)
+CPU_CACHE = 2**30  # vLLM's KV cache on CPU, bytes (tasks/vllm/engine.py)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from blake3 import blake3
 
 from tasks.hf_files import listing
 from tasks.job import StageError
-from tasks.serve.tensor_digests import SORTED, Held, Named, digest, in_order
+from tasks.vllm.tensor_digests import SORTED, Held, Named, digest, in_order
 
 SHOWN = 3  # tensors in a message
 DECODER = "model"  # what vLLM calls every decoder that it runs on Transformers' code, GPT-2's `transformer` too

@@ -23,8 +23,8 @@ from tasks.job import StageError
 from tasks.manifest import ArtifactError, read_manifest
 from tasks.serve.door import KEY, MIDDLEWARE, authorization
 from tasks.serve.spec import ServeSpec
-from tasks.serve.vllm_hooks import max_lora_rank
 from tasks.tokenizers import alone
+from tasks.vllm.hooks import max_lora_rank
 
 VLLM = "tasks.serve.vllm_server"
 LOOPBACK = "127.0.0.1"

@@ -9,7 +9,7 @@ import sys
 from infra.limits import cores
 from infra.paths import quiet
 from infra.process.parent_watchdog import end_with_launcher
-from tasks.serve.vllm_hooks import prepare_process, run_api_server
+from tasks.vllm.hooks import prepare_process, run_api_server
 
 GRACE_S = 10.0  # vLLM ends within 2 s of SIGTERM
 

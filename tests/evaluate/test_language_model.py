@@ -86,7 +86,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     from tasks.evaluate.language_model import VLLMModel
     from tasks.evaluate.model_info import read_model_info
     from tasks.evaluate.task_configs import load_config
-    from tasks.serve.engine import open_engine
+    from tasks.vllm.engine import open_engine
 
     root = tmp_path_factory.mktemp("lm_eval")
     tiny_model(root / "model")

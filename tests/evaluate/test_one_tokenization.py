@@ -108,7 +108,7 @@ def test_they_are_the_same_after_tuning(model: Path, tmp_path: Path) -> None:
 def serve(model: Path, answer: Path) -> None:
     """Write what vLLM and lm-eval's model make of the rows."""
     from tasks.evaluate.language_model import VLLMModel
-    from tasks.serve.engine import open_engine
+    from tasks.vllm.engine import open_engine
 
     llm = open_engine(model, max_model_len=512, seed=0, max_num_seqs=16)
     params = llm.get_default_sampling_params()

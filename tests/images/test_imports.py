@@ -38,7 +38,7 @@ def is_module(name: str) -> bool:
     [
         ("data", {"tokenizers", "pyarrow", "tasks.data.shards"}),
         ("train", {"megatron.core.models.gpt.gpt_model", "tasks.pretrain.train", "tasks.convert.export"}),
-        ("serve", {"vllm", "lm_eval", "tasks.serve.engine"}),
+        ("serve", {"vllm", "lm_eval", "tasks.vllm.engine"}),
         ("post-train", {"vllm", "trl", "tasks.posttrain.methods.grpo.trainer", "tasks.posttrain.methods.sft"}),
     ],
 )

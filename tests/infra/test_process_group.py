@@ -17,7 +17,7 @@ from infra.process.peers import Peers
 from infra.process.process_group import stop_group
 from infra.process.process_id import has_ended, start_time, this_process
 from infra.process.supervisor import Supervisor
-from tasks.serve.rollout_servers import stop
+from tasks.posttrain.methods.grpo.rollout_servers import stop
 from tests.source import ROOT
 
 Group = tuple["subprocess.Popen[bytes]", psutil.Process]

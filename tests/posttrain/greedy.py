@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from tasks.adapter_base import open_model
-from tasks.serve.engine import open_engine, sample
+from tasks.vllm.engine import open_engine, sample
 
 PROMPTS = [list(range(10 + 3 * row, 30 + 4 * row)) for row in range(8)]
 

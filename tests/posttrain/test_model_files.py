@@ -19,7 +19,7 @@ from transformers import (
 from tasks.job import StageError
 from tasks.posttrain.model_files import as_saved, is_all, load_causal_lm, save_like, saved_buffers, storage_dtype
 from tasks.posttrain.weight_check import check_weights
-from tasks.serve.tensor_digests import SORTED, digests, in_order
+from tasks.vllm.tensor_digests import SORTED, digests, in_order
 
 SIZES = {
     "vocab_size": 40,

@@ -16,8 +16,8 @@ from tasks.agreement import probe
 from tasks.job import StageError
 from tasks.manifest import RECORD
 from tasks.posttrain.model_files import load_causal_lm
-from tasks.serve.engine import check_engine, open_engine, sample
-from tasks.serve.vllm_hooks import reload_weights
+from tasks.vllm.engine import check_engine, open_engine, sample
+from tasks.vllm.hooks import reload_weights
 
 PROMPTS = [list(range(10 + 3 * i, 30 + 4 * i)) for i in range(12)]
 MAX_TOKENS, TEMPERATURE = 24, 0.8

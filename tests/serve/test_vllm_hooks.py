@@ -14,7 +14,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from tasks.serve.door import MIDDLEWARE
 from tasks.serve.switch import Backend, Switch
-from tasks.serve.vllm_hooks import VERSIONS
+from tasks.vllm.hooks import VERSIONS
 from tests.serve.front import front_of
 from tests.serve.test_door import BACKEND_KEY, KEY, UPGRADE, WITH_KEY, status
 from tests.serve.test_proxy import running

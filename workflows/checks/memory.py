@@ -14,8 +14,8 @@ from tasks.pretrain.accelerators import BY_NAME
 from tasks.pretrain.fit import USABLE, Place, place_of
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import GB, GPU, Memory
-from tasks.serve.kv_cache import kv_cache_bytes
 from tasks.spec import Problem, StageSpec
+from tasks.vllm.kv_cache import kv_cache_bytes
 from workflows.resource_estimate import need
 from workflows.run_context import RunContext, model_of, positions_of, runs_on_a_cluster, tuning_devices
 

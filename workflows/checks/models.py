@@ -11,8 +11,8 @@ from tasks.convert.load_hf_spec import LoadHFSpec
 from tasks.hf_files import HFModelFiles, ModelFilesError
 from tasks.job import StageError
 from tasks.pretrain.model_spec import FAMILIES as SHAPES
-from tasks.serve.architectures import HEAD_SIZES, has_architecture, unsupported
 from tasks.spec import Problem, StageSpec
+from tasks.vllm.architectures import HEAD_SIZES, has_architecture, unsupported
 from workflows.run_context import RunContext, runs_on_a_cluster, tuning_devices
 
 

@@ -4,10 +4,10 @@ from infra.storage.buckets import StorageError
 from tasks.convert.spec import unexportable
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.posttrain.spec import PostTrainSpec
-from tasks.serve.architectures import HEAD_SIZES
 from tasks.serve.spec import ServeSpec
 from tasks.spec import Problem
 from tasks.tokenizer_files import vocabulary
+from tasks.vllm.architectures import HEAD_SIZES
 from workflows.checks.models import with_vllm
 from workflows.run_context import RunContext, positions_of
 

@@ -45,7 +45,7 @@ def audit(check: Check) -> None:
 
 def vllm(check: Check) -> None:
     """Measure vLLM's load time and sampling speed, and compare its log-probabilities with Transformers'."""
-    from tasks.serve.engine import open_engine, sample, scores
+    from tasks.vllm.engine import open_engine, sample, scores
 
     model, size = check.artifact("export"), check.size
     prompts = _prompts(check)

@@ -20,13 +20,13 @@ from tasks.job import StageError
 from tasks.posttrain import process
 from tasks.posttrain.adapter import base_of, merged_weights
 from tasks.posttrain.drift import beginning, check_drift, sum_and_count
+from tasks.posttrain.methods.grpo.rollout_servers import RolloutServers
 from tasks.posttrain.model_files import as_saved, saved_buffers
 from tasks.posttrain.weight_check import check_weights
-from tasks.serve.engine import check_engine, open_engine, sample, scores
-from tasks.serve.engine_weights import named_weights
-from tasks.serve.rollout_servers import RolloutServers
-from tasks.serve.tensor_digests import Held, digests
-from tasks.serve.vllm_hooks import before_each_step, leave_transformers_alone, reload_weights
+from tasks.vllm.engine import check_engine, open_engine, sample, scores
+from tasks.vllm.engine_weights import named_weights
+from tasks.vllm.hooks import before_each_step, leave_transformers_alone, reload_weights
+from tasks.vllm.tensor_digests import Held, digests
 
 EFFECT = 1e-3  # on a log-probability, of a weight in place of which another is used
 
@@ -110,7 +110,7 @@ class LiveGeneration(VLLMGeneration):
         return [(each.token_ids, each.logprobs) for each in found]
 
     def options(self) -> dict[str, Any]:
-        """Those of tasks.serve.engine.sample that no call changes."""
+        """Those of tasks.vllm.engine.sample that no call changes."""
         return {"temperature": self.temperature, **self.generation_kwargs}
 
     def until_all_have_sampled(self) -> None:

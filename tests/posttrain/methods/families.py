@@ -64,7 +64,7 @@ def main() -> None:
     from accelerate import Accelerator  # here: a test imports this module, and these import vLLM
 
     from tasks.posttrain.trl_hooks.grpo import CPUGeneration
-    from tasks.serve.engine import close_engines
+    from tasks.vllm.engine import close_engines
     from tests.posttrain.methods.rollouts import mismatch
 
     root, found = Path(sys.argv[1]), {}

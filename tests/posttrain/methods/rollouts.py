@@ -16,11 +16,11 @@ from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tasks.job import StageError
+from tasks.posttrain.methods.grpo.rollout_servers import LOCAL, RolloutServers
 from tasks.posttrain.trl_hooks.grpo import CPUGeneration, LiveGeneration, ServedGeneration
 from tasks.posttrain.weight_check import check_weights
-from tasks.serve.engine_weights import named_weights
-from tasks.serve.rollout_servers import LOCAL, RolloutServers
-from tasks.serve.tensor_digests import digests
+from tasks.vllm.engine_weights import named_weights
+from tasks.vllm.tensor_digests import digests
 from tests.posttrain.tiny import tiny_model
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from infra.process.heartbeat import read_beats
-from tasks.serve import rollout_listener
-from tasks.serve.rollout_servers import RENDEZVOUS, RolloutServerLost, RolloutServers
+from tasks.posttrain.methods.grpo import rollout_listener
+from tasks.posttrain.methods.grpo.rollout_servers import RENDEZVOUS, RolloutServerLost, RolloutServers
 from tests.posttrain.tiny import metrics, reward, said_twice, tiny_model, tiny_rows, write_job
 
 STEPS = 6

@@ -16,8 +16,8 @@ from tasks.posttrain.trainer import Setup, ends
 from tasks.rewards.scorer import Scorer
 from tasks.rows.marks import refusal
 from tasks.rows.stored import Row, reward_columns
-from tasks.serve.engine import close_engines, open_engine, sample
-from tasks.serve.vllm_hooks import leave_transformers_alone
+from tasks.vllm.engine import close_engines, open_engine, sample
+from tasks.vllm.hooks import leave_transformers_alone
 
 PROMPTS_A_CALL = 256  # prompts sampled and scored together
 

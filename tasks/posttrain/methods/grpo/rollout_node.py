@@ -12,9 +12,16 @@ from pathlib import Path
 
 from infra.process.torchrun_env import ADDRESS
 from tasks.job import Job, StageError, last_json_line, main
+from tasks.posttrain.methods.grpo.rollout_servers import (
+    LOCAL,
+    RolloutServerLost,
+    RolloutServers,
+    ended,
+    start_engines,
+    stop,
+)
 from tasks.posttrain.methods.grpo.spec import GRPOSpec
 from tasks.posttrain.one_gpu import GPUS
-from tasks.serve.rollout_servers import LOCAL, RolloutServerLost, RolloutServers, ended, start_engines, stop
 
 POLL_S = 1.0
 

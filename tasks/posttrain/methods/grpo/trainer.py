@@ -26,6 +26,7 @@ from tasks.posttrain.adapter import base_of
 from tasks.posttrain.encode import prompted
 from tasks.posttrain.methods.grpo.conversations import about, score_conversations, with_tools
 from tasks.posttrain.methods.grpo.rollout_node import open_servers
+from tasks.posttrain.methods.grpo.rollout_servers import RolloutServers
 from tasks.posttrain.methods.grpo.spec import GRPOSpec
 from tasks.posttrain.rows import choose, kind_of
 from tasks.posttrain.score import of_all_ranks, reserved, score, try_on_gold
@@ -38,7 +39,6 @@ from tasks.posttrain.trl_hooks.turns import rollouts
 from tasks.posttrain.turns import Conversation
 from tasks.rewards.scorer import Scorer
 from tasks.rows.stored import Row
-from tasks.serve.rollout_servers import RolloutServers
 
 EQUAL = "equal_groups"  # share of a step's groups whose rewards are all equal: they have no advantages
 MOST_EQUAL, MOST_CUT_OFF = 0.8, 0.2  # of a whole run, without a notice

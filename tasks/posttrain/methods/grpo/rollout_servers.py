@@ -25,8 +25,8 @@ from typing import Any
 
 from infra.process.logs import end_of, tail
 from infra.process.process_group import stop_group
-from tasks.serve.rollout_listener import RolloutListener
-from tasks.serve.tensor_digests import Held
+from tasks.posttrain.methods.grpo.rollout_listener import RolloutListener
+from tasks.vllm.tensor_digests import Held
 
 LOCAL = "127.0.0.1"
 OPEN_S = 1800.0  # to start an engine and load its model
@@ -70,7 +70,7 @@ def _start(job_dir: Path, name: str, gpus: Sequence[str]) -> subprocess.Popen[by
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     with log_of(job_dir, name).open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "tasks.serve.rollout_engine", str(job_dir / "work" / RENDEZVOUS), name],
+            [sys.executable, "-m", f"{__package__}.rollout_engine", str(job_dir / "work" / RENDEZVOUS), name],
             stdin=subprocess.PIPE,  # its EOF ends the engine, however this process dies
             stdout=log,
             stderr=log,
@@ -117,7 +117,7 @@ class RolloutServers:
         """Wait for all engines, let them load the model, and open the process group for weights with `workers` of each.
         `options` are those of open_engine."""
         self._accept()
-        from tasks.serve.weight_transfer import open_group
+        from tasks.vllm.weight_transfer import open_group
 
         self._call_all("open", OPEN_S, tensor_parallel=workers, **options)
         size, listening = 1 + workers * self.count, socket.create_server((self._interface, 0))
@@ -129,7 +129,7 @@ class RolloutServers:
 
     def load(self, weights: Iterable[tuple[str, Any]]) -> None:
         """Give the engines these weights. Returns when all have them and forgot what they cached with others."""
-        from tasks.serve.weight_transfer import send
+        from tasks.vllm.weight_transfer import send
 
         for connection in self._names:
             self._send(connection, "load")
@@ -154,7 +154,7 @@ class RolloutServers:
         self, prompts: Sequence[list[int]], seeds: Sequence[int], **options: Any
     ) -> list[tuple[list[int], list[float]]]:
         """Token ids and log-probabilities of a completion of each prompt. Each engine samples a contiguous share as one
-        batch; `options` are those of tasks.serve.engine.sample."""
+        batch; `options` are those of tasks.vllm.engine.sample."""
         bounds = [len(prompts) * number // self.count for number in range(self.count + 1)]
         asked = []
         for connection, first, end in zip(self._names, bounds, bounds[1:], strict=False):

@@ -1,6 +1,6 @@
 """A vLLM engine in a process of its own, which samples for a trainer.
 
-    python -m tasks.serve.rollout_engine RENDEZVOUS NAME
+    python -m tasks.posttrain.methods.grpo.rollout_engine RENDEZVOUS NAME
 
 RENDEZVOUS is the file in which the trainer says where it listens (rollout_servers.py). The engine connects, proves that
 it knows the file's token, and answers the calls open, join, load and sample, each a JSON object, until the trainer
@@ -20,15 +20,15 @@ from typing import Any
 
 from infra.paths import quiet
 from infra.process.parent_watchdog import end_with_launcher
-from tasks.serve import rollout_listener
-from tasks.serve.engine import ON_GPU, open_engine, sample
-from tasks.serve.tensor_digests import Held
-from tasks.serve.vllm_hooks import before_each_step
+from tasks.posttrain.methods.grpo import rollout_listener
+from tasks.vllm.engine import ON_GPU, open_engine, sample
+from tasks.vllm.hooks import before_each_step
+from tasks.vllm.tensor_digests import Held
 
 GRACE_S = 10.0
 RETRY_S = 0.5
 SAYS_S = 1.0  # between two signs of life
-EXTENSION = "tasks.serve.weight_transfer.Receiver"
+EXTENSION = "tasks.vllm.weight_transfer.Receiver"
 
 
 class RolloutEngine:

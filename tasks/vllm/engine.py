@@ -1,7 +1,7 @@
 """Sample from a model with vLLM in this process.
 
 Importing this module imports vLLM (several seconds), so only engines do. Without a GPU the engine runs eagerly in the
-calling process (see vllm_hooks.py). On a GPU, vLLM's defaults apply.
+calling process (see hooks.py). On a GPU, vLLM's defaults apply.
 """
 
 import gc
@@ -23,9 +23,9 @@ from tasks.agreement import check_agreement, read_probe
 from tasks.job import StageError
 from tasks.pretrain.fit import USABLE
 from tasks.pretrain.hardware import this_machine
-from tasks.serve.kv_cache import kv_cache_of
-from tasks.serve.vllm_hooks import max_lora_rank, prepare_process
 from tasks.tokenizers import alone, check
+from tasks.vllm.hooks import max_lora_rank, prepare_process
+from tasks.vllm.kv_cache import kv_cache_of
 
 quiet()
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
