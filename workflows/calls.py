@@ -3,7 +3,7 @@
     calls(recipe)      [Call(title="corpus", stage="prepare_corpus", spec=CorpusSpec(…), inputs={}), …]
 
 Its stages in order, each with its spec and with the titles of the stages whose outputs it gets. Nothing is looked up or
-run here: Flyte's workflow (workflows/walk.py), the plan (workflows/dry_run.py) and the lineage page walk this list.
+run here: Flyte's workflow (walk.py), the plan (plan/dry_run.py) and the lineage page walk this list.
 """
 
 from tasks.choose.spec import ChooseSpec

@@ -15,7 +15,7 @@ import json
 
 from flytekit import workflow
 
-import workflows.recipe_file  # noqa: F401 - reports problems of a recipe file
+import workflows.recipe.file  # noqa: F401 - reports problems of a recipe file
 from infra.errors import UserError
 from infra.progress import say
 from infra.storage.disk_errors import disk_errors_named

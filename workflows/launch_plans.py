@@ -19,7 +19,7 @@ from infra.progress import say
 from workflows.checks.table import checked
 from workflows.continuous import continue_training, refresh_rl
 from workflows.continuous_recipe import ContinuousRecipe
-from workflows.recipe_text import load
+from workflows.recipe.text import load
 from workflows.remote import checked_for, registration
 from workflows.run_context import for_a_cluster
 

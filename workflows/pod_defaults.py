@@ -11,8 +11,8 @@ from tasks.pretrain.memory import CPU, GPU
 from tasks.pretrain.spec import PretrainSpec
 from tasks.serve.spec import ServeSpec
 from tasks.spec import Problem
-from workflows.recipe_override import replaced
-from workflows.resource_estimate import need
+from workflows.plan.resource_estimate import need
+from workflows.recipe.override import replaced
 from workflows.run_context import RunContext, model_of
 
 R = TypeVar("R", bound=BaseModel)

@@ -8,7 +8,7 @@ one that is off. `dag` is the same without the tracking record, to inspect what 
 
 from flytekit import workflow
 
-import workflows.recipe_file  # noqa: F401 - reports problems of a recipe file
+import workflows.recipe.file  # noqa: F401 - reports problems of a recipe file
 from infra.storage.disk_errors import disk_errors_named
 from infra.tracking.execution import execution_id
 from tasks.artifacts import Report

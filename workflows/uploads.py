@@ -20,7 +20,7 @@ from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
 from tasks.functions import Function
 from tasks.spec import Problem, Spec
 from workflows.recipe import Recipe
-from workflows.recipe_override import replaced
+from workflows.recipe.override import replaced
 from workflows.run_context import RunContext
 
 R = TypeVar("R", bound=Recipe)

@@ -9,7 +9,7 @@ from tests.source import ROOT
 
 PROGRAM = r"""
 from infra.errors import UserError
-from workflows.recipe_text import load
+from workflows.recipe.text import load
 from workflows.recipe import Recipe
 import pathlib, sys
 for text in ('name: \u00fc\u2192', 'corpus: {source: {kind: files, path: \u00fc.txt}}'):

@@ -13,7 +13,7 @@ COMMANDS = ["workflows.cluster", "infra.lineage", "tasks.serve", "workflows.gpu_
 
 
 def commands(name: str) -> list[click.Command]:
-    main = importlib.import_module(name if name == "workflows.plan" else f"{name}.__main__").main
+    main = importlib.import_module(f"{name}.__main__").main
     return list(main.commands.values()) if isinstance(main, click.Group) else [main]
 
 

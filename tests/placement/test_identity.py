@@ -14,7 +14,7 @@ from tasks.pretrain.task import pretrain
 from tasks.spec import StageSpec
 from workflows.checks.table import checked
 from workflows.recipe import SECTIONS, Recipe
-from workflows.recipe_error import RecipeError
+from workflows.recipe.error import RecipeError
 
 PRETRAIN: Any = pretrain  # the task, for mypy a function
 ELSEWHERE = {"accelerators": ["H100:8"], "spot": "spot_first", "max_price_per_hour": 40}

@@ -15,7 +15,7 @@ from tasks.rewards.gold import check_gold
 from tasks.rewards.spec import RewardSpec
 from tests.source import ROOT
 from tests.workflows.test_pretrain_to_rl import pyflyte
-from workflows.plan import main
+from workflows.plan.__main__ import main
 
 FOLDER = ROOT / "workflows/recipes/arithmetic"
 

@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.source import ROOT
-from workflows.plan import main
+from workflows.plan.__main__ import main
 
 
 def test_the_recipe_can_run(monkeypatch: pytest.MonkeyPatch) -> None:

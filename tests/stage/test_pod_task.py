@@ -10,7 +10,7 @@ from infra.errors import UserError
 from infra.pod_spec import FAMILIES, PodSpec, in_bytes, in_gib
 from tests.stage.compiled import job_spec, nodes, templates
 from workflows.recipe import Recipe
-from workflows.recipe_error import RecipeError
+from workflows.recipe.error import RecipeError
 
 NAME = Resources.ResourceName
 POD = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from sky import check, global_user_state
 from sky.clouds.cloud import CloudCapability
 
-from workflows.plan import main
+from workflows.plan.__main__ import main
 
 
 def enable(*clouds: str) -> None:

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 
 from tests.tokenizer_folders import END, PAD, byte_level, folder
 from workflows.checks.table import checked
-from workflows.plan import examined_recipe, main
+from workflows.plan.__main__ import examined_recipe, main
 from workflows.recipe import Recipe
-from workflows.recipe_error import RecipeError, shown
-from workflows.recipe_text import load
+from workflows.recipe.error import RecipeError, shown
+from workflows.recipe.text import load
 
 LAPTOP = Path(__file__).parents[2] / "workflows" / "recipes" / "laptop.yaml"
 

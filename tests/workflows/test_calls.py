@@ -11,7 +11,7 @@ import yaml
 
 from tests.source import ROOT
 from workflows.calls import calls
-from workflows.dry_run import steps_of
+from workflows.plan.dry_run import steps_of
 from workflows.recipe import Recipe
 
 LAPTOP = yaml.safe_load((ROOT / "workflows/recipes/laptop.yaml").read_text())

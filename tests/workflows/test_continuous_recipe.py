@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tasks.pretrain.spec import PretrainSpec
 from workflows.checks.table import checked
 from workflows.continuous_recipe import ContinuousRecipe, GrowSpec
-from workflows.recipe_error import RecipeError
+from workflows.recipe.error import RecipeError
 from workflows.replay import blend
 
 RECIPE = Path(__file__).parents[2] / "workflows/recipes/continuous.yaml"

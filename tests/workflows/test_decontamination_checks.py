@@ -8,7 +8,7 @@ import pytest
 
 from workflows.checks.table import checked
 from workflows.recipe import Recipe
-from workflows.recipe_error import RecipeError
+from workflows.recipe.error import RecipeError
 
 EVALUATED = {"sums": {"data": "sums", "rewards": [{"math": {}}]}}
 

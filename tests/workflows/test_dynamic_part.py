@@ -18,7 +18,7 @@ from workflows.dynamic_part import dag_part
 from workflows.pod_defaults import resources
 from workflows.pretrain_to_rl import stages
 from workflows.recipe import Recipe, context_of
-from workflows.recipe_error import RecipeError
+from workflows.recipe.error import RecipeError
 from workflows.recorded import begin
 
 __all__ = ["empty_store", "home"]

@@ -9,7 +9,7 @@ import pytest
 from tests.posttrain.tiny import tiny_model
 from workflows.checks.table import checked
 from workflows.recipe import Recipe
-from workflows.recipe_error import RecipeError
+from workflows.recipe.error import RecipeError
 
 SHOP = Path(__file__).parents[1] / "environments" / "shop.py"
 ROWS = [{"prompt": [{"role": "user", "content": f"Buy {n}."}], "money": n} for n in range(40)]

@@ -12,7 +12,7 @@ from tasks.posttrain.methods.grpo.spec import GRPOSpec
 from tasks.posttrain.methods.sft import SFTSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.rows.spec import RowsSpec
-from workflows.epochs import counted, of_pretraining, of_tuning
+from workflows.plan.epochs import counted, of_pretraining, of_tuning
 
 
 @pytest.fixture

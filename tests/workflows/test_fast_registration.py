@@ -12,7 +12,7 @@ from flytekit.tools.fast_registration import FastPackageOptions, fast_package
 
 from tests.source import ROOT
 
-COMMANDS = ("describe", "dry_run", "plan", "plan_text", "planned_sources", "sample", "schedule")  # of a user's machine
+COMMANDS = ("describe", "schedule")  # of a user's machine
 LEFT_BEHIND = [
     "tests/",
     ".git",

@@ -23,10 +23,10 @@ from pydantic.fields import FieldInfo
 
 from workflows.checks.table import checked
 from workflows.continuous_recipe import ContinuousRecipe, recipe_of
-from workflows.plan import examined_recipe
+from workflows.plan.__main__ import examined_recipe
 from workflows.recipe import Recipe
-from workflows.recipe_error import RecipeError
-from workflows.recipe_text import load
+from workflows.recipe.error import RecipeError
+from workflows.recipe.text import load
 
 ROOT = Path(__file__).parents[2]
 RECIPES = [path.read_text() for path in sorted((ROOT / "workflows" / "recipes").glob("*.yaml"))]

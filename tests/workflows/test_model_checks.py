@@ -21,7 +21,7 @@ from tasks.spec import Problem
 from tests.posttrain.tiny import tiny_model
 from workflows.checks.table import checked
 from workflows.recipe import Recipe
-from workflows.recipe_error import RecipeError
+from workflows.recipe.error import RecipeError
 
 SFT = {"sft": {"data": "rows"}}
 GRPO = {"grpo": {"data": "rows", "rewards": [{"length": {"at_most": 3}}]}}

@@ -13,8 +13,8 @@ import yaml
 from tasks.spec import Problem
 from workflows.checks.table import checked
 from workflows.recipe import Recipe
-from workflows.recipe_error import RecipeError
-from workflows.recipe_text import load
+from workflows.recipe.error import RecipeError
+from workflows.recipe.text import load
 
 LAPTOP = Path(__file__).parents[2] / "workflows" / "recipes" / "laptop.yaml"
 ON_ITS_OWN = "a field that is set to this is left out"

@@ -12,10 +12,10 @@ import yaml
 
 from tests.source import ROOT
 from workflows.checks.table import checked
-from workflows.plan_text import text
-from workflows.planned import plan
+from workflows.plan.planned import plan
+from workflows.plan.text import text
 from workflows.recipe import Recipe, context_of
-from workflows.recipe_error import RecipeError
+from workflows.recipe.error import RecipeError
 
 BIN = Path(sys.executable).parent
 HEAD = (
@@ -208,7 +208,7 @@ def test_pyflyte_run_refuses_what_is_over_its_limit(plans: dict[str, tuple[int, 
 
 
 def test_skypilot_is_loaded_for_placements_alone() -> None:
-    program = "import sys, workflows.plan as p; p.main(sys.argv[1:], standalone_mode=False)"
+    program = "import sys, workflows.plan.__main__ as p; p.main(sys.argv[1:], standalone_mode=False)"
     program = f"import atexit, sys; atexit.register(lambda: print('sky' in sys.modules)); {program}"
     words = [sys.executable, "-c", program, "workflows/recipes/laptop.yaml"]
     ended = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True)

@@ -22,9 +22,9 @@ from tests.source import ROOT
 from tests.workflows.test_tuning_recipes import model
 from workflows.checks.unread import unread
 from workflows.checks.warnings import warnings_of
-from workflows.plan import main
-from workflows.plan_text import text
-from workflows.planned import plan
+from workflows.plan.__main__ import main
+from workflows.plan.planned import plan
+from workflows.plan.text import text
 from workflows.recipe import Recipe, context_of
 from workflows.run_context import RunContext, planned_for
 

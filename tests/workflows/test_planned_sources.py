@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tasks.pretrain.spec import PretrainSpec
-from workflows.planned import plan
-from workflows.planned_sources import planned_sources
+from workflows.plan.planned import plan
+from workflows.plan.sources import planned_sources
 from workflows.recipe import Recipe, context_of
 
 

@@ -11,7 +11,7 @@ from tests.source import ROOT
 PROGRAM = """
 import sys, yaml
 from workflows.continuous_recipe import ContinuousRecipe, recipe_of
-from workflows.recipe_error import RecipeError
+from workflows.recipe.error import RecipeError
 
 content = yaml.safe_load(open(sys.argv[1]))
 FORBIDDEN = ("open", "os.listdir", "os.scandir", "socket.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn", "import")

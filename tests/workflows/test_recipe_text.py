@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from workflows.recipe import Recipe
-from workflows.recipe_error import RecipeError
-from workflows.recipe_text import load
+from workflows.recipe.error import RecipeError
+from workflows.recipe.text import load
 
 LAPTOP = Path(__file__).parents[2] / "workflows" / "recipes" / "laptop.yaml"
 

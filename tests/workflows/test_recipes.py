@@ -9,12 +9,12 @@ import yaml
 from tasks.pretrain.hardware import Machine
 from workflows.checks.table import checked
 from workflows.continuous_recipe import recipe_of
-from workflows.plan import main
-from workflows.plan_text import text
-from workflows.planned import plan
+from workflows.plan.__main__ import main
+from workflows.plan.planned import plan
+from workflows.plan.resource_estimate import MFU
+from workflows.plan.text import text
 from workflows.recipe import Recipe, context_of
-from workflows.recipe_error import RecipeError
-from workflows.resource_estimate import MFU
+from workflows.recipe.error import RecipeError
 from workflows.run_context import RunContext
 
 RECIPES = Path(__file__).parents[2] / "workflows" / "recipes"

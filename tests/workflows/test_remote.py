@@ -18,7 +18,7 @@ from tests.source import ROOT
 from tests.workflows.flyte_admin import admin
 from tests.workflows.statements import ASKED, DATA, DPO, SFT
 from workflows.recipe import Recipe
-from workflows.recipe_text import load
+from workflows.recipe.text import load
 from workflows.remote import checked_for, pass_on
 from workflows.run_context import for_a_cluster
 

@@ -17,7 +17,7 @@ from tasks.pretrain.memory import CPU
 from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import StageSpec
 from tests.pretrain.shapes import LLAMA_3_8B, QWEN3_30B_A3B
-from workflows.resource_estimate import Need, need
+from workflows.plan.resource_estimate import Need, need
 from workflows.run_context import RunContext
 
 H100 = BY_NAME["H100"]

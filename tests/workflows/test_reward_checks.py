@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from tests.posttrain.tiny import tiny_model
 from workflows.checks.table import checked
-from workflows.plan import main
+from workflows.plan.__main__ import main
 from workflows.recipe import Recipe
-from workflows.recipe_error import RecipeError
+from workflows.recipe.error import RecipeError
 
 ROWS = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(40)]
 

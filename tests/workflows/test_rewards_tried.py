@@ -10,7 +10,7 @@ from tasks.posttrain.methods.dpo.spec import DPOSpec
 from tasks.posttrain.methods.grpo.spec import GRPOSpec
 from tests.posttrain.tiny import tiny_model
 from workflows.calls import calls
-from workflows.dry_run import Step, steps_of
+from workflows.plan.dry_run import Step, steps_of
 from workflows.recipe import Recipe
 
 JUDGE = {"judge": {"model": "judge", "rubric": "Kind."}, "name": "kind"}

@@ -11,7 +11,7 @@ from tasks.spec import Problem
 from tests.posttrain.tiny import tiny_model
 from workflows.checks.table import checked
 from workflows.recipe import Recipe
-from workflows.recipe_error import RecipeError
+from workflows.recipe.error import RecipeError
 
 ASKED = {"role": "user", "content": "2 + 2?"}
 SAID = {"role": "assistant", "content": "4."}

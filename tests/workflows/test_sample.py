@@ -8,8 +8,8 @@ from click.testing import CliRunner
 
 from tasks.data.spec import CorpusSpec
 from tasks.rows.spec import RowsSpec
-from workflows.plan import main
-from workflows.sample import tried
+from workflows.plan.__main__ import main
+from workflows.plan.sample import tried
 
 LONG = " ".join(f"word{number}" for number in range(60))
 

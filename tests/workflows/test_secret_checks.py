@@ -8,7 +8,7 @@ import pytest
 from infra.tracking.redact import HIDDEN
 from workflows.checks.table import checked
 from workflows.recipe import Recipe
-from workflows.recipe_error import RecipeError
+from workflows.recipe.error import RecipeError
 
 SECRETS: dict[str, dict[str, Any]] = {
     "by its name": {"api_key": "hunter22"},

@@ -11,11 +11,11 @@ from tasks.pretrain.hardware import Machine
 from tests.shapes import shapes_only
 from tests.workflows.test_recipes import read
 from workflows.checks.table import checked
-from workflows.plan_text import text
-from workflows.planned import plan
+from workflows.plan.planned import plan
+from workflows.plan.resource_estimate import MFU
+from workflows.plan.text import text
 from workflows.recipe import Recipe, context_of
-from workflows.recipe_error import RecipeError
-from workflows.resource_estimate import MFU
+from workflows.recipe.error import RecipeError
 
 SHAPES: dict[str, dict[str, Any]] = {
     "8B": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32},

@@ -16,7 +16,7 @@ from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import GB, GPU, Memory
 from tasks.spec import Problem, StageSpec
 from tasks.vllm.kv_cache import kv_cache_bytes
-from workflows.resource_estimate import need
+from workflows.plan.resource_estimate import need
 from workflows.run_context import RunContext, model_of, positions_of, runs_on_a_cluster, tuning_devices
 
 MODEL_BYTES = 2  # of a weight in bf16

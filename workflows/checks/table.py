@@ -18,10 +18,10 @@ from workflows.checks.sections import FIT, best, decontamination, fields, order
 from workflows.checks.shapes import convertible, head_size, positions, same_model, same_tokenizer, vocabulary_size
 from workflows.checks.stages import functions_of_stages, names_of_stages
 from workflows.checks.tasks import problems_of_metrics, problems_of_tasks
-from workflows.costs import over_budget
+from workflows.plan.costs import over_budget
 from workflows.pod_defaults import too_small
 from workflows.recipe import Recipe, context_of
-from workflows.recipe_error import RecipeError, first_of_each
+from workflows.recipe.error import RecipeError, first_of_each
 from workflows.run_context import RunContext
 
 R = TypeVar("R", bound=Recipe)

@@ -31,7 +31,7 @@ def check(
     from workflows.checks.table import checked
     from workflows.cluster.checks import checks  # imports flytekit: not for --help
     from workflows.continuous_recipe import recipe_of
-    from workflows.recipe_text import load
+    from workflows.recipe.text import load
     from workflows.remote import ANY_STAGE, stage_pods
     from workflows.run_context import for_a_cluster
 

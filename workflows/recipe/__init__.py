@@ -25,7 +25,7 @@ from tasks.rows.spec import RowsSpec
 from tasks.serve.spec import ServeSpec
 from tasks.spec import Problem, Spec
 from workflows.post_training import Tuning
-from workflows.recipe_error import RecipeError, locate, problems_from
+from workflows.recipe.error import RecipeError, locate, problems_from
 from workflows.run_context import RunContext
 
 NAME = r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$"

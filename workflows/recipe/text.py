@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tasks.spec import Problem
 from workflows.checks.table import problems_of_rest
 from workflows.recipe import Recipe
-from workflows.recipe_error import RecipeError, first_of_each
+from workflows.recipe.error import RecipeError, first_of_each
 
 if TYPE_CHECKING:
     from ruamel.yaml.nodes import MappingNode, Node, ScalarNode

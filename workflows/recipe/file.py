@@ -10,7 +10,7 @@ from infra.flyte.hooks import add_to_version, wrap_json_option
 from infra.pod_spec import secrets_of_all
 from workflows.checks.machine import checked_here
 from workflows.recipe import Recipe
-from workflows.recipe_text import load
+from workflows.recipe.text import load
 from workflows.remote import checked_for, pass_on
 from workflows.run_context import for_a_cluster
 

@@ -15,7 +15,7 @@ from infra.progress import say
 from infra.text import hours as shown
 from tasks.pretrain.accelerators import BY_NAME
 from tasks.spec import Problem
-from workflows.resource_estimate import Need, need
+from workflows.plan.resource_estimate import Need, need
 from workflows.run_context import RunContext, placements_of
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.accelerators import BY_NAME
 from tasks.pretrain.memory import GB
 from tasks.pretrain.spec import PretrainSpec
-from workflows.costs import Quotes
-from workflows.planned import Planned
-from workflows.resource_estimate import BF16, DECODING, Need
+from workflows.plan.costs import Quotes
+from workflows.plan.planned import Planned
+from workflows.plan.resource_estimate import BF16, DECODING, Need
 
 
 def text(name: str, stages: list[Planned]) -> Iterator[str]:

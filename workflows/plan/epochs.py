@@ -14,7 +14,7 @@ from tasks.data.spec import CorpusSpec
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.rows.spec import RowsSpec
-from workflows.planned_sources import estimated_tokens
+from workflows.plan.sources import estimated_tokens
 
 MOST_BYTES = 1_000_000_000  # of JSONL that is counted: a second or so
 BLOCK = 1 << 22

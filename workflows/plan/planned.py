@@ -12,11 +12,11 @@ from tasks.pretrain.memory import GPU
 from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import StageSpec
 from workflows.checks.machine import this_cpu
-from workflows.costs import Quotes, quotes
-from workflows.epochs import Epochs, of_pretraining, of_tuning
-from workflows.planned_sources import PlannedSource, planned_sources
+from workflows.plan.costs import Quotes, quotes
+from workflows.plan.epochs import Epochs, of_pretraining, of_tuning
+from workflows.plan.resource_estimate import Need, need
+from workflows.plan.sources import PlannedSource, planned_sources
 from workflows.recipe import Recipe
-from workflows.resource_estimate import Need, need
 from workflows.run_context import RunContext, devices_of, tuning_devices
 
 
@@ -49,7 +49,7 @@ class Planned:
 
 def plan(recipe: Recipe, context: RunContext, mfu: float | None) -> Iterator[Planned]:
     """Every stage of the recipe, in topological order. `mfu`: None: by the kind of model."""
-    from workflows.dry_run import steps_of  # imports all stages and Flyte: not for an invalid recipe
+    from workflows.plan.dry_run import steps_of  # imports all stages and Flyte: not for an invalid recipe
 
     facts: dict[str, dict[str, Any]] = {}
     for step in steps_of(recipe):

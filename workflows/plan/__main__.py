@@ -31,15 +31,15 @@ from workflows.checks.table import checked, has_dag
 from workflows.checks.unread import unread
 from workflows.checks.warnings import warnings_of
 from workflows.continuous_recipe import recipe_of
-from workflows.costs import over_budget
-from workflows.plan_text import text
-from workflows.planned import Planned, plan
+from workflows.plan.costs import over_budget
+from workflows.plan.planned import Planned, plan
+from workflows.plan.resource_estimate import MFU, MIXTURE_MFU
+from workflows.plan.sample import tried
+from workflows.plan.text import text
 from workflows.recipe import Recipe, context_of
-from workflows.recipe_error import RecipeError, shown
-from workflows.recipe_text import load
-from workflows.resource_estimate import MFU, MIXTURE_MFU
+from workflows.recipe.error import RecipeError, shown
+from workflows.recipe.text import load
 from workflows.run_context import planned_for
-from workflows.sample import tried
 
 ASSUMED = f"{MFU}; of mixtures of experts {MIXTURE_MFU}"
 
