@@ -77,15 +77,15 @@ def _authorization(
     if scheme.lower() != "bearer":
         return basic
     asked = parse_keqv_list(parse_http_list(words))
-    wanted = {"service": asked.get("service", ""), "scope": f"repository:{repository}:pull"}
+    expected = {"service": asked.get("service", ""), "scope": f"repository:{repository}:pull"}
     realm = asked.get("realm", "")
     if urlsplit(realm).scheme != "https" and urlsplit(refusal.url).scheme == "https":
         raise InvalidURL(f"its realm for tokens, {realm}, is not HTTPS")
     if refresh := credentials.get("identitytoken"):
-        form = {**wanted, "grant_type": "refresh_token", "client_id": "baton", "refresh_token": refresh}
+        form = {**expected, "grant_type": "refresh_token", "client_id": "baton", "refresh_token": refresh}
         answer = session.post(realm, data=form, timeout=ANSWER_S)
     else:
-        answer = session.get(realm, params=wanted, headers=basic, timeout=ANSWER_S)
+        answer = session.get(realm, params=expected, headers=basic, timeout=ANSWER_S)
     found = answer.json() if answer.status_code == 200 else {}
     token = found.get("token") or found.get("access_token")
     return {"Authorization": f"Bearer {token}"} if token else {}

@@ -91,16 +91,16 @@ class PodSpec(_Words):
         from flytekit import Resources as FlyteResources
         from flytekit.extras.accelerators import GPUAccelerator
 
-        wanted = self.resources
+        expected = self.resources
         amounts = FlyteResources(
-            cpu=wanted.cpu,
-            mem=wanted.memory,
-            gpu=wanted.gpu or None,
-            ephemeral_storage=wanted.ephemeral_storage,
+            cpu=expected.cpu,
+            mem=expected.memory,
+            gpu=expected.gpu or None,
+            ephemeral_storage=expected.ephemeral_storage,
         )
-        found = {"requests": amounts, "limits": amounts, "shared_memory": wanted.shared_memory or None}
+        found = {"requests": amounts, "limits": amounts, "shared_memory": expected.shared_memory or None}
         found |= {"retries": self.retries, "interruptible": self.interruptible}
-        found |= {"accelerator": GPUAccelerator(wanted.accelerator)} if wanted.accelerator else {}
+        found |= {"accelerator": GPUAccelerator(expected.accelerator)} if expected.accelerator else {}
         return found | ({"timeout": self.timeout} if self.timeout is not None else {})
 
     def template_fields(self) -> str:

@@ -84,12 +84,12 @@ def _checked(directory: Path, base: Path | None) -> Model:
         return model
     if read_manifest(directory).kind == "published_model":
         return Model(directory, directory / BASE)
-    wanted = str(model.adapter_config()["base_model_name_or_path"])
+    expected = str(model.adapter_config()["base_model_name_or_path"])
     found = read_manifest(base).digest if base else None
-    if base is None or found != wanted:
+    if base is None or found != expected:
         has = f"but {base} is {found[:12]}" if found else "which is missing"
         raise ArtifactError(
-            f"{directory} is an adapter of model {wanted[:12]}, {has}. An adapter fits only the weights that it was "
+            f"{directory} is an adapter of model {expected[:12]}, {has}. An adapter fits only the weights that it was "
             "trained on: use those, or train it anew on the others"
         )
     return Model(directory, base)

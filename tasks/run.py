@@ -134,10 +134,8 @@ def _planned_memory_named(title: str, spec: Spec, remote: Offsite | None) -> Ite
             raise
         planned = spec.pod.resources.memory if isinstance(spec, StageSpec) and spec.pod else None
         plan = f"; the stage was planned with {in_bytes(planned) / MIB:,.0f} MiB" if planned else ""
-        way_out = (
-            f"Set pod.resources.memory of {title} in the recipe" if this_pod() else "Use a machine with more memory"
-        )
-        message = f"{error.message.rstrip()}{plan}. {way_out}, or make batches or the model smaller"
+        fix = f"Set pod.resources.memory of {title} in the recipe" if this_pod() else "Use a machine with more memory"
+        message = f"{error.message.rstrip()}{plan}. {fix}, or make batches or the model smaller"
         if remote:
             remote.note_memory(message, error.memory_mib)
         raise EngineFailed(message, memory_mib=error.memory_mib) from error

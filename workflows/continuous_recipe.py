@@ -158,9 +158,9 @@ class ContinuousRecipe(Recipe):
         known = [name for name in self.evaluate.metrics() if name != BITS and not name.endswith(".distinct")]
         known = (bits if self.evaluate.bits_per_byte else []) + known
         of_lm_eval = [name for name, evaluator in self.evaluate.evaluators().items() if evaluator.lm_eval]
-        way_out = "a per-item metric: add `bits_per_byte`, or an evaluator with `data` and `rewards`"
+        fix = "a per-item metric: add `bits_per_byte`, or an evaluator with `data` and `rewards`"
         shown = [*known, *(f"{name}.<task>.<metric>" for name in of_lm_eval)]
-        allowed = f"one of {', '.join(shown)}" if shown else way_out
+        allowed = f"one of {', '.join(shown)}" if shown else fix
         asked = [("metric", rule.metric), *(("regressions", name) for name in rule.regressions if name not in bits)]
         return [
             Problem(field, name, allowed)

@@ -138,8 +138,8 @@ def _tracking(environment: dict[str, str]) -> list[Problem]:
     """A tracking server is set: a file in a pod is lost with it."""
     store = environment.get(STORE)
     if store is None:
-        way_out = f"otherwise pass --env {STORE}=http://…"
-        say(f"tracking: {STORE} is not set here: pods record nothing unless the cluster sets it ({way_out})")
+        fix = f"otherwise pass --env {STORE}=http://…"
+        say(f"tracking: {STORE} is not set here: pods record nothing unless the cluster sets it ({fix})")
         return []
     if urlsplit(store).scheme in ("http", "https", "databricks"):
         return []

@@ -307,7 +307,7 @@ class SkyPilotConnector(AsyncConnectorBase):
 
     def _is_wanted(self, name: str) -> bool:
         since = time.monotonic() - WANTED_S
-        return any(wanted == name and asked > since for wanted, asked in list(self._wanted.values()))
+        return any(expected == name and asked > since for expected, asked in list(self._wanted.values()))
 
     def _is_cancelled(self, job: SkyJob) -> bool:
         with self._starting:

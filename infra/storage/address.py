@@ -173,21 +173,21 @@ def digest_of(path: str) -> str | None:
     return found[1] if found else None
 
 
-def selected(files: Iterable[File], wanted: Sequence[str]) -> list[File]:
+def selected(files: Iterable[File], expected: Sequence[str]) -> list[File]:
     """The files whose names match one of the patterns, in which * stands for no slash."""
-    return [file for file in files if any(_matches(file.name, pattern) for pattern in wanted)]
+    return [file for file in files if any(_matches(file.name, pattern) for pattern in expected)]
 
 
 def _matches(name: str, pattern: str) -> bool:
     return name.count("/") == pattern.count("/") and fnmatch(name, pattern)
 
 
-def bring(address: str, wanted: Sequence[str] = ("*",)) -> Path:
+def bring(address: str, expected: Sequence[str] = ("*",)) -> Path:
     """Download an archive's files, or those of a folder that match `wanted`, into this node's cache, unless they are
     there unchanged; returns the complete folder. Raises StorageError."""
     digest = digest_of(address)
     cache = cache_folder("brought")
-    files = [] if digest else _existing(selected(find(address), wanted), address)
+    files = [] if digest else _existing(selected(find(address), expected), address)
     key = digest or blake3(f"{address}\0{state_of(files)}".encode()).hexdigest()
     here = cache / key
     with (cache / f"{key}.lock").open("a") as lock:  # another process may be downloading it
@@ -206,7 +206,7 @@ def bring(address: str, wanted: Sequence[str] = ("*",)) -> Path:
             if digest:
                 (archive,) = partial.iterdir()
                 made = _unpacked(archive, digest)
-            elif selected(find(address), wanted) != files:
+            elif selected(find(address), expected) != files:
                 raise StorageError(f"{address}: was changed during the download. Run the same command again", False)
             sync_tree(made)
             write_text(_record(here), _content_of(made))
@@ -219,8 +219,8 @@ def bring(address: str, wanted: Sequence[str] = ("*",)) -> Path:
 def _existing(files: list[File], address: str) -> list[File]:
     """The files, if there are any. Raises StorageError."""
     if not files:
-        way_out = " any more: submit the run again from the machine with its files" if digest_of(address) else ""
-        raise StorageError(f"{address}: nothing exists there{way_out}", curable=False)
+        fix = " any more: submit the run again from the machine with its files" if digest_of(address) else ""
+        raise StorageError(f"{address}: nothing exists there{fix}", curable=False)
     return files
 
 

@@ -166,22 +166,22 @@ def put(folder: Path, names: Iterable[str], there: str, stop: threading.Event | 
     Corruption in transit is detected by S3, by the checksums that botocore sends, and by every reader, by the
     digest."""
     files = file_system(there)
-    wanted = {name: (folder / name).stat().st_size for name in names}
+    expected = {name: (folder / name).stat().st_size for name in names}
     with _no_such_place_named(there):
         _transfer(
             lambda name, counter: _put_file(files, folder / name, f"{there}/{name}", counter),
-            wanted,
+            expected,
             f"to {there}",
             stop,
         )
 
 
-def get(there: str, wanted: dict[str, int], folder: Path) -> None:
+def get(there: str, expected: dict[str, int], folder: Path) -> None:
     """Download files (by name, with their sizes), several at once. Raises FileNotFoundError, StorageError."""
     files = file_system(there)
     _transfer(
         lambda name, counter: _get_file(files, f"{there}/{name}", folder / name, counter),
-        wanted,
+        expected,
         f"from {there}",
     )
 
@@ -192,8 +192,8 @@ def _no_such_place_named(place: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        way_out = "Create the bucket, or set another one in BATON_STORAGE"
-        raise StorageError(f"{place}: {error}. {way_out}", False) from error
+        fix = "Create the bucket, or set another one in BATON_STORAGE"
+        raise StorageError(f"{place}: {error}. {fix}", False) from error
 
 
 class _FileProgress:
@@ -243,10 +243,10 @@ class _Progress:
 
 
 def _transfer(
-    move: Callable[[str, _FileProgress], None], wanted: dict[str, int], where: str, stop: threading.Event | None = None
+    move: Callable[[str, _FileProgress], None], sizes: dict[str, int], where: str, stop: threading.Event | None = None
 ) -> None:
     """Transfer each file, several at once, and print progress."""
-    progress = _Progress(sum(wanted.values()), where)
+    progress = _Progress(sum(sizes.values()), where)
 
     def transfer_with_retries(name: str) -> None:
         def once() -> None:
@@ -258,7 +258,7 @@ def _transfer(
                 raise
             counter.absolute_update(size)
 
-        size = wanted[name]
+        size = sizes[name]
         if stop is None or not stop.is_set():
             with_retries(once, f"{where.partition(' ')[2]}/{name}", stop)
 
@@ -266,7 +266,7 @@ def _transfer(
     try:
         # large ones first, so that the last to start is short
         for moved in [
-            pool.submit(transfer_with_retries, name) for name in sorted(wanted, key=lambda name: -wanted[name])
+            pool.submit(transfer_with_retries, name) for name in sorted(sizes, key=lambda name: -sizes[name])
         ]:
             moved.result()
     finally:
@@ -326,10 +326,8 @@ def with_retries(
                 raise StorageError(f"{place}: no credentials for it here: {error}. {CREDENTIALS}", False) from error
             tried = time.monotonic() - began
             if tried + wait > (patience_s or PATIENCE_S) or (stop is not None and stop.is_set()):
-                way_out = (
-                    "Check that it can be reached from here (for S3, FLYTE_AWS_ENDPOINT), and run the command again"
-                )
-                raise StorageError(f"{place}: tried for {tried:.0f} s: {error}. {way_out}", curable=True) from error
+                fix = "Check that it can be reached from here (for S3, FLYTE_AWS_ENDPOINT), and run the command again"
+                raise StorageError(f"{place}: tried for {tried:.0f} s: {error}. {fix}", curable=True) from error
         time.sleep(wait * random.uniform(0.5, 1))
         wait = min(2 * wait, LONGEST_WAIT_S)
 
@@ -353,8 +351,8 @@ def file_system(place: str) -> Any:
     try:  # az is an alias of abfs, for which Flyte has credentials
         return _access().get_filesystem("abfs" if protocol == "az" else protocol, path=place)
     except (ImportError, ValueError) as error:  # missing package, unknown name, credentials
-        way_out = "The images read s3, gs, az and hf; for another, install its package where the stages run"
-        message = f"{place}: fsspec has no access to {protocol}://: {str(error).rstrip('.')}. {way_out}"
+        fix = "The images read s3, gs, az and hf; for another, install its package where the stages run"
+        message = f"{place}: fsspec has no access to {protocol}://: {str(error).rstrip('.')}. {fix}"
         raise StorageError(message, curable=False) from error
 
 

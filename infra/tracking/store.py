@@ -128,10 +128,10 @@ def _ask(url: str) -> None:
 
 
 def _unreachable(reason: str) -> TrackingUnreachable:
-    way_out = "or unset MLFLOW_TRACKING_URI to use the SQLite file in Baton's home"
+    fix = "or unset MLFLOW_TRACKING_URI to use the SQLite file in Baton's home"
     if this_pod():  # whose disk is lost with it
-        way_out = "which pods get from the client that started the run, or from Flyte's default-env-vars"
+        fix = "which pods get from the client that started the run, or from Flyte's default-env-vars"
     return TrackingUnreachable(
         f"MLFLOW_TRACKING_URI={shown_uri()}: the tracking store is unreachable ({redact_text(reason)}). Start the "
-        f"server or correct the address, {way_out}."
+        f"server or correct the address, {fix}."
     )

@@ -64,14 +64,14 @@ class Uploader:
 
     def _wait(self, done: Callable[[], bool], patient: Callable[[], bool], persist: bool = False) -> bool:
         with self._passes:
-            wanted = self._begun + 1
+            expected = self._begun + 1
             self._wake.set()
             while self._thread.is_alive() and patient():
                 self._passes.wait(0.2)
-                if self._ended >= wanted and (done() or (self._unreachable and not persist)):
+                if self._ended >= expected and (done() or (self._unreachable and not persist)):
                     return done()
-                if persist and self._ended >= wanted:
-                    wanted = self._begun + 1
+                if persist and self._ended >= expected:
+                    expected = self._begun + 1
                     self._passes.wait(RETRY_S)
                     self._wake.set()
         return False

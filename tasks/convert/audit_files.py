@@ -121,32 +121,32 @@ def _described(found: Beside, ours: MegatronModel, theirs: HuggingFaceModel) -> 
     """Compare model.json with what an import of this model writes."""
     path = ours.folder / "model.json"
     try:
-        wanted = description(theirs, None)
+        expected = description(theirs, None)
     except Untrainable as error:
         if path.exists():
             found.differences.append(f"{path}: exists, but `pretrain` has no spec for this model ({error})")
         return
     first = ours.checkpoint.tensors[ours.keys[ours.weights[0].key]].dtype
-    wanted["precision"] = precision(first)
+    expected["precision"] = precision(first)
     try:
         about = read_json(path)
         about["model"] = ModelSpec.model_validate(about["model"]).model_dump(mode="json")
     except (ConversionError, ValueError, KeyError) as error:
         found.differences.append(f"{path}: cannot be read ({' '.join(str(error).split())[:300]})")
         return
-    found.differences += [f"{path}: {difference}" for difference in _differences(wanted, about, "")]
+    found.differences += [f"{path}: {difference}" for difference in _differences(expected, about, "")]
 
 
-def _differences(wanted: Any, got: Any, name: str) -> list[str]:
+def _differences(expected: Any, got: Any, name: str) -> list[str]:
     """The values that differ, by their path."""
-    if isinstance(wanted, dict) and isinstance(got, dict):
+    if isinstance(expected, dict) and isinstance(got, dict):
         return [
             difference
-            for key in sorted(wanted.keys() | got.keys())
-            for difference in _differences(wanted.get(key), got.get(key), f"{name}.{key}" if name else key)
+            for key in sorted(expected.keys() | got.keys())
+            for difference in _differences(expected.get(key), got.get(key), f"{name}.{key}" if name else key)
         ]
-    same = type(wanted) is type(got) and wanted == got
-    return [] if same else [f"{name} is {got!r}; an import of this model writes {wanted!r}"]
+    same = type(expected) is type(got) and expected == got
+    return [] if same else [f"{name} is {got!r}; an import of this model writes {expected!r}"]
 
 
 def _small_files(found: Beside, ours: MegatronModel) -> None:
@@ -183,7 +183,7 @@ def _account(found: Beside, ours: MegatronModel, theirs: HuggingFaceModel, entri
         path = folder / RECORD / ACCOUNT
         if not path.exists():
             continue
-        wanted = (weights if weights_too else {}) | (parts if parts_too else {})
+        expected = (weights if weights_too else {}) | (parts if parts_too else {})
         got = {}
         try:
             for entry in read_json(path)["weights"]:
@@ -194,5 +194,5 @@ def _account(found: Beside, ours: MegatronModel, theirs: HuggingFaceModel, entri
         except (ConversionError, KeyError, TypeError) as error:
             found.differences.append(f"{path}: cannot be read ({error!r})")
             continue
-        wrong = sorted(name for name in wanted.keys() | got.keys() if wanted.get(name) != got.get(name))
+        wrong = sorted(name for name in expected.keys() | got.keys() if expected.get(name) != got.get(name))
         found.differences += [f"{path}: does not match {name}" for name in wrong]

@@ -72,8 +72,8 @@ def open_hugging_face(folder: Path) -> HuggingFaceModel:
     model = read(fields)
     files = Model(folder)
     check_total_size(model, sum(prod(tensor.shape) for tensor in files.tensors.values()))
-    wanted = list(weights(family_of(fields).table, model))
-    expected = {name: shape for weight in wanted for name, shape in weight.parts}
+    needed = list(weights(family_of(fields).table, model))
+    expected = {name: shape for weight in needed for name, shape in weight.parts}
     dropped = _dropped(files, expected)
     wrong = [f"{name} {list(shape)} is missing" for name, shape in expected.items() if name not in files.tensors]
     for name, tensor in files.tensors.items():
@@ -83,7 +83,7 @@ def open_hugging_face(folder: Path) -> HuggingFaceModel:
             wrong.append(f"{name} {list(tensor.shape)} has no place in the model")
         elif tensor.shape != expected[name]:
             wrong.append(f"{name} is {list(tensor.shape)}; the config says {list(expected[name])}")
-    for weight in wanted:
+    for weight in needed:
         dtypes = {str(files.tensors[name].dtype) for name, _ in weight.parts if name in files.tensors}
         if len(dtypes) > 1:
             wrong.append(f"{', '.join(name for name, _ in weight.parts)} have different types: {', '.join(dtypes)}")
@@ -91,7 +91,7 @@ def open_hugging_face(folder: Path) -> HuggingFaceModel:
         raise ConversionError(f"{folder}: {join_problems(wrong)}")
     check_runs(fields)
     check_beside(folder)
-    return HuggingFaceModel(folder, fields, model, files, wanted, dropped, left_out(folder, files.names))
+    return HuggingFaceModel(folder, fields, model, files, needed, dropped, left_out(folder, files.names))
 
 
 def _dropped(files: Model, expected: dict[str, tuple[int, ...]]) -> list[str]:

@@ -113,12 +113,12 @@ def _dtype(properties: Value, name: str) -> str:
     raise PickleError(f"has no dtype for {name}: {kind(properties)}")
 
 
-def _state(value: Value, wanted: str) -> dict[str, Value]:
+def _state(value: Value, expected: str) -> dict[str, Value]:
     """An object's attributes."""
-    full = wanted if "." in wanted else _METADATA + wanted
+    full = expected if "." in expected else _METADATA + expected
     if not (isinstance(value, Call) and value.name == full):
-        raise PickleError(f"has {kind(value)} where a {wanted.rpartition('.')[2]} is expected")
-    return _named(value.state, f"the attributes of a {wanted.rpartition('.')[2]}")
+        raise PickleError(f"has {kind(value)} where a {expected.rpartition('.')[2]} is expected")
+    return _named(value.state, f"the attributes of a {expected.rpartition('.')[2]}")
 
 
 def _named(value: Value, what: str) -> dict[str, Value]:

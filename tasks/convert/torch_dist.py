@@ -53,7 +53,7 @@ class Checkpoint:
         """Rows [start, stop) of a tensor, or of its part at `index` along the leading axes."""
         tensor = self.tensors[name]
         axes = len(index)
-        wanted = (stop - start, *tensor.shape[axes + 1 :])
+        expected = (stop - start, *tensor.shape[axes + 1 :])
         found: Tensor | None = None
         filled = 0
         for chunk in self._chunks_of(name, index):
@@ -62,19 +62,19 @@ class Checkpoint:
             if low >= high:
                 continue
             here = self._rows_of(chunk, tensor.dtype, index, low - first, high - first)
-            if here.shape == wanted:
+            if here.shape == expected:
                 found = here
             else:
-                found = torch.empty(wanted, dtype=tensor.dtype) if found is None else found
+                found = torch.empty(expected, dtype=tensor.dtype) if found is None else found
                 columns = tuple(
                     slice(at, at + size) for at, size in zip(chunk.start[axes + 1 :], here.shape[1:], strict=True)
                 )
                 found[(slice(low - start, high - start), *columns)] = here
             filled += here.numel()
-        if found is None or filled != prod(wanted):
+        if found is None or filled != prod(expected):
             raise ConversionError(
                 f"{self.folder}: of rows {start} to {stop} of {name}{list(index)} the chunks in {METADATA} have "
-                f"{filled} elements, not {prod(wanted)}"
+                f"{filled} elements, not {prod(expected)}"
             )
         return found
 

@@ -159,10 +159,10 @@ def _refuse_empty(spec: CorpusSpec, counts: Counts, sizes: Sizes, broken: Broken
         raise no_documents(spec, counts, broken)
     for split, number in splits.items():
         if not number:
-            way_out = "smaller" if split == "train" else "larger"
+            fix = "smaller" if split == "train" else "larger"
             raise StageError(
                 f"with held_out={spec.held_out}, none of the {found} documents is in the {words(split)} split; "
-                f"add documents or use a {way_out} held_out"
+                f"add documents or use a {fix} held_out"
             )
     for name, of_source in sizes.items():
         if not of_source["train"].documents:

@@ -107,8 +107,8 @@ def _refuse_lost(known: Known, sources: Sequence[str]) -> None:
         prefix = f"{name}/" if name else ""
         if not known.found(prefix) and (before := known.known(prefix)):
             of = f"sources.{name}" if name else "the source"
-            way_out = "; if all were deleted, take it out of sources" if name else ""
+            fix = "; if all were deleted, take it out of sources" if name else ""
             raise StageError(
                 f"{of} has no documents now, and {number(before)} of its documents are known: is its folder "
-                f"mounted?{way_out}"
+                f"mounted?{fix}"
             )

@@ -235,8 +235,8 @@ class TokenizerSpec(StageSpec):
 
     def problems(self) -> list[Problem]:
         if (self.vocab_size is None) == (self.existing is None):
-            way_out = "give either vocab_size (to train one) or existing (a folder or hub name)"
-            return [Problem("vocab_size", self.vocab_size, way_out)]
+            fix = "give either vocab_size (to train one) or existing (a folder or hub name)"
+            return [Problem("vocab_size", self.vocab_size, fix)]
         if self.chat_template and self.existing is None:
             return [Problem("chat_template", self.chat_template, "only with `existing`; a trained one has ChatML")]
         return []

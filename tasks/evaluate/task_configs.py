@@ -53,9 +53,9 @@ def register(tasks: Sequence[str], files: Mapping[str, str], folder: Path) -> tu
         TaskIndex.process_cfg(config, folder / file, local)
     for entry in local.values():
         entry.yaml_path = None  # lm-eval would read it again, and not find its data
-    wanted = {names[task] for task in tasks} | {name for entry in local.values() for name in _members(entry.cfg or {})}
+    used = {names[task] for task in tasks} | {name for entry in local.values() for name in _members(entry.cfg or {})}
     manager = TaskManager(include_defaults=False)
-    manager.task_index.update(_shipped(frozenset(wanted - local.keys())) | local)
+    manager.task_index.update(_shipped(frozenset(used - local.keys())) | local)
     for name in map(names.__getitem__, tasks):
         if name not in manager.task_index:
             similar = get_close_matches(name, [*local, *_folders()])

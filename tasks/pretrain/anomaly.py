@@ -101,11 +101,11 @@ class AnomalyLog:
 
     def stop_message(self, step: int, anomaly: Anomaly, span: range) -> str:
         """Why the run stops, where to look, and what to change."""
-        way_out = f"set anomalies.on_{anomaly.kind} to skip or roll_back"
+        fix = f"set anomalies.on_{anomaly.kind} to skip or roll_back"
         if self.watch.reaction(anomaly) in COUNTED:
-            way_out = f"{self.watch.spec.limit} batches were already skipped or rolled back (anomalies.limit)"
+            fix = f"{self.watch.spec.limit} batches were already skipped or rolled back (anomalies.limit)"
         where = f"samples {span.start} to {span.stop - 1} of the shuffled order; their documents are in {self.path}"
-        return f"step {step}: {anomaly.why}. Its batch is {where}. Lower optimizer.lr or check the data; {way_out}"
+        return f"step {step}: {anomaly.why}. Its batch is {where}. Lower optimizer.lr or check the data; {fix}"
 
     def copy_to(self, folder: Path) -> None:
         if self.path.exists():

@@ -75,12 +75,12 @@ def parts_of(
             found.append(Part(prefixes, weight, weight / total, facts["tokens"]))
             continue
         shares = {name: mixture.get(name, SourceShare()) for name in sources}
-        wanted = (
+        expected = (
             dict(given) if given else {name: shares[name].weight or float(tokens) for name, tokens in sources.items()}
         )
-        wanted = {name: wanted[name] for name, tokens in sources.items() if tokens and wanted.get(name)}
-        for name, wanted_weight in wanted.items():
-            part = weight * wanted_weight / sum(wanted.values())
+        expected = {name: expected[name] for name, tokens in sources.items() if tokens and expected.get(name)}
+        for name, expected_weight in expected.items():
+            part = weight * expected_weight / sum(expected.values())
             prefixes = _prefixes(folder, facts, f"train-{name}", sources[name])
             found.append(Part(prefixes, part, part / total, sources[name], name, shares[name].epochs))
     return found

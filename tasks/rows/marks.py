@@ -46,13 +46,13 @@ def learned_turn(message: Row) -> bool:
 
 def refusal(row: Mapping[str, Any], kind: str) -> str:
     """Why a row of this kind is not learned as others are; empty if it is."""
-    way_out = "leave out such rows, or the column if it says nothing of the kind: columns: {%s: null}"
+    fix = "leave out such rows, or the column if it says nothing of the kind: columns: {%s: null}"
     for name in (*TURN, *_LIKED):
         if row.get(name) is not None and _answer(name, row[name], kind) is not True:
-            return f"{name}: {row[name]!r:.40}: not to be learned as other rows are; {way_out % name}"
+            return f"{name}: {row[name]!r:.40}: not to be learned as other rows are; {fix % name}"
     for name in _WORTH:
         if row.get(name) is not None:
-            return f"{name}: all rows are learned alike, whatever their {name}; {way_out % name}"
+            return f"{name}: all rows are learned alike, whatever their {name}; {fix % name}"
     return ""
 
 

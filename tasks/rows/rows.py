@@ -223,9 +223,9 @@ def _refuse_empty(spec: RowsSpec, numbers: dict[Split, int], paths: dict[Split, 
     if spec.documents:
         return  # the corpus may have a single split
     total = sum(numbers.values())
-    wanted: dict[Split, bool] = {"held_out": spec.held_out > 0, "train": spec.held_out < 1}
+    expected: dict[Split, bool] = {"held_out": spec.held_out > 0, "train": spec.held_out < 1}
     for split, path in paths.items():
-        if wanted[split] and not numbers[split]:
+        if expected[split] and not numbers[split]:
             other = next(path for name, path in paths.items() if name != split)
             prompts = len({split_key(row, spec.seed) for row in read_lines(other)})
             raise StageError(

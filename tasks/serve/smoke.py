@@ -41,8 +41,8 @@ def smoke_test(url: str, model: Served, key: str = "none") -> Answers:
         )
         _check_answer(url, model, completion.model, completion.usage)
         tokens = getattr(completion.choices[0], "prompt_token_ids", None)  # vLLM's, not OpenAI's
-        wanted = plain(model.directory).encode(PROMPT).ids
-        _check(url, tokens == wanted, f"the tokens of {PROMPT!r} are {tokens}, not {wanted} as by the model's file")
+        of_file = plain(model.directory).encode(PROMPT).ids
+        _check(url, tokens == of_file, f"the tokens of {PROMPT!r} are {tokens}, not {of_file} as by the model's file")
         logprobs = completion.choices[0].logprobs
         numbers = (logprobs.token_logprobs if logprobs else None) or []
         finite = len(numbers) == TOKENS and all(number is not None and math.isfinite(number) for number in numbers)

@@ -70,9 +70,9 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {  # Flyte's task_resources, unless 
 }
 
 
-def clamped(wanted: Asked, allowed: Mapping[str, Mapping[str, str]]) -> Asked:
+def clamped(expected: Asked, allowed: Mapping[str, Mapping[str, str]]) -> Asked:
     """What a pod gets of what it asked for: as flyteplugins' ApplyResourceOverrides has it, which tells nobody."""
-    requests, limits = dict(wanted.requests), dict(wanted.limits)
+    requests, limits = dict(expected.requests), dict(expected.limits)
     for name in {"cpu", "memory", *requests, *limits}:
         request = requests.get(name) or limits.get(name) or allowed["defaults"].get(name)
         limit = limits.get(name) or request
@@ -80,7 +80,7 @@ def clamped(wanted: Asked, allowed: Mapping[str, Mapping[str, str]]) -> Asked:
         if request and limit:
             limits[name] = _least(limit, most)
             requests[name] = _least(request, limits[name])
-    return replace(wanted, requests=requests, limits=limits)
+    return replace(expected, requests=requests, limits=limits)
 
 
 def _least(amount: str, most: str | None) -> str:
@@ -179,9 +179,9 @@ class Attempt:
         return {**self.asked.environment, **given, **self._secrets(secrets), **own}
 
     def _secrets(self, known: Mapping[str, str]) -> dict[str, str]:
-        wanted = [each for each in self.asked.secrets if each.key in known]
-        named = {f"_FSEC_{each.group}_{each.key}".upper(): known[each.key] for each in wanted}
-        return named | {each.env_var: known[each.key] for each in wanted if each.env_var}
+        expected = [each for each in self.asked.secrets if each.key in known]
+        named = {f"_FSEC_{each.group}_{each.key}".upper(): known[each.key] for each in expected}
+        return named | {each.env_var: known[each.key] for each in expected if each.env_var}
 
     def _ended(self, exit_code: int, reason: str, said: str = "") -> str:
         name = (self.asked.pod and "primary") or self.pod

@@ -179,15 +179,15 @@ class _Run:
         if node.WhichOneof("target") != "task_node":
             raise NotImplementedError(f"{node.id}: a {node.WhichOneof('target')}")
         task = graph.tasks[id_of(node.task_node.reference_id)]
-        wanted = clamped(asked(task, node), self.cluster.task_resources)
+        expected = clamped(asked(task, node), self.cluster.task_resources)
         discoverable = task.metadata.discoverable
         storage, catalog = self.cluster.storage, self.cluster.catalog
-        attempt = Attempt(self.execution, task, wanted, unique, data, 0, storage.root)
+        attempt = Attempt(self.execution, task, expected, unique, data, 0, storage.root)
         if discoverable and not self.execution.spec.overwrite_cache and (found := catalog.get(task, inputs)):
             self.note(attempt, time.monotonic(), None, cached=True)
             return found
         storage.put(f"{data}/inputs.pb", inputs.SerializeToString())
-        made = self.attempts(attempt, inputs, Retries(wanted.retries))
+        made = self.attempts(attempt, inputs, Retries(expected.retries))
         if isinstance(made, tuple):  # what fails there is not retried from here
             number, spec = made
             made = self.graph(_under(graph, spec, unique, data, number), LiteralMap())

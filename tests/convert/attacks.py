@@ -263,8 +263,8 @@ def zip_field(record: str, at: int, value: bytes, *, local: bool = True, directo
         with zipfile.ZipFile(path) as archive:
             info = next(info for info in archive.infolist() if info.filename.endswith(record))
             entry = content.index(info.filename.encode(), archive.start_dir) - 46
-        for start, wanted in ((info.header_offset + 4, local), (entry + 6, directory)):
-            if wanted:
+        for start, expected in ((info.header_offset + 4, local), (entry + 6, directory)):
+            if expected:
                 content[start + at : start + at + len(value)] = value
         path.write_bytes(content)
 

@@ -631,8 +631,8 @@ def test_what_a_stopped_conversion_has_allocated_is_not_asked_for_again(
     move(direction, source, disk / "target")
 
 
-def assert_same_folders(found: Path, wanted: Path) -> None:
-    files = {str(path.relative_to(wanted)): path for path in wanted.rglob("*") if path.is_file()}
+def assert_same_folders(found: Path, expected: Path) -> None:
+    files = {str(path.relative_to(expected)): path for path in expected.rglob("*") if path.is_file()}
     assert {str(path.relative_to(found)) for path in found.rglob("*") if path.is_file()} == files.keys()
     for name, path in files.items():
         assert (found / name).read_bytes() == path.read_bytes(), name

@@ -27,13 +27,13 @@ def run(engine: str, job: Path) -> int:
 
 
 def export_job(job: Path, **inputs: Path) -> Path:
-    wanted = {name: inputs[name] for name in ("checkpoint", "tokenizer")}
-    return write_job(job, "convert", "hf_model", ConvertSpec().model_dump(mode="json"), **wanted)
+    expected = {name: inputs[name] for name in ("checkpoint", "tokenizer")}
+    return write_job(job, "convert", "hf_model", ConvertSpec().model_dump(mode="json"), **expected)
 
 
 def audit_job(job: Path, **inputs: Path) -> Path:
-    wanted = {name: inputs[name] for name in ("checkpoint", "model", "data")}
-    return write_job(job, "audit", "conversion_audit", AuditSpec().model_dump(mode="json"), **wanted)
+    expected = {name: inputs[name] for name in ("checkpoint", "model", "data")}
+    return write_job(job, "audit", "conversion_audit", AuditSpec().model_dump(mode="json"), **expected)
 
 
 @pytest.fixture(scope="module")

@@ -99,13 +99,13 @@ def make_weights(folder: Path, seed: int, name: str) -> None:
     try:
         fields = full_config(folder)
         model = read(fields)
-        wanted = list(weights(family_of(fields).table, model))
-        if sum(weight.elements for weight in wanted) > LARGEST:
+        expected = list(weights(family_of(fields).table, model))
+        if sum(weight.elements for weight in expected) > LARGEST:
             raise ConversionError("too large")
     except ConversionError:
         fields = FAMILIES[name]().to_dict()
-        wanted = list(weights(family_of(fields).table, read(fields)))
-    shapes = {part: shape for weight in wanted for part, shape in weight.parts}
+        expected = list(weights(family_of(fields).table, read(fields)))
+    shapes = {part: shape for weight in expected for part, shape in weight.parts}
     around = {part: 0.0 if len(shape) > 1 or "gemma" in name else 1.0 for part, shape in shapes.items()}
     tensors = {
         part: around[part] + torch.randn(shape) * (0.3 if len(shape) == 1 else shape[-1] ** -0.5)

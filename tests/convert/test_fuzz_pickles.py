@@ -112,8 +112,8 @@ def move_opcodes(chance: random.Random, content: bytearray) -> None:
 
 def change_numbers(chance: random.Random, content: bytearray) -> None:
     """Change a byte of an opcode's argument: sizes, offsets, memo indices."""
-    wanted = {"BININT", "BININT1", "BININT2", "BINGET", "LONG_BINGET", "BINPUT", "LONG_BINPUT"}
-    found = [place for opcode, _, place in pickletools.genops(bytes(content)) if opcode.name in wanted]
+    expected = {"BININT", "BININT1", "BININT2", "BINGET", "LONG_BINGET", "BINPUT", "LONG_BINPUT"}
+    found = [place for opcode, _, place in pickletools.genops(bytes(content)) if opcode.name in expected]
     for place in chance.sample([place for place in found if place is not None], chance.randint(1, 2)):
         content[place + 1] = (content[place + 1] + chance.choice([1, -1, 2, -2, 8, 64, 128])) % 256
 
@@ -158,7 +158,7 @@ def damage(chance: random.Random, folder: Path, weights: Numbers) -> str:
 
 
 def fuzz(examples: int, checkpoints: list[Path], tmp_path: Path) -> None:
-    wanted = tensors(checkpoints[0].with_name("theirs"))
+    expected = tensors(checkpoints[0].with_name("theirs"))
     weights = {source: numbers(source / "checkpoint") for source in checkpoints}
     outcomes = {"refused": 0, "right": 0}
     for seed in range(examples):
@@ -176,8 +176,8 @@ def fuzz(examples: int, checkpoints: list[Path], tmp_path: Path) -> None:
             outcomes["refused"] += 1
         else:
             found = tensors(target)
-            assert found.keys() == wanted.keys(), where
-            assert all(torch.equal(found[name], wanted[name]) for name in wanted), f"{where}: silently wrong numbers"
+            assert found.keys() == expected.keys(), where
+            assert all(torch.equal(found[name], expected[name]) for name in expected), f"{where}: wrong numbers"
             outcomes["right"] += 1
         assert time.monotonic() - began < LONGEST_S, where
         for path in tmp_path.iterdir():

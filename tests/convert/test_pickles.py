@@ -89,8 +89,8 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]
 def test_chunks_tile_a_tensor_when_each_number_is_in_one_of_them(spans: list[Box], height: int) -> None:
     chunks = [((a, b), (c, d)) for (a, c), (b, d) in spans]
     covered = sorted(place for (a, b), (c, d) in chunks for place in product(range(a, a + c), range(b, b + d)))
-    wanted = covered == sorted(product(range(height), range(2))) and all(c and d for _, (c, d) in chunks)
-    assert tiles((height, 2), chunks) == wanted
+    expected = covered == sorted(product(range(height), range(2))) and all(c and d for _, (c, d) in chunks)
+    assert tiles((height, 2), chunks) == expected
 
 
 def test_chunks_of_a_grid_tile_it() -> None:

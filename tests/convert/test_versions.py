@@ -86,8 +86,8 @@ def test_a_run_goes_on_under_the_other_version(
     tokenizer = make_tokenizer(tmp_path / "tokenizer")
     data = make_shards(tmp_path / "shards", read_manifest(tokenizer).digest)
     policy = CheckpointPolicy(every=1000)
-    wanted = tiny_spec(model=model, steps=STEPS, precision="fp32", checkpoints=policy, layout=before)
-    stays = pretrain_job(tmp_path / "stays", data, wanted)
+    expected = tiny_spec(model=model, steps=STEPS, precision="fp32", checkpoints=policy, layout=before)
+    stays = pretrain_job(tmp_path / "stays", data, expected)
     first.run("tests.pretrain.until", stays, before.processes, STEP=str(STEPS // 2))
     assert (stays / "work/checkpoints" / f"step-{STEPS // 2:08d}").exists(), (stays / "log.txt").read_text()[-3000:]
     goes = copy(stays, tmp_path / "goes")

@@ -42,6 +42,6 @@ def test_a_manifest_that_comes_before_its_files_is_found() -> None:
 @pytest.mark.parametrize("times", ["once", "twice"])
 def test_no_power_cut_loses_anything(name: str, times: str) -> None:
     """`twice`: in a run that goes on after a power cut."""
-    wanted = os.environ.get("BATON_CRASH", "130")
-    found = replay("--states", wanted, *(["--twice"] if times == "twice" else []), name)[name]
+    expected = os.environ.get("BATON_CRASH", "130")
+    found = replay("--states", expected, *(["--twice"] if times == "twice" else []), name)[name]
     assert not found["problems"], "\n".join(found["problems"])

@@ -203,12 +203,12 @@ def test_the_increments_of_files_are_what_a_full_pass_finds(history: list[dict[s
     with new_chain("files") as chain:
         (chain.source / "d").mkdir()
         for day in history:
-            wanted = {f"{name}.txt": text for name, text in day.items()} | {"always.txt": "always there"}
+            expected = {f"{name}.txt": text for name, text in day.items()} | {"always.txt": "always there"}
             for path in chain.source.rglob("*.txt"):
                 path.unlink()
-            for name, text in wanted.items():
+            for name, text in expected.items():
                 (chain.source / name).write_text(text)
-            check(chain, list(wanted.values()))
+            check(chain, list(expected.values()))
 
 
 @given(st.lists(st.lists(texts, max_size=6), min_size=2, max_size=5))
@@ -216,9 +216,9 @@ def test_the_increments_of_files_are_what_a_full_pass_finds(history: list[dict[s
 def test_the_increments_of_lines_are_what_a_full_pass_finds(history: list[list[str]]) -> None:
     with new_chain("jsonl") as chain:
         for day in history:
-            wanted = [*day, "always there"]
-            (chain.source / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in wanted))
-            check(chain, wanted)
+            expected = [*day, "always there"]
+            (chain.source / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in expected))
+            check(chain, expected)
 
 
 def test_the_increment_is_the_same_wherever_the_source_is(chain: Chain, tmp_path: Path) -> None:

@@ -140,14 +140,14 @@ def test_serving_and_lm_eval_have_them_too(vllm: None, model: Path, tmp_path: Pa
     tuned, answer = tmp_path / "tuned", tmp_path / "answer.json"
     shutil.copytree(model, tuned)
     encoder = Encoder(load(model))
-    wanted = [encoder.prompt(row) for row in ROWS]
+    expected = [encoder.prompt(row) for row in ROWS]
     encoder.write(tuned)
     engine = forked.Forked(tmp_path / "log.txt", serve, tuned, answer)
     assert engine.wait() == 0, (tmp_path / "log.txt").read_text()[-2000:]
     found = json.loads(answer.read_text())
     (doubled,) = [number for number, row in enumerate(ROWS) if row["prompt"] == "<|pad|>x"]
-    if wanted[0][0] == 1:  # vLLM puts BOS before a text that has it already, as Transformers does
-        assert found["served"][doubled] == [1, *wanted[doubled]]
-        found["served"][doubled] = wanted[doubled]
-    assert found["served"] == wanted
-    assert [ids or each for ids, each in zip(found["lm-eval"], wanted, strict=True)] == wanted
+    if expected[0][0] == 1:  # vLLM puts BOS before a text that has it already, as Transformers does
+        assert found["served"][doubled] == [1, *expected[doubled]]
+        found["served"][doubled] = expected[doubled]
+    assert found["served"] == expected
+    assert [ids or each for ids, each in zip(found["lm-eval"], expected, strict=True)] == expected

@@ -74,8 +74,8 @@ def rows(folder: Path, *prompts: str) -> Path:
 
 
 def asked(folder: Path, **spec: Any) -> Questions:
-    wanted = EvaluatorSpec.model_validate({"data": "sums", "rewards": ["match"], "max_new_tokens": 4, **spec})
-    return choose("sums", folder, wanted, info(folder, 10), seed=1)
+    expected = EvaluatorSpec.model_validate({"data": "sums", "rewards": ["match"], "max_new_tokens": 4, **spec})
+    return choose("sums", folder, expected, info(folder, 10), seed=1)
 
 
 def prompts(found: Questions) -> list[Any]:

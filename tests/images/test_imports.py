@@ -43,8 +43,8 @@ def is_module(name: str) -> bool:
     ],
 )
 def test_an_image_can_import_all_that_its_stages_import(family: str, engines: set[str]) -> None:
-    wanted = modules(family)
-    assert engines <= {*wanted}
-    words = [sys.executable, "-W", "ignore", "-m", "tests.images.only", f"images/{family}.txt", *wanted]
+    expected = modules(family)
+    assert engines <= {*expected}
+    words = [sys.executable, "-W", "ignore", "-m", "tests.images.only", f"images/{family}.txt", *expected]
     ended = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True)
     assert not [line for line in ended.stdout.splitlines() if not line.endswith("No module named 'sky'")]

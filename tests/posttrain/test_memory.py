@@ -141,10 +141,10 @@ def test_trl_holds_what_is_estimated(model: Path, tmp_path: Path, spec: PostTrai
     """With each layer computed again it is the GPU's estimate, whose kernels need no fp32 logits: those of a CPU are
     few here."""
     found = measured(model, spec, tmp_path, checkpointing)
-    wanted = estimated(spec, GPU if checkpointing else CPU)
+    expected = estimated(spec, GPU if checkpointing else CPU)
     for part in ("weights", "gradients", "optimizer", "reference"):
-        assert getattr(wanted, part) == pytest.approx(getattr(found, part), rel=0.01), part
-    assert 0.85 < wanted.total / found.total < 1.15, (wanted, found)
+        assert getattr(expected, part) == pytest.approx(getattr(found, part), rel=0.01), part
+    assert 0.85 < expected.total / found.total < 1.15, (expected, found)
 
 
 def test_a_weight_takes_16_to_18_bytes_and_4_more_with_a_reference() -> None:

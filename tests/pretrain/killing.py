@@ -40,11 +40,11 @@ class Run(Protocol):
 class Kills:
     """The number of kills, and the run's phase at each."""
 
-    wanted: int
+    expected: int
     found: Counter[str] = field(default_factory=Counter)
 
     def left(self) -> int:
-        return self.wanted - self.found.total()
+        return self.expected - self.found.total()
 
 
 def undisturbed(start: Callable[[Path], Run], job: Path) -> float:

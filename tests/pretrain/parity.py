@@ -43,18 +43,18 @@ class OneDevice(ProcessGroupGloo):
 
 
 def train(subject: str, layout: Layout, data: Path, folder: Path) -> None:
-    wanted = spec(subject, layout)
-    with model_parallel(layout, wanted.seed):
-        dataset, _ = build_datasets(wanted, [data], VOCABULARY, folder / "index")
-        training = Training(wanted, VOCABULARY)
+    expected = spec(subject, layout)
+    with model_parallel(layout, expected.seed):
+        dataset, _ = build_datasets(expected, [data], VOCABULARY, folder / "index")
+        training = Training(expected, VOCABULARY)
         losses, norms = [], []
         for step in range(STEPS):
             batches = micro_batches(
                 dataset,
-                wanted.samples_at(step),
-                wanted.global_batch,
+                expected.samples_at(step),
+                expected.global_batch,
                 layout.micro_batch,
-                END if wanted.mask_documents else None,
+                END if expected.mask_documents else None,
             )
             losses.append(training.gradients(batches))
             norms.append(training.gradient_norm())

@@ -112,7 +112,7 @@ TOGETHER = {
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Memory]]:
     """On two processes, each rank's."""
     folder = tmp_path_factory.mktemp("footprints")
-    (folder / "specs.json").write_text(json.dumps([wanted.model_dump(mode="json") for wanted in TOGETHER.values()]))
+    (folder / "specs.json").write_text(json.dumps([expected.model_dump(mode="json") for expected in TOGETHER.values()]))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     completed = subprocess.run(
         [*torchrun, "-m", "tests.pretrain.footprint", str(folder)],
@@ -141,13 +141,13 @@ def test_the_worst_of_two_processes_takes_what_is_estimated(name: str, measured:
 @pytest.mark.parametrize("model", ["grouped", "plain", "experts", "window"])
 def test_a_gpu_takes_what_is_estimated(model: str, recompute: str) -> None:
     large = {"hidden": 1024, "head_dim": 128, "heads": 8, "ffn_hidden": 3072, "vocab_size": 32768}
-    wanted = PretrainSpec(
+    expected = PretrainSpec(
         model=MODELS[model].model_copy(update=large),
         sequence_length=1024,
         global_batch=8,
         layout=Layout.model_validate({"micro_batch": 2, "recompute": recompute}),
     )
-    assert_close(estimate(wanted, 32768, GPU), footprint(wanted))
+    assert_close(estimate(expected, 32768, GPU), footprint(expected))
 
 
 # -- invariants ----------------------------------------------------------------------
@@ -166,9 +166,9 @@ def test_a_gpu_takes_what_is_estimated(model: str, recompute: str) -> None:
 )
 def test_what_should_save_memory_does(model: str, precision: str, layout: Layout) -> None:
     def total(**changes: Any) -> int:
-        wanted = spec(model, global_batch=64, precision=precision, layout=layout.model_copy(update=changes))
-        assert not wanted.layout_problems(512)
-        return estimate(wanted, 512, GPU).total
+        expected = spec(model, global_batch=64, precision=precision, layout=layout.model_copy(update=changes))
+        assert not expected.layout_problems(512)
+        return estimate(expected, 512, GPU).total
 
     split = {"tensor": 2, "sequence_parallel": True, **({"expert_tensor": 2} if model == "experts" else {})}
     assert total(recompute="full") < total()
@@ -179,11 +179,11 @@ def test_what_should_save_memory_does(model: str, precision: str, layout: Layout
 
 def test_the_stages_of_a_pipeline_have_all_the_weights_between_them() -> None:
     """The worst stage has its share of the layers and an embedding: 8 B on 4 stages."""
-    wanted = PretrainSpec(
+    expected = PretrainSpec(
         model=LLAMA_3_8B, sequence_length=8192, global_batch=16, layout=Layout(processes=4, pipeline=4, micro_batch=1)
     )
     table = 128256 * 4096
-    assert estimate(wanted, 128256).weights == 2 * ((LLAMA_3_8B.parameters(128256) - 2 * table - 4096) // 4 + table)
+    assert estimate(expected, 128256).weights == 2 * ((LLAMA_3_8B.parameters(128256) - 2 * table - 4096) // 4 + table)
 
 
 def test_a_model_s_state_is_18_bytes_a_weight_in_16_bits_and_16_in_32() -> None:
@@ -204,6 +204,6 @@ def test_experts_are_spread_over_the_ranks() -> None:
     assert found.optimizer == 12 * (experts // 8 // 4 + rest // 32)  # 4 ranks have the same experts
 
 
-def _vocabulary(wanted: PretrainSpec) -> int:
-    assert wanted.model.vocab_size
-    return wanted.model.vocab_size
+def _vocabulary(expected: PretrainSpec) -> int:
+    assert expected.model.vocab_size
+    return expected.model.vocab_size

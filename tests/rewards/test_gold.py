@@ -53,12 +53,12 @@ def test_a_reward_that_does_not_tell_ends_in_a_table_with_an_example() -> None:
     with pytest.raises(StageError) as raised:
         checked(SUMS, "sums.py:right", "sums.py:wrong_column")
 
-    _heading, columns, right, wrong, example, way_out = str(raised.value).splitlines()
+    _heading, columns, right, wrong, example, fix = str(raised.value).splitlines()
     assert "own answers" in columns and "of other rows" in columns
     assert right.split() == ["right", "1", "0", "10"]
     assert wrong.split() == ["wrong_column", "0", "0", "10", "not", "higher"]
     assert example == "Reward wrong_column gives 0 to '0' for the prompt '0 + 0 ='."
-    assert "`gold: false`" in way_out
+    assert "`gold: false`" in fix
 
 
 def test_a_reward_whose_score_is_the_wrong_way_round_is_found_without_a_parameter() -> None:

@@ -34,7 +34,7 @@ def call(function: Any) -> dict[str, Any]:
 class Case:
     fault: str
     row: Any  # the second line, after a good one
-    wanted: str  # in the answer
+    expected: str  # in the answer
     good: dict[str, Any] = field(default_factory=lambda: CHAT)
     spec: dict[str, Any] = field(default_factory=dict)
 
@@ -134,7 +134,7 @@ def test_a_fault_is_reported_with_file_line_and_what_is_expected(case: Case, tmp
     with pytest.raises(StageError) as caught:
         prepared(tmp_path / "job", path=str(tmp_path / "rows.jsonl"), held_out=0.0, **case.spec)
     (answer,) = [line for line in str(caught.value).splitlines() if line.startswith("  ")]
-    assert re.match(rf"  rows\.jsonl, line 2: .*{case.wanted}", answer), answer
+    assert re.match(rf"  rows\.jsonl, line 2: .*{case.expected}", answer), answer
 
 
 def test_there_are_forty_data_sets_with_faults() -> None:

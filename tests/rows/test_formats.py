@@ -131,9 +131,9 @@ def test_openai_s_preference_becomes_prompt_chosen_and_rejected() -> None:
 
 def test_a_prompt_within_both_answers_is_taken_out() -> None:
     row = {"chosen": [SYSTEM, USER, ASSISTANT], "rejected": [SYSTEM, USER, WRONG]}
-    wanted = {"prompt": [SYSTEM, USER], "chosen": [ASSISTANT], "rejected": [WRONG]}
-    assert mapped(row) == wanted
-    assert mapped(row | {"prompt": QUESTION}) == wanted  # UltraFeedback has both
+    expected = {"prompt": [SYSTEM, USER], "chosen": [ASSISTANT], "rejected": [WRONG]}
+    assert mapped(row) == expected
+    assert mapped(row | {"prompt": QUESTION}) == expected  # UltraFeedback has both
 
 
 SAID = [USER, ASSISTANT, {"role": "user", "content": "Sure?"}]
@@ -232,8 +232,8 @@ def test_speakers_have_their_usual_names(speakers: tuple[str, str]) -> None:
     ],
     ids=["messages", "prompt_completion", "prompt", "preference", "text"],
 )
-def test_a_system_prompt_in_its_column_is_the_first_message(row: dict[str, Any], wanted: dict[str, Any]) -> None:
-    assert mapped(row | {"system": SYSTEM["content"]}) == wanted
+def test_a_system_prompt_in_its_column_is_the_first_message(row: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert mapped(row | {"system": SYSTEM["content"]}) == expected
     assert mapped(row | {"system": ""}) == mapped(row) | (
         {} if "prompt" not in row or "chosen" in row else {"system": ""}
     )
@@ -268,8 +268,8 @@ def test_a_row_may_say_that_it_is_learned(mark: dict[str, Any]) -> None:
 
 def test_a_common_beginning_of_texts_ends_with_a_word() -> None:
     row = {"chosen": "\n\nHuman: 2 + 2?\n\nAssistant: Four.", "rejected": "\n\nHuman: 2 + 2?\n\nAssistant: Five."}
-    wanted = {"prompt": "\n\nHuman: 2 + 2?\n\nAssistant:", "chosen": " Four.", "rejected": " Five."}
-    assert mapped(row) == wanted
+    expected = {"prompt": "\n\nHuman: 2 + 2?\n\nAssistant:", "chosen": " Four.", "rejected": " Five."}
+    assert mapped(row) == expected
 
 
 def test_text_beside_messages_becomes_a_message() -> None:

@@ -113,8 +113,8 @@ def test_moving_a_damaged_cache_aside_is_enough(home: Path, how: str) -> None:
     said = ended.stdout + ended.stderr
     assert ended.returncode == 1 and "Traceback" not in said
     assert "cache.db: Flyte's cache cannot be read" in said
-    (way_out,) = [line.strip("│ ") for line in said.splitlines() if "  mkdir " in line]
-    subprocess.run(way_out, shell=True, check=True)
+    (fix,) = [line.strip("│ ") for line in said.splitlines() if "  mkdir " in line]
+    subprocess.run(fix, shell=True, check=True)
     assert run(home).returncode == 0
     assert started(home) == []  # nothing was made a second time
 

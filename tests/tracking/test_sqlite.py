@@ -203,9 +203,9 @@ def test_sync_all_brings_everything_back_into_a_fresh_store(home: Path, tmp_path
     DAMAGE["truncated"](home / "mlflow.db")
     with pytest.raises(StoreDamaged) as damaged:
         check_reachable()
-    way_out = [line.strip() for line in str(damaged.value).splitlines() if line.startswith("  ")]
-    assert len(way_out) == 2
-    for line in way_out:  # as a person would type them
+    fix = [line.strip() for line in str(damaged.value).splitlines() if line.startswith("  ")]
+    assert len(fix) == 2
+    for line in fix:  # as a person would type them
         subprocess.run(line, shell=True, check=True)
     assert {run.info.run_name for role in ("execution", "stage") for run in runs(role)} == before
     assert len(runs("execution")) == 2

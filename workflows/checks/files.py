@@ -47,6 +47,6 @@ def files(context: RunContext) -> list[Problem]:
 def _with_the_pods_way(problem: Problem) -> Problem:
     """A path that is not there, as in a recipe that no client has read: one typed in Flyte's console."""
     if isinstance(problem.value, str) and Path(problem.value).is_absolute():
-        way_out = "A pod reads no other machine's files: name an address (s3://…), or start the run by pyflyte run"
-        return replace(problem, allowed=f"{problem.allowed}. {way_out}")
+        fix = "A pod reads no other machine's files: name an address (s3://…), or start the run by pyflyte run"
+        return replace(problem, allowed=f"{problem.allowed}. {fix}")
     return problem

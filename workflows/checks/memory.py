@@ -31,10 +31,10 @@ def tuning_memory(context: RunContext) -> list[Problem]:
         if runs_on_a_cluster() and not step.spec.placement:
             continue
         processes, gpus = step.spec.layout.processes, len(context.machine.gpus)
-        wanted = step.spec.devices
+        expected = step.spec.devices
         for device in tuning_devices(context, step.spec):
-            if gpus and not device and wanted > gpus:
-                servers = " with the rollout servers' own" if wanted > processes else ""
+            if gpus and not device and expected > gpus:
+                servers = " with the rollout servers' own" if expected > processes else ""
                 allowed = f"at most this machine's GPUs ({gpus}){servers}, one for each process"
                 found.append(Problem(f"{step.path}.layout.processes", processes, allowed))
             place = place_of(Layout(device=device, processes=processes), context.machine)

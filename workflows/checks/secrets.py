@@ -39,14 +39,14 @@ def _values(context: RunContext) -> Iterator[Problem]:
         if isinstance(value, Function):
             yield from _in_code(path, value)
         elif isinstance(value, str) and redact(value, name) != value and not path.endswith(".placement.setup"):
-            yield Problem(path, HIDDEN, _way_out(path, value))
+            yield Problem(path, HIDDEN, _fix(path, value))
 
     for path, spec in context.stages().items():
         if isinstance(spec, CustomSpec) and (named := spec.named()):
             yield from _in_code(f"{path}.stage", named)
 
 
-def _way_out(path: str, value: str) -> str:
+def _fix(path: str, value: str) -> str:
     if ".arguments." in path:
         function = path.partition(".arguments.")[0]
         return (

@@ -79,9 +79,9 @@ def same_tokenizer(context: RunContext) -> list[Problem]:
     if not {"tokenizer", "init_from"} <= context.specs.keys():
         return []
     spec, model = context.specs["tokenizer"], context.specs["init_from"]
-    wanted = f"the tokenizer of init_from.model ({model.model}), whose weights are for its tokens"
+    expected = f"the tokenizer of init_from.model ({model.model}), whose weights are for its tokens"
     if spec.existing is None:
-        return [Problem("tokenizer.existing", None, wanted)]
+        return [Problem("tokenizer.existing", None, expected)]
     try:
         folders = spec.folder(), model.folder()
     except StorageError:
@@ -95,4 +95,4 @@ def same_tokenizer(context: RunContext) -> list[Problem]:
         return []
     number, token = min(other)
     example = f"{len(other)} ids are other tokens; {number}, for example, is {token!r} and not {of_model[number]!r}"
-    return [Problem("tokenizer.existing", spec.existing, f"{wanted}: {example}")]
+    return [Problem("tokenizer.existing", spec.existing, f"{expected}: {example}")]

@@ -99,8 +99,8 @@ def _admin(remote: FlyteRemote, endpoint: str) -> Check:
     try:
         version = remote.client.get_control_plane_version()
     except ERRORS as error:
-        way_out = "set admin.endpoint and admin.insecure in --config or FLYTECTL_CONFIG's file"
-        return Check("admin", "failed", f"{endpoint} does not answer ({_short(error)}); {way_out}")
+        fix = "set admin.endpoint and admin.insecure in --config or FLYTECTL_CONFIG's file"
+        return Check("admin", "failed", f"{endpoint} does not answer ({_short(error)}); {fix}")
     return Check("admin", "ok", f"{endpoint}, Flyte {version or 'of an unknown version'}")
 
 
@@ -120,8 +120,8 @@ def _images(config: ImageConfig, needed: list[str]) -> Check:
 
 def _connector(address: str | None) -> Check:
     if address is None:
-        way_out = "kubectl -n flyte port-forward deployment/baton-connector 8000, and --connector 127.0.0.1:8000"
-        return Check("connector", "cannot be tried", f"only Flyte's pods can reach it; to check it: {way_out}")
+        fix = "kubectl -n flyte port-forward deployment/baton-connector 8000, and --connector 127.0.0.1:8000"
+        return Check("connector", "cannot be tried", f"only Flyte's pods can reach it; to check it: {fix}")
     try:
         with grpc.insecure_channel(address) as channel:
             agents = AgentMetadataServiceStub(channel).ListAgents(ListAgentsRequest(), timeout=ANSWER_S).agents
@@ -131,8 +131,8 @@ def _connector(address: str | None) -> Check:
         )
     kinds = {category.name for agent in agents for category in agent.supported_task_categories}
     if TASK_TYPE not in kinds:
-        way_out = "start it with --modules infra.placement.connector"
-        return Check("connector", "failed", f"{address} runs {', '.join(sorted(kinds))}, not {TASK_TYPE}; {way_out}")
+        fix = "start it with --modules infra.placement.connector"
+        return Check("connector", "failed", f"{address} runs {', '.join(sorted(kinds))}, not {TASK_TYPE}; {fix}")
     return Check("connector", "ok", f"{address} runs placed stages")
 
 
@@ -144,8 +144,8 @@ def _storage(remote: FlyteRemote) -> Check:
         try:
             _, there = remote.upload_file(probe)
         except ERRORS as error:
-            way_out = "clients must be able to reach the URLs that admin signs (storage.signedURL.stowConfigOverride)"
-            return Check("storage", "failed", f"{_short(error)}; {way_out}")
+            fix = "clients must be able to reach the URLs that admin signs (storage.signedURL.stowConfigOverride)"
+            return Check("storage", "failed", f"{_short(error)}; {fix}")
     return Check("storage", "ok", there)
 
 

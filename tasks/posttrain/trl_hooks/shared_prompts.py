@@ -150,9 +150,9 @@ def _completions_end_rows(attention_mask: torch.Tensor, labels: torch.Tensor) ->
 def _trees(input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor, branched: int) -> list[Tree]:
     """Group rows with the same prompt, as many as `branched` allows."""
     prompts: dict[tuple[int, ...], list[tuple[int, list[int]]]] = {}
-    for row, (tokens, valid, wanted) in enumerate(zip(input_ids, attention_mask.bool(), labels, strict=True)):
+    for row, (tokens, valid, targets) in enumerate(zip(input_ids, attention_mask.bool(), labels, strict=True)):
         known = tokens[valid].tolist()
-        count = max(1, int((wanted[valid] == IGNORED).sum()))
+        count = max(1, int((targets[valid] == IGNORED).sum()))
         prompts.setdefault(tuple(known[:count]), []).append((row, known[count:]))
     trees = []
     for prompt, answers in prompts.items():

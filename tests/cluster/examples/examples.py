@@ -139,10 +139,10 @@ TaskPlugins.register_pythontask_plugin(Elsewhere, ElsewhereTask)
 
 
 @task(task_config=Elsewhere())
-def rented(wanted: str) -> str:
-    return wanted
+def rented(expected: str) -> str:
+    return expected
 
 
 @workflow
-def placed(wanted: str) -> str:
-    return rented(wanted=wanted)
+def placed(expected: str) -> str:
+    return rented(expected=expected)

@@ -13,7 +13,7 @@ SLOW_S = 8.0
 
 @dataclass
 class Rented(ResourceMeta):
-    wanted: str
+    expected: str
 
 
 class Rental(AsyncConnectorBase):
@@ -24,15 +24,15 @@ class Rental(AsyncConnectorBase):
 
     def create(self, task_template: Any, inputs: LiteralMap | None = None, **_: Any) -> Rented:
         assert inputs and task_template.container.args[0] == "pyflyte-fast-execute"
-        wanted = inputs.literals["wanted"].scalar.primitive.string_value
-        if wanted == "slow":
+        expected = inputs.literals["wanted"].scalar.primitive.string_value
+        if expected == "slow":
             time.sleep(SLOW_S)
-        return Rented(wanted)
+        return Rented(expected)
 
     def get(self, resource_meta: Rented, **_: Any) -> Resource:
-        if resource_meta.wanted == "no capacity":
+        if resource_meta.expected == "no capacity":
             return Resource(TaskExecution.RETRYABLE_FAILED, "no place has capacity")
-        return Resource(TaskExecution.SUCCEEDED, outputs={"o0": resource_meta.wanted})
+        return Resource(TaskExecution.SUCCEEDED, outputs={"o0": resource_meta.expected})
 
     def delete(self, resource_meta: Rented, **_: Any) -> None:
         pass

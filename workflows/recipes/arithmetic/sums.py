@@ -31,7 +31,7 @@ def right(prompts: list[str], completions: list[str], **_: Any) -> list[float]:
     """Whether the completion is the sum, and nothing else; reckoned from the prompt, since the rows' own answers have
     mistakes."""
     sums = [sum(map(int, prompt.rstrip("=").split("+"))) for prompt in prompts]
-    return [float(said.strip() == str(wanted)) for said, wanted in zip(completions, sums, strict=True)]
+    return [float(said.strip() == str(expected)) for said, expected in zip(completions, sums, strict=True)]
 
 
 def asked(digits: Sequence[int]) -> str:

@@ -29,16 +29,16 @@ POLL_S = 1.0
 @contextmanager
 def open_servers(job: Job, spec: GRPOSpec) -> Iterator[RolloutServers | None]:
     """In the trainer's first process: wait for the spec's servers, and start those of this machine. None without."""
-    wanted = spec.rollout_servers
-    if wanted is None:
+    expected = spec.rollout_servers
+    if expected is None:
         yield None
         return
-    address = os.environ[ADDRESS] if wanted.nodes else LOCAL
+    address = os.environ[ADDRESS] if expected.nodes else LOCAL
     timeout_s = 0.9 * spec.survival.hang_timeout_s  # before the launcher ends all: this error names the server
-    with RolloutServers(job.directory, wanted.count, timeout_s, address) as servers:
-        if not wanted.nodes:
-            names = [str(number) for number in range(wanted.engines)]
-            servers.start(names, _gpus(spec.layout.processes, wanted.gpus))
+    with RolloutServers(job.directory, expected.count, timeout_s, address) as servers:
+        if not expected.nodes:
+            names = [str(number) for number in range(expected.engines)]
+            servers.start(names, _gpus(spec.layout.processes, expected.gpus))
         yield servers
 
 
