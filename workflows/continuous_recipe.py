@@ -51,12 +51,12 @@ class GrowSpec(Spec):
     )
 
     def problems(self) -> list[Problem]:
-        found = []
+        problems = []
         if self.lr is not None and self.min_lr is not None and self.min_lr > self.lr:
-            found.append(Problem("min_lr", self.min_lr, f"at most lr ({self.lr})"))
+            problems.append(Problem("min_lr", self.min_lr, f"at most lr ({self.lr})"))
         if self.max_steps is not None and self.max_steps < self.min_steps:
-            found.append(Problem("max_steps", self.max_steps, f"at least min_steps ({self.min_steps})"))
-        return found
+            problems.append(Problem("max_steps", self.max_steps, f"at least min_steps ({self.min_steps})"))
+        return problems
 
     def steps(self, new_tokens: int, tokens_per_step: int) -> int:
         """Optimizer steps for `epochs` over the new text, replay included."""
@@ -114,12 +114,12 @@ class ScheduleSpec(Spec):
 
         allowed = "a cron expression of five fields: minute hour day month weekday, such as '0 2 * * *'"
         crons = {"continue_training": self.continue_training, "refresh_rl": self.refresh_rl}
-        found = [
+        problems = [
             Problem(name, cron, allowed)
             for name, cron in crons.items()
             if len(cron.split()) != 5 or not croniter.is_valid(cron)
         ]
-        return found + [Problem("notify", mail, "an email address") for mail in self.notify if "@" not in mail[1:-1]]
+        return problems + [Problem("notify", mail, "an email address") for mail in self.notify if "@" not in mail[1:-1]]
 
 
 class ContinuousRecipe(Recipe):
@@ -138,19 +138,19 @@ class ContinuousRecipe(Recipe):
     schedule: ScheduleSpec = Field(ScheduleSpec(), description="When the launch plans run")
 
     def problems(self) -> list[Problem]:
-        found = [
+        problems = [
             Problem(name, "on", "not possible in continuous training, whose text comes from `corpus`; leave it out")
             for name in OFF
             if getattr(self, name)
         ]
         if self.publish.alias:
-            found.append(Problem("publish.alias", self.publish.alias, "null: the promotion moves the alias"))
+            problems.append(Problem("publish.alias", self.publish.alias, "null: the promotion moves the alias"))
         if self.refresh and not self.post_training:
-            found.append(Problem("refresh", "on", "needs at least one stage in post_training"))
+            problems.append(Problem("refresh", "on", "needs at least one stage in post_training"))
         if self.refresh and self.refresh.name == self.publish.name:
-            found.append(Problem("refresh.name", self.refresh.name, "another name than publish.name, the base's"))
+            problems.append(Problem("refresh.name", self.refresh.name, "another name than publish.name, the base's"))
         rules = {"promotion": self.promotion} | ({"refresh.promotion": self.refresh.promotion} if self.refresh else {})
-        return found + [problem.under(path) for path, rule in rules.items() for problem in self._not_compared(rule)]
+        return problems + [problem.under(path) for path, rule in rules.items() for problem in self._not_compared(rule)]
 
     def _not_compared(self, rule: PromotionSpec) -> list[Problem]:
         """The metrics of a rule that are not measured, or not per item; task_checks.py looks up those of lm-eval."""

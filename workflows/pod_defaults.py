@@ -109,15 +109,15 @@ def too_small(context: RunContext) -> list[Problem]:
     spec = context.specs.get("pretrain")
     if spec is None or spec.pod is None:
         return []
-    asked, layout, found = spec.pod.resources, spec.layout, []
+    asked, layout, problems = spec.pod.resources, spec.layout, []
     gpus = gpus_of(context, "pretrain")
     needed = need(context, spec, GPU if gpus else CPU)
     if asked.gpu is not None and (layout.device or asked.gpu) and asked.gpu != layout.processes:
         allowed = f"{layout.processes}: one for each of layout.processes"
-        found.append(Problem("pretrain.pod.resources.gpu", asked.gpu, allowed))
+        problems.append(Problem("pretrain.pod.resources.gpu", asked.gpu, allowed))
     if asked.memory and needed and not gpus:
         least = layout.processes * needed.memory.total
         if in_bytes(asked.memory) < least:
             allowed = f"at least {in_gib(least)}: {layout.processes} processes, each with {needed.memory.breakdown()}"
-            found.append(Problem("pretrain.pod.resources.memory", asked.memory, allowed))
-    return found
+            problems.append(Problem("pretrain.pod.resources.memory", asked.memory, allowed))
+    return problems

@@ -91,23 +91,23 @@ def repeated(tunings: list[Tuning], seeds: int) -> Iterator[Step]:
 
 def names_problems(tunings: list[Tuning]) -> list[Problem]:
     """Names are unique, none looks like a repetition's, and each stage starts from an earlier model."""
-    found, known = [], [BASE]
+    problems, known = [], [BASE]
     for step in steps(tunings):
         at = step.path.rpartition(".")[0]
         if step.name in known:
-            found.append(Problem(f"{at}.name", step.name, f"another name than {', '.join(known)}"))
+            problems.append(Problem(f"{at}.name", step.name, f"another name than {', '.join(known)}"))
         if without_seed(step.name) != step.name:
             allowed = "a name that does not end in -seed and a number, which is reserved for repetitions (`seeds`)"
-            found.append(Problem(f"{at}.name", step.name, allowed))
+            problems.append(Problem(f"{at}.name", step.name, allowed))
         if step.start_from not in known:
-            found.append(Problem(f"{at}.start_from", step.start_from, f"one of {', '.join(known)}"))
+            problems.append(Problem(f"{at}.start_from", step.start_from, f"one of {', '.join(known)}"))
         known.append(step.name)
-    return found
+    return problems
 
 
 def rank_problems(tunings: list[Tuning]) -> list[Problem]:
     """An adapter that is trained on another becomes one with it, whose rank is the sum of both; vLLM serves it."""
-    found, ranks = [], {BASE: 0}  # of the models; 0: a whole one
+    problems, ranks = [], {BASE: 0}  # of the models; 0: a whole one
     for step in steps(tunings):
         adapter, before = step.spec.adapter, ranks.get(step.start_from, 0)
         alone = adapter is not None and adapter.output == "adapter"
@@ -118,8 +118,8 @@ def rank_problems(tunings: list[Tuning]) -> list[Problem]:
                 f"at most {MOST_SERVED}, which vLLM serves, together with the rank {before} of {step.start_from}, an "
                 "adapter too: both become one. Lower one of them, or set output: merged here"
             )
-            found.append(Problem(f"{step.path}.adapter.lora.rank", rank, allowed))
-    return found
+            problems.append(Problem(f"{step.path}.adapter.lora.rank", rank, allowed))
+    return problems
 
 
 def reward_lists(

@@ -118,7 +118,7 @@ def images_of(run: Any, needed: set[str]) -> None:
 
 def _nodes(context: RunContext, shared: str) -> list[Problem]:
     """Several nodes need SkyPilot to start their processes, and a shared folder for their common checkpoint."""
-    found = []
+    problems = []
     for path, spec in context.stages().items():
         if not isinstance(spec, PretrainSpec | PostTrainSpec):
             continue
@@ -127,11 +127,11 @@ def _nodes(context: RunContext, shared: str) -> list[Problem]:
             continue
         if spec.placement is None:
             allowed = f"1 in a cluster's pod; for several nodes use SkyPilot: add `placement: {{nodes: {nodes}, …}}`"
-            found.append(Problem(f"{path}.layout.nodes", nodes, allowed))
+            problems.append(Problem(f"{path}.layout.nodes", nodes, allowed))
         elif not spec.placement.storage and (not shared or is_bucket(shared)):
             allowed = "a folder that the machines share with the cluster's pods"
-            found.append(Problem(f"{path}.placement.storage", None, allowed))
-    return found
+            problems.append(Problem(f"{path}.placement.storage", None, allowed))
+    return problems
 
 
 def _tracking(environment: dict[str, str]) -> list[Problem]:

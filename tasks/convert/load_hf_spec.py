@@ -103,16 +103,18 @@ class LoadHFSpec(StageSpec):
     def _lacking(self, names: set[str], folder: str) -> list[Problem]:
         if not names:
             return [Problem("model", self.model, "the address of a model's folder; there are no files")]
-        found = []
+        problems = []
         if self.config() is None:
-            found.append(Problem("model", self.model, "a folder with a valid config.json, as save_pretrained writes"))
+            problems.append(
+                Problem("model", self.model, "a folder with a valid config.json, as save_pretrained writes")
+            )
         if not any(name.endswith(".safetensors") for name in names):
-            found.append(Problem("model", self.model, "a folder with *.safetensors (pickled weights are not read)"))
+            problems.append(Problem("model", self.model, "a folder with *.safetensors (pickled weights are not read)"))
         if problem := adapter_among(names, folder):
-            found.append(Problem("model", self.model, f"a model without an adapter: {problem}"))
+            problems.append(Problem("model", self.model, f"a model without an adapter: {problem}"))
         if TOKENIZER not in names:
-            found.append(Problem("model", self.model, f"a folder with its tokenizer ({TOKENIZER})"))
-        return found
+            problems.append(Problem("model", self.model, f"a folder with its tokenizer ({TOKENIZER})"))
+        return problems
 
     def described(self) -> HFModelFiles | None:
         """What its files say, from their headers. None: a hub name. Raises ModelFilesError, StorageError."""

@@ -18,14 +18,14 @@ class ConvertSpec(StageSpec):
 def unexportable(model: ModelSpec) -> list[Problem]:
     """What Megatron can train but the family's Hugging Face model cannot represent. `config_fields` builds the latter
     of every other model (tested)."""
-    found = []
+    problems = []
     if model.family == "llama" and model.hidden % model.heads:
         allowed = f"a multiple of heads ({model.heads}): Hugging Face's llama allows no other, whatever head_dim is"
-        found.append(Problem("hidden", model.hidden, allowed))
+        problems.append(Problem("hidden", model.hidden, allowed))
     if model.experts and model.experts.shared_ffn_hidden:
         allowed = f"0: Hugging Face's {model.family} has no shared expert, so `convert` could not export the model"
-        found.append(Problem("experts.shared_ffn_hidden", model.experts.shared_ffn_hidden, allowed))
+        problems.append(Problem("experts.shared_ffn_hidden", model.experts.shared_ffn_hidden, allowed))
     if model.family == "mixtral" and model.experts and not model.experts.normalize_top_k:
         allowed = "true: Hugging Face's mixtral always normalizes, so `convert` could not export the model"
-        found.append(Problem("experts.normalize_top_k", False, allowed))
-    return found
+        problems.append(Problem("experts.normalize_top_k", False, allowed))
+    return problems

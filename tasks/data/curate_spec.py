@@ -241,17 +241,19 @@ KINDS = ("language", "classifier", "quality", "pii", "function", "near_duplicate
 
 def order_problems(steps: list[CurateStep]) -> list[Problem]:
     """Near duplicates are found between two passes over the documents, of which the second only drops some."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
     near = [number for number, step in enumerate(steps) if step.near_duplicates]
     for number in near[1:]:
-        found.append(Problem(f"{number}.near_duplicates", "again", "at most one in the list; keep the lower threshold"))
+        problems.append(
+            Problem(f"{number}.near_duplicates", "again", "at most one in the list; keep the lower threshold")
+        )
     for number, step in enumerate(steps):
         changes = "pii" if step.pii else "quality" if step.quality and "c4" in step.quality.rules else None
         if near and number > near[0] and changes:
             why = "rule c4 removes lines" if changes == "quality" else "it masks text"
             allowed = f"before near_duplicates, since it changes documents ({why}); later steps can only drop them"
-            found.append(Problem(f"{number}.{changes}", "after near_duplicates", allowed))
-    return found
+            problems.append(Problem(f"{number}.{changes}", "after near_duplicates", allowed))
+    return problems
 
 
 def against_evaluation(steps: Sequence[CurateStep]) -> bool:

@@ -57,8 +57,8 @@ def _columns(source: Records, files: list[File], kind: str, columns: Callable[[I
         else:
             if twice := [name for name in (source.text_field, *source.metadata) if names.count(name) > 1]:
                 return [Problem("path", source.path, f"one column {twice[0]!r}; {first.place} has several")]
-            found = without_field(source.text_field, names, first.place)
-            return found + without(source.metadata, names, first.place)
+            problems = without_field(source.text_field, names, first.place)
+            return problems + without(source.metadata, names, first.place)
     return [Problem("path", source.path, f"{kind} files; {'; '.join(faults)}")]
 
 

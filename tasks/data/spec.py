@@ -107,31 +107,31 @@ class CorpusSpec(StageSpec):
         return {f"sources.{name}" if name else "source": source for name, source in self.by_name().items()}
 
     def problems(self) -> list[Problem]:
-        found = []
+        problems = []
         if self.sources and "source" in self.model_fields_set:
             allowed = f"only one of source and sources; move it into sources, beside {', '.join(self.sources)}"
-            found.append(Problem("source", self.source.kind, allowed))
+            problems.append(Problem("source", self.source.kind, allowed))
         for name in ("weight", "epochs"):
             if (value := getattr(self.source, name)) is not None:
                 allowed = "only for sources with a name, under `sources`; a single source is all of the corpus"
-                found.append(Problem(f"source.{name}", value, allowed))
+                problems.append(Problem(f"source.{name}", value, allowed))
         unweighted = [name for name, source in self.sources.items() if source.weight is None]
         if 0 < len(unweighted) < len(self.sources):
             allowed = "a weight, as the other sources have, or none for all (then by size)"
-            found += [Problem(f"sources.{name}.weight", None, allowed) for name in unweighted]
+            problems += [Problem(f"sources.{name}.weight", None, allowed) for name in unweighted]
         for number, step in enumerate(self.curate):
-            found += [problem.under(f"curate.{number}") for problem in step.problems()]
-        found += [problem.under("curate") for problem in order_problems(self.curate)]
-        return found
+            problems += [problem.under(f"curate.{number}") for problem in step.problems()]
+        problems += [problem.under("curate") for problem in order_problems(self.curate)]
+        return problems
 
     def missing(self) -> list[Problem]:
         """What the sources lack on this machine, from a cheap check."""
-        found = [problem.under(path) for path, source in self.by_path().items() for problem in _missing(source)]
+        problems = [problem.under(path) for path, source in self.by_path().items() for problem in _missing(source)]
         for number, step in enumerate(self.curate):
-            found += [problem.under(f"curate.{number}") for problem in step.missing()]
+            problems += [problem.under(f"curate.{number}") for problem in step.missing()]
         functions = {f"curate.{number}.function": step.function for number, step in enumerate(self.curate)}
         functions |= {f"{path}.function": getattr(source, "function", None) for path, source in self.by_path().items()}
-        return [*found, *same_names({path: function for path, function in functions.items() if function})]
+        return [*problems, *same_names({path: function for path, function in functions.items() if function})]
 
     def unread(self) -> list[str]:
         """A line for each source that has files which are not read. Raises StorageError."""

@@ -67,5 +67,5 @@ class ToolUse(Spec):
     def tool_problems(self) -> list[Problem]:
         """Whether their files exist, and can be imported by one process."""
         functions = self.tool_functions()
-        found = [problem.under(at) for at, function in functions.items() for problem in function.problems()]
-        return [*found, *same_names(functions)]
+        problems = [problem.under(at) for at, function in functions.items() for problem in function.problems()]
+        return [*problems, *same_names(functions)]

@@ -61,26 +61,30 @@ class EvaluatorSpec(ToolUse):
             return [
                 Problem("", self.data, "needs either `data: <set of rows>` with `rewards`, or `lm_eval: [<tasks>]`")
             ]
-        found = [problem.under("rewards") for problem in rewards_problems(self.rewards)] + self.tool_problems()
+        problems = [problem.under("rewards") for problem in rewards_problems(self.rewards)] + self.tool_problems()
         if self.data is not None and not (self.rewards or self.environment):
-            found.append(Problem("rewards", [], "at least one reward, whose mean is the metric"))
+            problems.append(Problem("rewards", [], "at least one reward, whose mean is the metric"))
         labels = [reward.label for reward in self.rewards if reward.is_one()]
         for label in labels:
             if label in self._own_measures() or (self.environment and label == self.environment.attribute):
-                found.append(Problem("rewards", label, "another `name`: this one is a metric of every such evaluator"))
+                problems.append(
+                    Problem("rewards", label, "another `name`: this one is a metric of every such evaluator")
+                )
         if self.lm_eval and self.uses_tools():
-            found.append(Problem("tools", "lm_eval", "no environment or tools: lm-eval's tasks sample single texts"))
+            problems.append(Problem("tools", "lm_eval", "no environment or tools: lm-eval's tasks sample single texts"))
         if self.lm_eval and self.rewards:
-            found.append(Problem("rewards", len(self.rewards), "none with lm_eval, whose tasks define their metrics"))
-        found += [
+            problems.append(
+                Problem("rewards", len(self.rewards), "none with lm_eval, whose tasks define their metrics")
+            )
+        problems += [
             Problem("lm_eval", task, "an existing file, or the name of an lm-eval task")
             for task in self.lm_eval
             if self.task_files is None and is_file_name(task) and not Path(task).expanduser().is_file()
         ]
-        found += [
+        problems += [
             Problem("pass_at", k, f"1 to samples ({self.samples})") for k in self.pass_at if not 1 <= k <= self.samples
         ]
-        return found
+        return problems
 
     def as_found(self) -> Self:
         """A copy with the current source of its rewards and of its tasks' files. Raises UserError."""
@@ -155,19 +159,19 @@ class EvaluateSpec(StageSpec):
         return self.model_copy(update=changed)
 
     def problems(self) -> list[Problem]:
-        found = [problem.under(name) for name, one in self.evaluators().items() for problem in one.problems()]
-        found += [
+        problems = [problem.under(name) for name, one in self.evaluators().items() for problem in one.problems()]
+        problems += [
             Problem(name, name, f"a name of letters, digits, _ and -, other than {', '.join(SETS)}")
             for name in self.evaluators()
             if name in SETS or not re.fullmatch(r"[A-Za-z0-9][\w-]*", name, re.ASCII)
         ]
         names = [name.lower() for name in self.evaluators()]
-        found += [
+        problems += [
             Problem(name, name, "a name that differs from the others' in more than upper and lower case")
             for name in self.evaluators()
             if names.count(name.lower()) > 1
         ]
-        found += [
+        problems += [
             Problem(
                 f"{name}.max_new_tokens", evaluator.max_new_tokens, f"less than max_model_len ({self.max_model_len})"
             )
@@ -175,8 +179,8 @@ class EvaluateSpec(StageSpec):
             if evaluator.data and self.max_model_len and evaluator.max_new_tokens >= self.max_model_len
         ]
         if not self.bits_per_byte and not self.evaluators():
-            found.append(Problem("", "nothing", "at least one evaluator, or leave `evaluate` out"))
-        return found
+            problems.append(Problem("", "nothing", "at least one evaluator, or leave `evaluate` out"))
+        return problems
 
     def metrics(self) -> list[str]:
         """Names of the metrics known before it runs: all but those of lm-eval's tasks."""

@@ -286,15 +286,15 @@ class PostTrainSpec(StageSpec):
         )
 
     def problems(self) -> list[Problem]:
-        found = [problem.under("layout") for problem in self.layout.problems_with(self.batch_size)]
+        problems = [problem.under("layout") for problem in self.layout.problems_with(self.batch_size)]
         if self.adapter:
-            found += [problem.under("adapter") for problem in self.adapter.problems()]
+            problems += [problem.under("adapter") for problem in self.adapter.problems()]
             if self.adapter.quantize and self.layout.sharding == "fsdp2":
                 allowed = "none or ddp with adapter.quantize: weights in 4 bits are not sharded, each process has them"
-                found.append(Problem("layout.sharding", "fsdp2", allowed))
+                problems.append(Problem("layout.sharding", "fsdp2", allowed))
         if self.warmup_steps is not None and self.warmup_steps >= self.steps:
-            found.append(Problem("warmup_steps", self.warmup_steps, f"fewer than steps ({self.steps})"))
-        return found
+            problems.append(Problem("warmup_steps", self.warmup_steps, f"fewer than steps ({self.steps})"))
+        return problems
 
 
 S = TypeVar("S", bound=PostTrainSpec)

@@ -65,15 +65,15 @@ class Layout(Spec):
         if self.world % grid:
             allowed = f"nodes x processes ({self.world}) must be a multiple of tensor x pipeline x context ({grid})"
             return [Problem("processes", self.processes, allowed)]
-        found = [
+        problems = [
             Problem(field, getattr(self, field), f"must divide {what} ({size}) without remainder")
             for field, part, what, size in self._divisions(model, vocab_size, sequence)
             if size % part
         ]
-        found += [
+        problems += [
             Problem(field, getattr(self, field), allowed) for field, allowed, wrong in self._rules(model) if wrong
         ]
-        return found + self._batch_problems(batches)
+        return problems + self._batch_problems(batches)
 
     def _batch_problems(self, batches: set[int]) -> list[Problem]:
         """The problem of the first batch that cannot be divided; the others have the same cause."""

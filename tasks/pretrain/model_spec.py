@@ -78,29 +78,31 @@ class ModelSpec(Spec):
         return FAMILIES[self.family]
 
     def problems(self) -> list[Problem]:
-        found = []
+        problems = []
         if self.heads % self.kv_heads:
-            found.append(Problem("kv_heads", self.kv_heads, f"must divide heads ({self.heads}) without remainder"))
+            problems.append(Problem("kv_heads", self.kv_heads, f"must divide heads ({self.heads}) without remainder"))
         if self.head_dim % 2:
-            found.append(Problem("head_dim", self.head_dim, "must be even: RoPE rotates pairs of dimensions"))
+            problems.append(Problem("head_dim", self.head_dim, "must be even: RoPE rotates pairs of dimensions"))
         if self.shape().experts and self.experts is None:
-            found.append(Problem("experts", None, f"required by family: {self.family}"))
+            problems.append(Problem("experts", None, f"required by family: {self.family}"))
         if self.experts and not self.shape().experts:
             allowed = f"only with {_families(lambda family: family.experts)}; family is {self.family}"
-            found.append(Problem("experts", "on", allowed))
+            problems.append(Problem("experts", "on", allowed))
         if self.experts and self.experts.top_k > self.experts.count:
-            found.append(Problem("experts.top_k", self.experts.top_k, f"at most experts.count ({self.experts.count})"))
+            problems.append(
+                Problem("experts.top_k", self.experts.top_k, f"at most experts.count ({self.experts.count})")
+            )
         if self.experts and self.experts.top_k == 1 and self.experts.normalize_top_k:
             allowed = "at least 2, or, with qwen3_moe, normalize_top_k: false"
             why = "the weight of a single expert, normalized, is always 1, and the router would not learn"
-            found.append(Problem("experts.top_k", 1, f"{allowed}: {why}"))
+            problems.append(Problem("experts.top_k", 1, f"{allowed}: {why}"))
         if self.sliding_window and not self.shape().sliding_window:
             allowed = f"only with {_families(lambda family: family.sliding_window)}; family is {self.family}"
-            found.append(Problem("sliding_window", self.sliding_window, allowed))
+            problems.append(Problem("sliding_window", self.sliding_window, allowed))
         if self.rope_scaling_factor and self.family != "llama":
             allowed = f"only with family: llama; family is {self.family}"
-            found.append(Problem("rope_scaling_factor", self.rope_scaling_factor, allowed))
-        return found
+            problems.append(Problem("rope_scaling_factor", self.rope_scaling_factor, allowed))
+        return problems
 
     def parameters(self, vocab_size: int) -> int:
         """The exact number of weights."""

@@ -54,19 +54,19 @@ class OptimizerSpec(Spec):
         return self.model_copy(update={"lr": lr, "min_lr": min_lr, "warmup_steps": warmup})
 
     def problems(self) -> list[Problem]:
-        found = []
+        problems = []
         if self.lr is None and self.min_lr is not None:
-            found.append(Problem("min_lr", self.min_lr, "null, or set lr too"))
+            problems.append(Problem("min_lr", self.min_lr, "null, or set lr too"))
         if self.lr is None and self.warmup_from:
-            found.append(Problem("warmup_from", self.warmup_from, "0, or set lr too"))
+            problems.append(Problem("warmup_from", self.warmup_from, "0, or set lr too"))
         if self.lr is not None and self.min_lr is not None and self.min_lr > self.lr:
-            found.append(Problem("min_lr", self.min_lr, f"at most lr ({self.lr})"))
+            problems.append(Problem("min_lr", self.min_lr, f"at most lr ({self.lr})"))
         if self.lr is not None and self.warmup_from > self.lr:
-            found.append(Problem("warmup_from", self.warmup_from, f"at most lr ({self.lr})"))
+            problems.append(Problem("warmup_from", self.warmup_from, f"at most lr ({self.lr})"))
         if self.warmup_from and self.warmup_steps == 0:
-            found.append(Problem("warmup_from", self.warmup_from, "0 without warmup_steps: there is no warm-up"))
+            problems.append(Problem("warmup_from", self.warmup_from, "0 without warmup_steps: there is no warm-up"))
         if self.decay == "WSD" and self.wsd_decay_steps == 0:
-            found.append(Problem("wsd_decay_steps", 0, "at least 1 with decay: WSD"))
+            problems.append(Problem("wsd_decay_steps", 0, "at least 1 with decay: WSD"))
         if self.decay != "WSD" and self.wsd_decay_steps:
-            found.append(Problem("wsd_decay_steps", self.wsd_decay_steps, f"0 with decay: {self.decay}"))
-        return found
+            problems.append(Problem("wsd_decay_steps", self.wsd_decay_steps, f"0 with decay: {self.decay}"))
+        return problems

@@ -108,45 +108,45 @@ class PretrainSpec(StageSpec):
         return self.model_copy(update={"optimizer": optimizer})
 
     def problems(self) -> list[Problem]:
-        found = [problem.under("model") for problem in self.model.problems()]
-        found += [problem.under("optimizer") for problem in self.optimizer.problems()]
-        found += self._batch_problems()
+        problems = [problem.under("model") for problem in self.model.problems()]
+        problems += [problem.under("optimizer") for problem in self.optimizer.problems()]
+        problems += self._batch_problems()
         if self.sequence_length > self.model.max_positions:
             allowed = f"at most model.max_positions ({self.model.max_positions})"
-            found.append(Problem("sequence_length", self.sequence_length, allowed))
+            problems.append(Problem("sequence_length", self.sequence_length, allowed))
         warm_and_cool = (self.optimizer.warmup_steps or 0) + self.optimizer.wsd_decay_steps
         if warm_and_cool >= self.steps:
             allowed = f"plus optimizer.wsd_decay_steps, less than steps ({self.steps})"
-            found.append(Problem("optimizer.warmup_steps", self.optimizer.warmup_steps, allowed))
+            problems.append(Problem("optimizer.warmup_steps", self.optimizer.warmup_steps, allowed))
         if self.data_weights is not None and not (
             all(weight >= 0 for weight in self.data_weights) and sum(self.data_weights) > 0
         ):
-            found.append(Problem("data_weights", self.data_weights, "0 or more each, and not all 0"))
-        return found + [problem.under("layout") for problem in self.layout_problems(self.model.vocab_size)]
+            problems.append(Problem("data_weights", self.data_weights, "0 or more each, and not all 0"))
+        return problems + [problem.under("layout") for problem in self.layout_problems(self.model.vocab_size)]
 
     def _batch_problems(self) -> list[Problem]:
         warmup = self.batch_warmup
         if warmup is None:
             return []
-        found = []
+        problems = []
         if warmup.start > self.global_batch or (self.global_batch - warmup.start) % warmup.increment:
             allowed = f"must divide global_batch - start ({self.global_batch - warmup.start}) without remainder"
-            found.append(Problem("batch_warmup.increment", warmup.increment, allowed))
+            problems.append(Problem("batch_warmup.increment", warmup.increment, allowed))
         if warmup.steps > self.steps:
-            found.append(Problem("batch_warmup.steps", warmup.steps, f"at most steps ({self.steps})"))
-        return found
+            problems.append(Problem("batch_warmup.steps", warmup.steps, f"at most steps ({self.steps})"))
+        return problems
 
     def layout_problems(self, vocab_size: int | None, layout: Layout | None = None) -> list[Problem]:
         """What is wrong with the layout (or another one), with the nearest one that works as a way out. `vocab_size`:
         rows of the embedding, if known."""
         wrong_with = self.layout_check(vocab_size)
-        found = wrong_with(layout or self.layout)
-        if not found:
+        problems = wrong_with(layout or self.layout)
+        if not problems:
             return []
         better = nearest(layout or self.layout, self.model, lambda candidate: not wrong_with(candidate))
         if better:
-            found[0] = replace(found[0], allowed=f"{found[0].allowed}; {better.as_yaml()} works")
-        return found
+            problems[0] = replace(problems[0], allowed=f"{problems[0].allowed}; {better.as_yaml()} works")
+        return problems
 
     def layout_check(self, vocab_size: int | None) -> Callable[[Layout], list[Problem]]:
         """A function that returns what is wrong with a layout for this run."""

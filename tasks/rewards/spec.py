@@ -121,13 +121,13 @@ class RewardSpec(Spec):
         if not self.is_one():
             allowed = f"exactly one of function, {', '.join(BUILTINS)}; got {' and '.join(given) or 'none'}"
             return [Problem("", self.name, allowed)]
-        found = [problem.under(self.kind) for problem in getattr(self, self.kind).problems()]
+        problems = [problem.under(self.kind) for problem in getattr(self, self.kind).problems()]
         if self.diversity and not 0 <= self.weight <= 1:
             allowed = "0 to 1: the largest fraction of the other rewards that diversity can take away"
-            found.append(Problem("weight", self.weight, allowed))
+            problems.append(Problem("weight", self.weight, allowed))
         if self.diversity and self.gold:
-            found.append(Problem("gold", self.gold, "null: diversity does not measure correctness"))
-        return found
+            problems.append(Problem("gold", self.gold, "null: diversity does not measure correctness"))
+        return problems
 
     def is_one(self) -> bool:
         """Whether it is exactly one kind of reward, and so has a label."""
@@ -148,14 +148,14 @@ def tried_field() -> Any:
 
 def rewards_problems(rewards: Sequence[RewardSpec]) -> list[Problem]:
     """Validate each reward and their combination; paths begin with the reward's index."""
-    found = [problem.under(str(index)) for index, reward in enumerate(rewards) for problem in reward.problems()]
+    problems = [problem.under(str(index)) for index, reward in enumerate(rewards) for problem in reward.problems()]
     first: dict[str, int] = {}
     for index, reward in enumerate(rewards):
         # in any case: the database of an MLflow server may not distinguish upper and lower case
         if reward.is_one() and (other := first.setdefault(reward.label.lower(), index)) != index:
             allowed = f"a unique name: rewards.{other} has the same one; set `name:` of one of the two"
-            found.append(Problem(f"{index}.name", reward.label, allowed))
+            problems.append(Problem(f"{index}.name", reward.label, allowed))
     if rewards and all(reward.diversity for reward in rewards):
         labels = [reward.label for reward in rewards]
-        found.append(Problem("", labels, "another reward beside diversity, which only scales the others"))
-    return found
+        problems.append(Problem("", labels, "another reward beside diversity, which only scales the others"))
+    return problems

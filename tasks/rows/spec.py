@@ -135,20 +135,22 @@ class RowsSpec(StageSpec):
             return [Problem("path", value, f"exactly one of {', '.join(SOURCES)}, the rows' source")]
         of_functions = {"arguments": self.arguments, "documents": self.documents, "environment": self.environment}
         only = of_functions if self.function is None else {}
-        found = [Problem(name, value, "only with a `function`; leave it out") for name, value in only.items() if value]
+        problems = [
+            Problem(name, value, "only with a `function`; leave it out") for name, value in only.items() if value
+        ]
         olds = [old for old in self.columns.values() if old is not None]
         twice = sorted({old for old in olds if olds.count(old) > 1})
         both = sorted({name for name, old in self.columns.items() if old is None} & {*olds})
-        found += [Problem("columns", name, "to rename a column or to leave it out, not both") for name in both]
-        return found + [Problem("columns", old, "each old column is renamed once") for old in twice]
+        problems += [Problem("columns", name, "to rename a column or to leave it out, not both") for name in both]
+        return problems + [Problem("columns", old, "each old column is renamed once") for old in twice]
 
     def missing(self) -> list[Problem]:
         """What the source lacks on this machine, by names and sizes; `faults` in first.py looks at the first rows."""
         if self.path is not None:
             return self.files().missing()
         if self.huggingface is not None:
-            found = self.huggingface.source().missing()
-            return [problem.under("huggingface") for problem in found if problem.path != "text_field"]
+            problems = self.huggingface.source().missing()
+            return [problem.under("huggingface") for problem in problems if problem.path != "text_field"]
         return [problem.under("function") for problem in self.function.problems()] if self.function else []
 
     def as_found(self, *, ask_hub: bool = False) -> "RowsSpec":

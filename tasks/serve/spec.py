@@ -28,14 +28,14 @@ class LoadSpec(Spec):
     seed: int = Field(0, ge=0, lt=2**31, description="Seed of the prompts")
 
     def problems(self) -> list[Problem]:
-        found = [
+        problems = [
             Problem("concurrency", clients, f"1 to {MOST_CONCURRENT}")
             for clients in self.concurrency
             if not 1 <= clients <= MOST_CONCURRENT
         ]
         if self.concurrency[0] != 1 or self.concurrency != sorted(set(self.concurrency)):
-            found.append(Problem("concurrency", self.concurrency, "increasing numbers that begin with 1"))
-        return found
+            problems.append(Problem("concurrency", self.concurrency, "increasing numbers that begin with 1"))
+        return problems
 
 
 class ServeSpec(StageSpec):
@@ -73,10 +73,10 @@ class ServeSpec(StageSpec):
     def problems(self) -> list[Problem]:
         if self.load is None:
             return []
-        found = [problem.under("load") for problem in self.load.problems()]
+        problems = [problem.under("load") for problem in self.load.problems()]
         length = self.load.prompt_tokens + self.load.output_tokens
         if self.max_model_len and length > self.max_model_len:
-            found.append(
+            problems.append(
                 Problem("max_model_len", self.max_model_len, f"at least load's prompt plus response ({length})")
             )
-        return found
+        return problems

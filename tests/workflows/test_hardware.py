@@ -39,8 +39,8 @@ def looked_up(context: RunContext) -> list[Problem]:
 def problems(machine: Machine, spec: PretrainSpec, **more: Any) -> list[Problem]:
     """Of the hardware: a pretraining alone has none but these, and that its shards are missing."""
     context = RunContext({"pretrain": spec, **more}, machine)
-    found = looked_up(context)
-    return [problem for problem in found if problem.path.startswith("pretrain.") and "disk" not in problem.allowed]
+    problems = looked_up(context)
+    return [problem for problem in problems if problem.path.startswith("pretrain.") and "disk" not in problem.allowed]
 
 
 def large(**layout: Any) -> PretrainSpec:
@@ -128,8 +128,8 @@ def tuning_problems(
     more = {"gpu_memory_share": tuning.pop("evaluate", 0.85)} | tuning.pop("evaluators", {})
     evaluate = EvaluateSpec.model_validate({"bits_per_byte": {}} | more)
     specs = {"pretrain": pretrain, "evaluate": evaluate, "post_training": [Tuning.model_validate(tuning)]}
-    found = looked_up(RunContext(specs, machine))
-    return [problem for problem in found if " GB" in problem.allowed and "pretrain" not in problem.path]
+    problems = looked_up(RunContext(specs, machine))
+    return [problem for problem in problems if " GB" in problem.allowed and "pretrain" not in problem.path]
 
 
 def test_a_smaller_micro_batch_is_named_where_it_fits() -> None:

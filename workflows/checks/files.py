@@ -13,35 +13,35 @@ from workflows.run_context import RunContext, is_for_a_cluster
 
 def unusable_paths(context: RunContext) -> list[Problem]:
     """Paths that this machine cannot even look up. Whatever reads them would fail."""
-    found = []
+    problems = []
     for name, spec in specs_in(context.specs):
         for field, path in spec.paths():
             try:
                 Path(path).expanduser().exists()
             except (OSError, RuntimeError) as error:  # the name is too long, no permission, ~user without a home folder
                 allowed = f"a path that can be looked up: {getattr(error, 'strerror', None) or error}"
-                found.append(Problem(f"{name}.{field}", path, allowed))
-    return found
+                problems.append(Problem(f"{name}.{field}", path, allowed))
+    return problems
 
 
 def files(context: RunContext) -> list[Problem]:
     """Files and folders that the recipe names exist."""
-    found = []
+    problems = []
     for name in ("corpus", "tokenizer", "start_from", "init_from"):
         if name in context.specs:
-            found += [problem.under(name) for problem in context.specs[name].missing()]
+            problems += [problem.under(name) for problem in context.specs[name].missing()]
     for index, corpus in enumerate(context.specs.get("more_corpora", ())):
-        found += [problem.under(f"more_corpora.{index}") for problem in corpus.missing()]
+        problems += [problem.under(f"more_corpora.{index}") for problem in corpus.missing()]
     for name, rows in context.specs.get("data", {}).items():
-        found += [problem.under(f"data.{name}") for problem in lacking(rows)]
+        problems += [problem.under(f"data.{name}") for problem in lacking(rows)]
     if this_pod():
-        return [_with_the_pods_way(problem) for problem in found]
+        return [_with_the_pods_way(problem) for problem in problems]
     if not is_for_a_cluster():
-        return found
-    for problem in found:
+        return problems
+    for problem in problems:
         if isinstance(problem, NotSeen):  # pods may have credentials for it
             say(f"{problem}. The run's first pod checks it again")
-    return [problem for problem in found if not isinstance(problem, NotSeen)]
+    return [problem for problem in problems if not isinstance(problem, NotSeen)]
 
 
 def _with_the_pods_way(problem: Problem) -> Problem:

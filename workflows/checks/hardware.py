@@ -31,15 +31,15 @@ def hardware(context: RunContext) -> list[Problem]:
     layout, gpus = spec.layout, context.machine.gpus
     if layout.device and layout.device not in BY_NAME:
         return [Problem("pretrain.layout.device", layout.device, f"one of {', '.join(BY_NAME)}")]
-    found = []
+    problems = []
     if gpus and devices_of(spec) == [None] and layout.processes > len(gpus):
         allowed = (
             f"at most this machine's GPUs ({len(gpus)}), one for each process; or name another GPU in layout.device"
         )
-        found.append(Problem("pretrain.layout.processes", layout.processes, allowed))
+        problems.append(Problem("pretrain.layout.processes", layout.processes, allowed))
     if spec.precision == "fp8":
-        found += [problem for device in devices_of(spec) for problem in _fp8(device, gpus)]
-    return found
+        problems += [problem for device in devices_of(spec) for problem in _fp8(device, gpus)]
+    return problems
 
 
 def _fp8(device: str | None, gpus: tuple[str, ...]) -> list[Problem]:
@@ -65,7 +65,7 @@ def layout(context: RunContext) -> list[Problem]:
         return []
     if wrong := spec.layout_problems(vocabulary):
         return [problem.under("pretrain.layout") for problem in wrong]
-    found = []
+    problems = []
     for device in devices_of(spec):
         place = place_of(spec.layout.model_copy(update={"device": device}), context.machine)
         if place is None or place.has_room_for(needed := estimate(spec, vocabulary, place.kernels)):
@@ -74,8 +74,8 @@ def layout(context: RunContext) -> list[Problem]:
             f"needs {needed.total / GB:.3g} GB on each {place.name} ({place.capacity / GB:.3g} GB): "
             f"{needed.breakdown()}; " + _instead(spec, vocabulary, place)
         )
-        found.append(Problem("pretrain.layout", spec.layout.name(), allowed))
-    return found
+        problems.append(Problem("pretrain.layout", spec.layout.name(), allowed))
+    return problems
 
 
 def _instead(spec: PretrainSpec, vocabulary: int, place: Place) -> str:

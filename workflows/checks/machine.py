@@ -58,11 +58,11 @@ def machine_problems(context: RunContext) -> list[Problem]:
     """What this machine lacks for the stages that run on it."""
     if runs_on_a_cluster():
         return []
-    found = [*_named_gpu(context), *offline_problems(context, os.environ)]
+    problems = [*_named_gpu(context), *offline_problems(context, os.environ)]
     if (stage := _first_on_a_gpu(context)) and context.machine.gpus and (cuda := cuda_of_torch()):
-        found += driver_problems(stage, cuda, cuda_of_driver())
-        found += compiler_problems(stage, Path(sysconfig.get_path("include")))
-    return found
+        problems += driver_problems(stage, cuda, cuda_of_driver())
+        problems += compiler_problems(stage, Path(sysconfig.get_path("include")))
+    return problems
 
 
 def remarks(context: RunContext) -> Iterator[str]:

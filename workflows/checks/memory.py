@@ -26,7 +26,7 @@ MOST_PROCESSES = 8  # suggested for a stage that is placed elsewhere
 
 def tuning_memory(context: RunContext) -> list[Problem]:
     """Each process of a post-training stage fits wherever it may run, and has a GPU where there are any."""
-    found = []
+    problems = []
     for step in context.tunings():
         if runs_on_a_cluster() and not step.spec.placement:
             continue
@@ -36,7 +36,7 @@ def tuning_memory(context: RunContext) -> list[Problem]:
             if gpus and not device and expected > gpus:
                 servers = " with the rollout servers' own" if expected > processes else ""
                 allowed = f"at most this machine's GPUs ({gpus}){servers}, one for each process"
-                found.append(Problem(f"{step.path}.layout.processes", processes, allowed))
+                problems.append(Problem(f"{step.path}.layout.processes", processes, allowed))
             place = place_of(Layout(device=device, processes=processes), context.machine)
             needed = need(context, step.spec, place.kernels, place.capacity) if place else None
             if place is None or needed is None or _has_room(context, step.spec, place, needed.memory):
@@ -48,8 +48,8 @@ def tuning_memory(context: RunContext) -> list[Problem]:
             if needed.memory.host > (host := _host_memory(context, step.spec)):
                 allowed += f" ({host / GB:.3g} GB)"
             allowed += f"; {_smaller(context, step.spec, place)}"
-            found.append(Problem(step.path, f"{needed.parameters / 1e9:.3g} B parameters", allowed))
-    return found
+            problems.append(Problem(step.path, f"{needed.parameters / 1e9:.3g} B parameters", allowed))
+    return problems
 
 
 def _has_room(context: RunContext, spec: PostTrainSpec, place: Place, memory: Memory) -> bool:
@@ -152,7 +152,7 @@ def vllm_memory(context: RunContext) -> list[Problem]:
     known = model_of(context)
     if known is None or runs_on_a_cluster():
         return []
-    model, found = known[0], []
+    model, problems = known[0], []
     weights = model.parameters(known[1]) * MODEL_BYTES
     for engine in _engines(context):
         cache = kv_cache_bytes(model.layers, model.kv_heads, model.head_dim, engine.length)
@@ -170,12 +170,12 @@ def vllm_memory(context: RunContext) -> list[Problem]:
             least = needed / place.capacity
             larger = "a smaller model, shorter sequences, or a larger accelerator"
             if place.kernels != GPU:
-                found.append(Problem(engine.path, f"{engine.length:,} tokens", f"{larger}: {shown}, {where}"))
+                problems.append(Problem(engine.path, f"{engine.length:,} tokens", f"{larger}: {shown}, {where}"))
                 continue
             instead = f"at least {math.ceil(100 * least) / 100:g}" if least < USABLE else larger
             instead += ", or more tensor_parallel" * engine.path.endswith("rollout_servers")
-            found.append(Problem(f"{engine.path}.gpu_memory_share", engine.share, f"{instead}: {shown}, {where}"))
-    return found
+            problems.append(Problem(f"{engine.path}.gpu_memory_share", engine.share, f"{instead}: {shown}, {where}"))
+    return problems
 
 
 @dataclass(frozen=True)

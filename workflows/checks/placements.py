@@ -15,7 +15,7 @@ from workflows.run_context import RunContext, placements_of, runs_on_a_cluster
 def placements(context: RunContext) -> list[Problem]:
     """A placed stage has as many nodes as its layout, an accelerator for each process, its secrets, and storage that
     its nodes share."""
-    found, specs = [], context.stages()
+    problems, specs = [], context.stages()
     for name, placement in placements_of(context).items():
         spec = specs[name]
         nodes, processes, field, each = 1, 1, "", "layout.processes"
@@ -31,28 +31,28 @@ def placements(context: RunContext) -> list[Problem]:
             nodes, field = spec.machines, "machines"
         if placement.nodes != nodes:
             what = f"as {field} {'are together' if ' and ' in field else 'is'}" if field else "this stage runs on one"
-            found.append(Problem(f"{name}.placement.nodes", placement.nodes, f"{nodes}: {what}"))
+            problems.append(Problem(f"{name}.placement.nodes", placement.nodes, f"{nodes}: {what}"))
         one_each = isinstance(spec, PretrainSpec) or processes > 1
         for number, chips in enumerate(placement.accelerators if one_each else ()):
             chip, _, count = chips.partition(":")
             if float(count or 1) != processes:
                 allowed = f"{chip}:{processes}: one for each of {each}"
-                found.append(Problem(f"{name}.placement.accelerators.{number}", chips, allowed))
+                problems.append(Problem(f"{name}.placement.accelerators.{number}", chips, allowed))
         if placement.setup and redact_text(placement.setup) != placement.setup:
             allowed = (
                 "lines without secrets: a recipe is stored as plain text. Set an environment variable, name it in "
                 f"{name}.placement.secrets: [NAME], and write $NAME here"
             )
-            found.append(Problem(f"{name}.placement.setup", HIDDEN, allowed))
+            problems.append(Problem(f"{name}.placement.setup", HIDDEN, allowed))
         for number, secret in enumerate(placement.secrets if _starts_jobs() else ()):
             if not os.environ.get(secret):
                 allowed = f"an environment variable that is set here: export {secret}=…"
-                found.append(Problem(f"{name}.placement.secrets.{number}", secret, allowed))
+                problems.append(Problem(f"{name}.placement.secrets.{number}", secret, allowed))
         storage = storage_of(placement.storage)
         if nodes > 1 and is_bucket(storage):
             allowed = "a folder that the machines share: they write into it together"
-            found.append(Problem(f"{name}.placement.storage", storage, allowed))
-    return found
+            problems.append(Problem(f"{name}.placement.storage", storage, allowed))
+    return problems
 
 
 def _starts_jobs() -> bool:

@@ -33,7 +33,7 @@ def problems_of_rows(context: RunContext) -> list[Problem]:
     evaluators = context.specs["evaluate"].evaluators() if "evaluate" in context else {}
     asked = {name: spec for name, spec in evaluators.items() if spec.data in sets}
     used = {*(spec.data for spec in asked.values()), *(step.spec.data for step in context.tunings())}
-    found: list[Problem] = []
+    problems: list[Problem] = []
     first: dict[str, First] = {}
     for name, rows in sets.items():
         try:
@@ -41,34 +41,34 @@ def problems_of_rows(context: RunContext) -> list[Problem]:
                 first[name] = seen
         except StageError as error:
             source = "function" if rows.function else "huggingface"
-            found.append(Problem(f"data.{name}.{source}", rows.place(), f"a source that gives rows: {error}"))
+            problems.append(Problem(f"data.{name}.{source}", rows.place(), f"a source that gives rows: {error}"))
     steps = [step for step in context.tunings() if step.spec.data in first]
-    found += [
+    problems += [
         Problem(f"evaluate.{name}.data", spec.data, f"a set with held-out rows; data.{spec.data}.held_out is 0")
         for name, spec in asked.items()
         if spec.data and not sets[spec.data].held_out and not sets[spec.data].documents
     ]
-    found += [problem for step in steps for problem in _kind(step, first[step.spec.data], sets[step.spec.data])]
+    problems += [problem for step in steps for problem in _kind(step, first[step.spec.data], sets[step.spec.data])]
     looked_at = {name: spec for name, spec in asked.items() if spec.data in first}
-    found += [
+    problems += [
         problem for name, spec in looked_at.items() for problem in _no_question(name, spec, first[str(spec.data)])
     ]
-    if not found:
-        found += _rendered(context, steps, looked_at, first)
-    if not found:
-        found += [
+    if not problems:
+        problems += _rendered(context, steps, looked_at, first)
+    if not problems:
+        problems += [
             problem
             for name, spec in looked_at.items()
             for problem in _held_out(name, spec, sets[str(spec.data)], first[str(spec.data)])
         ]
-    return found
+    return problems
 
 
 def lacking(rows: RowsSpec) -> list[Problem]:
     """What a set lacks on this machine, by its files' names and sizes, or else by their first rows."""
-    found = rows.missing()
-    if found or rows.path is None:
-        return found
+    problems = rows.missing()
+    if problems or rows.path is None:
+        return problems
     from tasks.rows.first import faults  # imports pyarrow
 
     return faults(rows)
@@ -113,21 +113,21 @@ def _rendered(
     encoder = _encoder(context, [row for seen in first.values() for row in seen.rows])
     if encoder is None or isinstance(encoder, Problem):
         return [] if encoder is None else [encoder]
-    found = []
+    problems = []
     taken = {
         name: replace(seen, rows=[row for row in seen.rows if _is_taken(row, context.specs["data"][name], encoder)])
         for name, seen in first.items()
     }
     for step in steps:
-        found += _tuned_on(step, taken[step.spec.data], encoder, positions[0])
+        problems += _tuned_on(step, taken[step.spec.data], encoder, positions[0])
     for name, spec in looked_at.items():
-        found += _asked(name, spec, taken[str(spec.data)].rows, encoder, positions[0])
+        problems += _asked(name, spec, taken[str(spec.data)].rows, encoder, positions[0])
     used = {step.spec.data for step in steps} | {str(spec.data) for spec in looked_at.values()}
-    for name in sorted(used) if not found else ():
-        found += _refused(name, context.specs["data"][name], encoder)
+    for name in sorted(used) if not problems else ():
+        problems += _refused(name, context.specs["data"][name], encoder)
     for notice in encoder.notices():
         say(notice)
-    return found
+    return problems
 
 
 def _is_taken(row: Row, rows: RowsSpec, encoder: "Encoder") -> bool:

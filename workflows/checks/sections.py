@@ -37,25 +37,25 @@ def _parts(context: RunContext) -> Iterator[tuple[str, Spec]]:
 
 def order(context: RunContext) -> list[Problem]:
     """Each stage's input comes from a stage that is on."""
-    found = []
+    problems = []
     if "start_from" in context:
-        found += [
+        problems += [
             Problem(stage, "on", "must be left out with start_from, which brings a model and its tokenizer")
             for stage in WITH_START_FROM_OFF
             if stage in context
         ]
     else:
-        found += [
+        problems += [
             Problem(stage, "on", f"needs {before} ({what}); add `{before}:` or leave `{stage}:` out")
             for stage, (before, what) in NEEDS.items()
             if stage in context and before not in context
         ]
-        found += [
+        problems += [
             Problem(stage, "on", "needs a model: add `convert:` (with pretrain) or `start_from:`, or leave it out")
             for stage in NEED_A_MODEL
             if stage in context and "convert" not in context
         ]
-    return found
+    return problems
 
 
 def data_sets(context: RunContext) -> list[Problem]:
@@ -82,11 +82,13 @@ def named_rows(context: RunContext) -> list[Problem]:
         evaluators = context.specs["evaluate"].evaluators()
         named |= {f"evaluate.{name}.data": spec.data for name, spec in evaluators.items() if spec.data is not None}
     allowed = f"one of {', '.join(sets)}" if sets else "a set of rows: add it under `data:`"
-    found = [Problem(path, name, allowed) for path, name in named.items() if name not in sets]
+    problems = [Problem(path, name, allowed) for path, name in named.items() if name not in sets]
     for step in context.tunings():
         if (rows := sets.get(step.spec.data)) and rows.held_out == 1 and not rows.documents:
-            found.append(Problem(f"data.{step.spec.data}.held_out", 1.0, f"less than 1: {step.path} trains on the set"))
-    return found
+            problems.append(
+                Problem(f"data.{step.spec.data}.held_out", 1.0, f"less than 1: {step.path} trains on the set")
+            )
+    return problems
 
 
 def post_training(context: RunContext) -> list[Problem]:
@@ -111,7 +113,7 @@ def documents(context: RunContext) -> list[Problem]:
 
 def decontamination(context: RunContext) -> list[Problem]:
     """What a corpus is decontaminated against can be prepared before it."""
-    found = []
+    problems = []
     evaluated = context.specs["evaluate"].sets() if "evaluate" in context else []
     of_documents = [
         name for name, rows in context.specs.get("data", {}).items() if name in evaluated and rows.documents
@@ -124,12 +126,12 @@ def decontamination(context: RunContext) -> list[Problem]:
             field = f"{path}.curate.{number}.decontaminate.against"
             if not evaluated:
                 allowed = "files with the items; or add `evaluate:` with `data:` (lm-eval's tasks have no rows here)"
-                found.append(Problem(field, EVALUATE, allowed))
-            found += [
+                problems.append(Problem(field, EVALUATE, allowed))
+            problems += [
                 Problem(field, EVALUATE, f"files: data.{name} is made of the corpus itself (`documents: true`)")
                 for name in of_documents
             ]
-    return found
+    return problems
 
 
 def best(context: RunContext) -> list[Problem]:

@@ -35,12 +35,12 @@ def positions(context: RunContext) -> list[Problem]:
     known = positions_of(context)
     if known is None:
         return []
-    (positions, where), found = known, []
+    (positions, where), problems = known, []
     for name, spec in context.stages().items():
         for length, value in spec.sequence_lengths().items() if isinstance(spec, SAMPLED) else ():
             if value > positions:
-                found.append(Problem(f"{name}.{length}", value, f"at most {where} ({positions})"))
-    return found
+                problems.append(Problem(f"{name}.{length}", value, f"at most {where} ({positions})"))
+    return problems
 
 
 def head_size(context: RunContext) -> list[Problem]:

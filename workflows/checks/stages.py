@@ -21,7 +21,7 @@ def names_of_stages(context: RunContext) -> list[Problem]:
     custom: list[CustomSpec] = context.specs.get("stages", [])
     if not custom or any(check(context) for check in FIT):
         return []
-    found = []
+    problems = []
     titles = [call.title for call in calls(Recipe.model_construct(**context.specs | {"stages": []}))]
     rows = [f"{ROWS}{name}" for name in context.specs.get("data", {})]
     models = [BASE, *(step.name for step in context.tunings())]
@@ -29,15 +29,17 @@ def names_of_stages(context: RunContext) -> list[Problem]:
     taken = {*known, *LATER}
     for number, stage in enumerate(custom):
         if stage.name in taken:
-            found.append(Problem(f"stages.{number}.name", stage.name, f"another name than {', '.join(sorted(taken))}"))
-        found += [
+            problems.append(
+                Problem(f"stages.{number}.name", stage.name, f"another name than {', '.join(sorted(taken))}")
+            )
+        problems += [
             Problem(f"stages.{number}.inputs", name, f"one of {', '.join(known)}")
             for name in stage.inputs
             if name not in known
         ]
         known.append(stage.name)
         taken.add(stage.name)
-    return found
+    return problems
 
 
 def functions_of_stages(context: RunContext) -> list[Problem]:

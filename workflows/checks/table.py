@@ -56,9 +56,9 @@ def problems_of(recipe: Recipe, *more: Check) -> list[Problem]:
         return [*order(context), *unusable]
     if secrets := secret_values(context):
         return [*recipe.problems(), *fields(context), *order(context), *secrets]
-    found = [problem for of_one in CHECKS.values() for check in of_one for problem in check(context)]
+    problems = [problem for of_one in CHECKS.values() for check in of_one for problem in check(context)]
     more_found = [problem for check in more for problem in check(context)]
-    return first_of_each([*recipe.problems(), *found], more_found)
+    return first_of_each([*recipe.problems(), *problems], more_found)
 
 
 def unreadable(context: RunContext) -> list[Problem]:
@@ -92,7 +92,7 @@ def problems_of_rest(error: RecipeError) -> list[Problem]:
     if not error.wrong:
         return problems_of(error.recipe)
     context = context_of(error.recipe)
-    found = unreadable(context) or [
+    problems = unreadable(context) or [
         problem for of_one in FOR_A_DAG.values() for check in of_one for problem in check(context)
     ]
-    return [problem for problem in found if problem.path.partition(".")[0] not in error.wrong]
+    return [problem for problem in problems if problem.path.partition(".")[0] not in error.wrong]

@@ -62,16 +62,16 @@ class RecipeError(UserError):
 
 def first_of_each(*steps: Iterable[Problem]) -> list[Problem]:
     """The problems of several steps, without those of fields that an earlier step reports."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for step in steps:
-        reported = {problem.path for problem in found}
-        found += [problem for problem in step if problem.path not in reported]
-    return found
+        reported = {problem.path for problem in problems}
+        problems += [problem for problem in step if problem.path not in reported]
+    return problems
 
 
 def problems_from(error: ValidationError, model: type[BaseModel], raw: Any) -> list[Problem]:
     """Convert pydantic's errors, with paths as in the YAML."""
-    found = []
+    problems = []
     for item in error.errors(include_url=False):
         path, parent = locate(item["loc"], model, raw)
         if item["type"] == "extra_forbidden":
@@ -86,8 +86,8 @@ def problems_from(error: ValidationError, model: type[BaseModel], raw: Any) -> l
             message = item["msg"].removeprefix("Value error, ")
             allowed = message[0].lower() + message[1:]
         value = "(not given)" if item["type"] == "missing" else item["input"]
-        found.append(Problem(path or "recipe", value, allowed))
-    return found
+        problems.append(Problem(path or "recipe", value, allowed))
+    return problems
 
 
 def _field(path: str, parent: type[BaseModel] | None) -> FieldInfo | None:

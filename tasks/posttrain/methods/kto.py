@@ -81,10 +81,10 @@ class KTOSpec(PostTrainSpec):
         return StepCost(completions_alone=True, reference=True, forward_passes=3 if self.loss == "kto" else 1)
 
     def problems(self) -> list[Problem]:
-        found = super().problems()
+        problems = super().problems()
         if self.loss == "kto" and self.micro_batch() == 1:
-            found.append(Problem("layout.micro_batch", self.layout.micro_batch, "at least 2 with loss kto, for TRL"))
-        return found
+            problems.append(Problem("layout.micro_batch", self.layout.micro_batch, "at least 2 with loss kto, for TRL"))
+        return problems
 
 
 def _unlabelled(row: Row, kind: str) -> str:

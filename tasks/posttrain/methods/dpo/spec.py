@@ -30,10 +30,10 @@ class PairsSpec(Spec):
     gpu_memory_share: float = vllm_share(0.85, "which is closed before training")
 
     def problems(self) -> list[Problem]:
-        found = [problem.under("rewards") for problem in rewards_problems(self.rewards)]
+        problems = [problem.under("rewards") for problem in rewards_problems(self.rewards)]
         if self.chosen == "best" and self.samples < 2:
-            found.append(Problem("samples", self.samples, "at least 2 with `chosen: best`"))
-        return found
+            problems.append(Problem("samples", self.samples, "at least 2 with `chosen: best`"))
+        return problems
 
 
 class DPOSpec(PostTrainSpec):

@@ -116,13 +116,13 @@ class GRPOSpec(ToolUse, PostTrainSpec):
         return self.model_copy(update={"rewards_tried": True})
 
     def problems(self) -> list[Problem]:
-        found = super().problems() + [problem.under("rewards") for problem in rewards_problems(self.rewards)]
-        found += self.tool_problems()
+        problems = super().problems() + [problem.under("rewards") for problem in rewards_problems(self.rewards)]
+        problems += self.tool_problems()
         if self.batch_size % self.generations:
-            found.append(Problem("generations", self.generations, f"a divisor of batch_size {self.batch_size}"))
+            problems.append(Problem("generations", self.generations, f"a divisor of batch_size {self.batch_size}"))
         if (servers := self.rollout_servers) and servers.count > self.batch_size:
             allowed = f"at most batch_size ({self.batch_size}) engines on all machines"
-            found.append(Problem("rollout_servers.engines", servers.engines, allowed))
+            problems.append(Problem("rollout_servers.engines", servers.engines, allowed))
         if not (self.rewards or self.environment):
-            found.append(Problem("rewards", [], "at least one, or an environment with get_reward"))
-        return found
+            problems.append(Problem("rewards", [], "at least one, or an environment with get_reward"))
+        return problems
