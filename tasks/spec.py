@@ -136,32 +136,32 @@ class Spec(BaseModel):
         changed = {name: value for name, value in found.items() if value is not getattr(self, name)}
         return self.model_copy(update=changed) if changed else self
 
-    def apart(self) -> tuple[Self, dict[str, Any]]:
+    def split_options(self) -> tuple[Self, dict[str, Any]]:
         """Split it: a copy with only the fields of its identity, all others at their defaults; and those others, as
-        JSON types. `joined` is the inverse."""
+        JSON types. `with_options` is the inverse."""
         how = self.model_dump(mode="json", include=self._not_identity(), exclude_defaults=True)
         what: dict[str, Any] = {name: type(self).model_fields[name].get_default() for name in how}
         for name, content in self._contents().items():
             what[name], how[name] = content, getattr(self, name)
         for name, part in self._nested().items():
-            inner, rest = part.apart()
+            inner, rest = part.split_options()
             if rest:
                 what[name], how[name] = inner, rest
         for name, parts in self._mappings().items():
-            divided = {key: part.apart() for key, part in parts.items()}
+            divided = {key: part.split_options() for key, part in parts.items()}
             if any(rest for _, rest in divided.values()):
                 what[name] = {key: inner for key, (inner, _) in divided.items()}
                 how[name] = {key: rest for key, (_, rest) in divided.items()}
         return self.model_copy(update=what), how
 
-    def joined(self, how: dict[str, Any]) -> Self:
-        """The spec that `apart` split."""
-        nested = {name: part.joined(how[name]) for name, part in self._nested().items() if name in how}
+    def with_options(self, how: dict[str, Any]) -> Self:
+        """The spec that `split_options` split."""
+        nested = {name: part.with_options(how[name]) for name, part in self._nested().items() if name in how}
         inner: dict[str, Any] = {name: part.model_dump(mode="json") for name, part in nested.items()}
         for name, parts in self._mappings().items():
             if name in how:
-                joined = {key: part.joined(how[name].get(key, {})) for key, part in parts.items()}
-                inner[name] = {key: part.model_dump(mode="json") for key, part in joined.items()}
+                merged = {key: part.with_options(how[name].get(key, {})) for key, part in parts.items()}
+                inner[name] = {key: part.model_dump(mode="json") for key, part in merged.items()}
         return type(self).model_validate(self.model_dump(mode="json") | how | inner)
 
 

@@ -71,7 +71,7 @@ def stage(
                 check_secrets(promised.secrets)
                 check_gpus(promised.resources)
                 told = {name: _settled(inputs[name]) for name in describes if name in inputs}
-                return function(spec=spec.joined(rest), **inputs | told)
+                return function(spec=spec.with_options(rest), **inputs | told)
 
         # the digest is the artifact's identity in the cache keys of the stages that follow
         wrapped.__annotations__ = {

@@ -181,7 +181,7 @@ def split_spec(inputs: dict[str, Any]) -> dict[str, Any]:
     """Split the inputs: `spec` keeps the fields of its identity, `how` gets the others, beside the call."""
     spec, (call, rest) = inputs["spec"], read_how(inputs.get("how") or "{}")
     if isinstance(spec, Spec):
-        spec, rest = spec.joined(rest).apart()
+        spec, rest = spec.with_options(rest).split_options()
     return inputs | {"spec": spec, "how": call.how(rest)}
 
 

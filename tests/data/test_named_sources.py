@@ -72,9 +72,9 @@ def test_weights_are_in_no_cache_key(sources: dict[str, Any]) -> None:
     plain = CorpusSpec.model_validate({"sources": sources})
     weighted = CorpusSpec.model_validate({"sources": {name: sources[name] | {"weight": 1} for name in sources}})
     assert plain.identity() == weighted.identity()
-    what, how = weighted.apart()
+    what, how = weighted.split_options()
     assert what == plain
-    assert what.joined(how) == weighted
+    assert what.with_options(how) == weighted
 
 
 def test_a_spec_without_named_sources_has_the_identity_that_it_had_before_there_were_any() -> None:

@@ -205,13 +205,13 @@ def test_an_archive_is_known_by_its_content_wherever_it_is(archive: str) -> None
     name = archive.partition(DIGEST)[2]
     one, other = (CorpusSpec(source=FilesSource(path=f"s3://{each}{DIGEST}{name}")).as_found() for each in "ab")
     assert one.identity() == other.identity()
-    (what, how), (same, elsewhere) = one.apart(), other.apart()
+    (what, how), (same, elsewhere) = one.split_options(), other.split_options()
     assert what == same
     assert how != elsewhere
-    assert CorpusSpec.model_validate_json(what.model_dump_json()).joined(how) == one
+    assert CorpusSpec.model_validate_json(what.model_dump_json()).with_options(how) == one
 
 
 def test_an_address_without_a_digest_is_known_by_itself() -> None:
     one, other = (LoadHFSpec(model=f"s3://{each}/model", state="x") for each in "ab")
     assert one.identity() != other.identity()
-    assert one.apart() == (one, {})
+    assert one.split_options() == (one, {})

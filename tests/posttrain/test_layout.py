@@ -57,8 +57,8 @@ def test_a_micro_batch_is_the_largest_that_divides_a_process_s_share(processes: 
 def test_a_layout_is_in_no_cache_key() -> None:
     one, other = (SFTSpec(data="rows", layout=TuningLayout(micro_batch=size)) for size in (4, 8))
     assert one.identity() == other.identity()
-    what, how = other.apart()
-    assert what.joined(how) == other
+    what, how = other.split_options()
+    assert what.with_options(how) == other
 
 
 def test_a_recipe_from_before_layouts_is_read() -> None:

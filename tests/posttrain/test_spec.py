@@ -59,6 +59,6 @@ def test_vllm_s_share_of_a_gpu_is_in_no_cache_key_and_reaches_the_engine() -> No
         DPOSpec.model_validate({"data": "rows", "pairs": pairs}),
         EvaluateSpec.model_validate({"bits_per_byte": {}, "gpu_memory_share": 0.123}),
     ):
-        what, how = spec.apart()
+        what, how = spec.split_options()
         assert "gpu_memory_share" not in str(spec.identity()) and "0.123" not in str(what)
-        assert what.joined(how) == spec
+        assert what.with_options(how) == spec

@@ -54,9 +54,9 @@ def test_how_it_is_reached_is_not_what_it_is() -> None:
 
     assert elsewhere.identity() == plain.identity()
     assert spec({"judge": {"model": "m", "rubric": "s"}}).identity() != plain.identity()
-    what, how = elsewhere.apart()
+    what, how = elsewhere.split_options()
     assert what == plain
-    assert what.joined(how) == elsewhere
+    assert what.with_options(how) == elsewhere
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_the_local_cache_has_the_key_it_had(how: dict[str, Any]) -> None:
         return TypeEngine.dict_to_literal_map(None, inputs, types)
 
     before = _calculate_cache_key(task.name, "3", literals(spec=PretrainSpec()))
-    what, rest = PretrainSpec.model_validate(how).apart()
+    what, rest = PretrainSpec.model_validate(how).split_options()
     now = literals(spec=what, how=json.dumps(rest))
     assert _calculate_cache_key(task.name, "3", now, task.metadata.cache_ignore_input_vars) == before
 
@@ -99,9 +99,9 @@ def test_the_local_cache_has_the_key_it_had(how: dict[str, Any]) -> None:
 @pytest.mark.parametrize("how", HOW, ids="-".join)
 def test_a_stage_is_given_its_spec_whole(how: dict[str, Any]) -> None:
     spec = PretrainSpec.model_validate(how)
-    what, rest = spec.apart()
+    what, rest = spec.split_options()
     assert what == PretrainSpec()
-    assert what.joined(json.loads(json.dumps(rest))) == spec
+    assert what.with_options(json.loads(json.dumps(rest))) == spec
 
 
 def test_its_job_directory_is_the_same_wherever_it_is_made() -> None:
