@@ -75,3 +75,7 @@ def daemon(folder: Path) -> Iterator[Docker]:
             yield docker
         finally:
             process.terminate()
+            process.wait()
+            for mount in Path("/proc/mounts").read_text().splitlines():  # of containers with the host's network
+                if (place := mount.split()[1]).startswith(f"{folder}/"):
+                    subprocess.run(["umount", place], check=True)
