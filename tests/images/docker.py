@@ -1,4 +1,7 @@
-"""A Docker daemon of the tests' own, from Debian's packages: its data and its socket are in one folder."""
+"""A Docker daemon of the tests' own, from Debian's packages: its data and its socket are in one folder.
+
+python -m tests.images.docker       fails where this machine cannot run a container, such as in a sandbox
+"""
 
 import os
 import shutil
@@ -8,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -79,3 +83,15 @@ def daemon(folder: Path) -> Iterator[Docker]:
             for mount in Path("/proc/mounts").read_text().splitlines():  # of containers with the host's network
                 if (place := mount.split()[1]).startswith(f"{folder}/"):
                     subprocess.run(["umount", place], check=True)
+
+
+def main() -> None:
+    with TemporaryDirectory() as folder, daemon(Path(folder)) as docker:
+        image = Path(folder, "image.tar")
+        subprocess.run(["tar", "-C", "/", "-cf", str(image), "usr/sbin/ldconfig"], check=True)  # a static program
+        docker("import", str(image), "probe")
+        print(docker("run", "--rm", "--network", "host", "probe", "/usr/sbin/ldconfig", "--version").splitlines()[0])
+
+
+if __name__ == "__main__":
+    main()
