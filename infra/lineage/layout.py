@@ -160,7 +160,7 @@ def _stack(
         if number:
             reach += (sizes[column[number - 1]] + sizes[box]) / 2 + gap
         offsets.append(reach)
-    blocks: list[tuple[float, float, int]] = []  # (mean of wanted minus offset, weight, how many)
+    blocks: list[tuple[float, float, int]] = []  # (mean of expected minus offset, weight, how many)
     for box, at, offset in zip(column, expected, offsets, strict=True):
         mean, weight, many = at - offset, weights[box] ** 2, 1
         while blocks and blocks[-1][0] > mean:

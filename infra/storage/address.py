@@ -182,12 +182,12 @@ def _matches(name: str, pattern: str) -> bool:
     return name.count("/") == pattern.count("/") and fnmatch(name, pattern)
 
 
-def bring(address: str, expected: Sequence[str] = ("*",)) -> Path:
-    """Download an archive's files, or those of a folder that match `wanted`, into this node's cache, unless they are
+def bring(address: str, patterns: Sequence[str] = ("*",)) -> Path:
+    """Download an archive's files, or those of a folder that match `patterns`, into this node's cache, unless they are
     there unchanged; returns the complete folder. Raises StorageError."""
     digest = digest_of(address)
     cache = cache_folder("brought")
-    files = [] if digest else _existing(selected(find(address), expected), address)
+    files = [] if digest else _existing(selected(find(address), patterns), address)
     key = digest or blake3(f"{address}\0{state_of(files)}".encode()).hexdigest()
     here = cache / key
     with (cache / f"{key}.lock").open("a") as lock:  # another process may be downloading it
@@ -206,7 +206,7 @@ def bring(address: str, expected: Sequence[str] = ("*",)) -> Path:
             if digest:
                 (archive,) = partial.iterdir()
                 made = _unpacked(archive, digest)
-            elif selected(find(address), expected) != files:
+            elif selected(find(address), patterns) != files:
                 raise StorageError(f"{address}: was changed during the download. Run the same command again", False)
             sync_tree(made)
             write_text(_record(here), _content_of(made))

@@ -34,8 +34,8 @@ def served(cluster: Cluster, client: Client, tmp_path_factory: pytest.TempPathFa
         process.wait()
 
 
-def placed(cluster: Cluster, client: Client, expected: str) -> Done:
-    return cluster.execute(client.start("placed", expected=expected))
+def placed(cluster: Cluster, client: Client, outcome: str) -> Done:
+    return cluster.execute(client.start("placed", outcome=outcome))
 
 
 def test_its_outputs_are_the_task_s(served: Cluster, client: Client) -> None:

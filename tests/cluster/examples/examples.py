@@ -139,10 +139,10 @@ TaskPlugins.register_pythontask_plugin(Elsewhere, ElsewhereTask)
 
 
 @task(task_config=Elsewhere())
-def rented(expected: str) -> str:
-    return expected
+def rented(outcome: str) -> str:
+    return outcome
 
 
 @workflow
-def placed(expected: str) -> str:
-    return rented(expected=expected)
+def placed(outcome: str) -> str:
+    return rented(outcome=outcome)

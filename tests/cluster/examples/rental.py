@@ -13,7 +13,7 @@ SLOW_S = 8.0
 
 @dataclass
 class Rented(ResourceMeta):
-    expected: str
+    outcome: str
 
 
 class Rental(AsyncConnectorBase):
@@ -24,15 +24,15 @@ class Rental(AsyncConnectorBase):
 
     def create(self, task_template: Any, inputs: LiteralMap | None = None, **_: Any) -> Rented:
         assert inputs and task_template.container.args[0] == "pyflyte-fast-execute"
-        expected = inputs.literals["wanted"].scalar.primitive.string_value
-        if expected == "slow":
+        outcome = inputs.literals["outcome"].scalar.primitive.string_value
+        if outcome == "slow":
             time.sleep(SLOW_S)
-        return Rented(expected)
+        return Rented(outcome)
 
     def get(self, resource_meta: Rented, **_: Any) -> Resource:
-        if resource_meta.expected == "no capacity":
+        if resource_meta.outcome == "no capacity":
             return Resource(TaskExecution.RETRYABLE_FAILED, "no place has capacity")
-        return Resource(TaskExecution.SUCCEEDED, outputs={"o0": resource_meta.expected})
+        return Resource(TaskExecution.SUCCEEDED, outputs={"o0": resource_meta.outcome})
 
     def delete(self, resource_meta: Rented, **_: Any) -> None:
         pass
