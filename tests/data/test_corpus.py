@@ -102,7 +102,7 @@ def test_a_source_without_any_text_is_refused(tmp_path: Path) -> None:
         prepared(tmp_path / "job", tmp_path / "in")
 
 
-@pytest.mark.parametrize(("held_out", "way_out"), [(0.000001, "larger held_out"), (0.4999, "smaller held_out")])
+@pytest.mark.parametrize(("held_out", "fix"), [(0.000001, "larger held_out"), (0.4999, "smaller held_out")])
 def test_an_empty_split_is_refused_with_a_way_out(tmp_path: Path, held_out: float, fix: str) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("document 2\n")  # held out by fractions above 0.011

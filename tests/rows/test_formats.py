@@ -219,7 +219,7 @@ def test_speakers_have_their_usual_names(speakers: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "wanted"),
+    ("row", "expected"),
     [
         ({"messages": [USER, ASSISTANT]}, {"messages": [SYSTEM, USER, ASSISTANT]}),
         ({"prompt": QUESTION, "completion": ANSWER}, {"prompt": [SYSTEM, USER], "completion": [ASSISTANT]}),
