@@ -24,6 +24,15 @@ def exists(pid: int, started: int) -> bool:
     return now is not None and started in (now, UNKNOWN)
 
 
+def is_running(pid: int, started: int) -> bool:
+    """Whether the process that was started then has not ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX" and exists(pid, started)
+
+
 def this_process() -> str:
     """Identifies this process everywhere: "PID HOST PIDS STARTED"."""
     return f"{os.getpid()} {platform.node()} {_pids()} {start_time(os.getpid())}"

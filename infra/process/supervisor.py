@@ -13,11 +13,13 @@ from infra.process.hang_diagnosis import Hang, collect_stacks, judge
 from infra.process.heartbeat import Beat, rank_file, read_beats
 from infra.process.peers import Peers
 from infra.process.process_group import kill_group
+from infra.process.process_id import is_running
 from infra.progress import say
 
 # From the first failure until the other ranks are killed. They have nothing to save, since a checkpoint needs all
 # ranks; it gives them time to log, and torchrun to see which one failed first.
 END_GRACE_S = 5.0
+GONE_S = 10.0  # until a killed rank has ended: a process can wait for a disk or a GPU
 LONGEST_GAP_S = 5.0  # between two polls; any longer and the machine was suspended, which is no rank's fault
 
 
@@ -105,12 +107,16 @@ class Supervisor:
         return judge(at_work, collect_stacks(self.job_dir, at_work), absent, silent_s)
 
     def kill_ranks(self) -> None:
-        """Kill the ranks and their children: each rank leads its own session, outside torchrun's group."""
+        """Kill the ranks and their children: each rank leads its own session, outside torchrun's group. Returns when
+        they have ended, since whoever comes next needs the memory of their GPUs."""
         self._read()
         for beat in self.beats.values():
             if beat.alive:
                 self.killed.add(beat.pid)
             kill_group(beat.pid, signal.SIGKILL, beat.started)
+        deadline = time.monotonic() + GONE_S
+        while any(is_running(beat.pid, beat.started) for beat in self.beats.values()) and time.monotonic() < deadline:
+            time.sleep(0.01)
 
 
 def read_result(job_dir: Path) -> dict[str, Any]:
