@@ -91,16 +91,16 @@ class PodSpec(_Words):
         from flytekit import Resources as FlyteResources
         from flytekit.extras.accelerators import GPUAccelerator
 
-        expected = self.resources
+        resources = self.resources
         amounts = FlyteResources(
-            cpu=expected.cpu,
-            mem=expected.memory,
-            gpu=expected.gpu or None,
-            ephemeral_storage=expected.ephemeral_storage,
+            cpu=resources.cpu,
+            mem=resources.memory,
+            gpu=resources.gpu or None,
+            ephemeral_storage=resources.ephemeral_storage,
         )
-        found = {"requests": amounts, "limits": amounts, "shared_memory": expected.shared_memory or None}
+        found = {"requests": amounts, "limits": amounts, "shared_memory": resources.shared_memory or None}
         found |= {"retries": self.retries, "interruptible": self.interruptible}
-        found |= {"accelerator": GPUAccelerator(expected.accelerator)} if expected.accelerator else {}
+        found |= {"accelerator": GPUAccelerator(resources.accelerator)} if resources.accelerator else {}
         return found | ({"timeout": self.timeout} if self.timeout is not None else {})
 
     def template_fields(self) -> str:

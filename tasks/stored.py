@@ -103,10 +103,10 @@ def download(place: str, manifest: Manifest, folder: Path) -> None:
     """Download the files of a manifest, those of the record, and last the manifest. Their contents are not checked.
     Raises ArtifactError, StorageError."""
     known = _sizes(place, manifest)
-    expected = {name: known[name] for name in known if name in manifest.files or name.startswith(f"{RECORD}/")}
+    file_sizes = {name: known[name] for name in known if name in manifest.files or name.startswith(f"{RECORD}/")}
     make_folder(folder)
     try:
-        storage.get(place, expected, folder)
+        storage.get(place, file_sizes, folder)
         text = storage.read(f"{place}/{MANIFEST}").decode()
     except FileNotFoundError as error:  # removed since
         raise ArtifactError(f"{place}: {error}. {RECREATE_HINT}") from error

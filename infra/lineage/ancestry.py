@@ -167,8 +167,8 @@ class Ancestry:
 
     def in_order(self, runs: Iterable[str]) -> list[str]:
         """Topological order, parents first."""
-        expected, placed, seen = dict.fromkeys(runs), dict[str, None](), set[str]()
-        for first in expected:
+        chosen, placed, seen = dict.fromkeys(runs), dict[str, None](), set[str]()
+        for first in chosen:
             waiting = [(first, False)]
             while waiting:
                 run, done = waiting.pop()
@@ -177,7 +177,7 @@ class Ancestry:
                 elif run not in seen:
                     seen.add(run)
                     waiting.append((run, True))
-                    waiting += [(maker, False) for maker in self.origins(run).values() if maker in expected]
+                    waiting += [(maker, False) for maker in self.origins(run).values() if maker in chosen]
         return list(placed)
 
     def _upstream(self, run: str) -> Iterator[str]:

@@ -139,17 +139,17 @@ def _heights(
         for column in columns if forward else reversed(columns):
             if sweep >= SWEEPS - 4 and not forward:
                 beside = [one + other for one, other in zip(before, after, strict=True)]
-            expected = {box: _mean(beside[box], y, weights, y[box]) for box in column}
+            goals = {box: _mean(beside[box], y, weights, y[box]) for box in column}
             if sweep < SWEEPS - 4:  # the last sweeps keep the order and straighten the lines
-                column.sort(key=lambda box: (round(expected[box]), -weights[box], y[box]))
-            _stack(column, y, [expected[box] for box in column], sizes, weights, gap)
+                column.sort(key=lambda box: (round(goals[box]), -weights[box], y[box]))
+            _stack(column, y, [goals[box] for box in column], sizes, weights, gap)
     return y
 
 
 def _stack(
     column: Sequence[int],
     y: list[float],
-    expected: Sequence[float],
+    goals: Sequence[float],
     sizes: Sequence[float],
     weights: Sequence[float],
     gap: float,
@@ -160,8 +160,8 @@ def _stack(
         if number:
             reach += (sizes[column[number - 1]] + sizes[box]) / 2 + gap
         offsets.append(reach)
-    blocks: list[tuple[float, float, int]] = []  # (mean of expected minus offset, weight, how many)
-    for box, at, offset in zip(column, expected, offsets, strict=True):
+    blocks: list[tuple[float, float, int]] = []  # (mean of goals minus offset, weight, how many)
+    for box, at, offset in zip(column, goals, offsets, strict=True):
         mean, weight, many = at - offset, weights[box] ** 2, 1
         while blocks and blocks[-1][0] > mean:
             other, heavy, more = blocks.pop()

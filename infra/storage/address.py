@@ -173,9 +173,9 @@ def digest_of(path: str) -> str | None:
     return found[1] if found else None
 
 
-def selected(files: Iterable[File], expected: Sequence[str]) -> list[File]:
+def selected(files: Iterable[File], patterns: Sequence[str]) -> list[File]:
     """The files whose names match one of the patterns, in which * stands for no slash."""
-    return [file for file in files if any(_matches(file.name, pattern) for pattern in expected)]
+    return [file for file in files if any(_matches(file.name, pattern) for pattern in patterns)]
 
 
 def _matches(name: str, pattern: str) -> bool:

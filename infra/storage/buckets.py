@@ -166,22 +166,22 @@ def put(folder: Path, names: Iterable[str], there: str, stop: threading.Event | 
     Corruption in transit is detected by S3, by the checksums that botocore sends, and by every reader, by the
     digest."""
     files = file_system(there)
-    expected = {name: (folder / name).stat().st_size for name in names}
+    file_sizes = {name: (folder / name).stat().st_size for name in names}
     with _no_such_place_named(there):
         _transfer(
             lambda name, counter: _put_file(files, folder / name, f"{there}/{name}", counter),
-            expected,
+            file_sizes,
             f"to {there}",
             stop,
         )
 
 
-def get(there: str, expected: dict[str, int], folder: Path) -> None:
+def get(there: str, file_sizes: dict[str, int], folder: Path) -> None:
     """Download files (by name, with their sizes), several at once. Raises FileNotFoundError, StorageError."""
     files = file_system(there)
     _transfer(
         lambda name, counter: _get_file(files, f"{there}/{name}", folder / name, counter),
-        expected,
+        file_sizes,
         f"from {there}",
     )
 

@@ -72,11 +72,11 @@ def open_megatron(folder: Path, config: Path | None = None) -> MegatronModel:
     # Megatron writes layer by layer for models whose layers may differ
     stacked = not any(name.startswith("decoder.layers.0.") for name in checkpoint.tensors)
     check_total_size(architecture, sum(prod(tensor.shape) for tensor in checkpoint.tensors.values()))
-    expected = list(weights(family_of(fields).table, architecture, stacked))
-    keys = _matched(checkpoint, expected)
+    needed = list(weights(family_of(fields).table, architecture, stacked))
+    keys = _matched(checkpoint, needed)
     if config or beside:  # a config that Baton did not write
         check_runs(fields)
-    return MegatronModel(folder, fields, architecture, checkpoint, expected, keys, beside)
+    return MegatronModel(folder, fields, architecture, checkpoint, needed, keys, beside)
 
 
 def is_megatron(folder: Path) -> bool:
@@ -133,12 +133,12 @@ def full_config(place: Path) -> dict[str, Any]:
     return filled
 
 
-def _matched(checkpoint: Checkpoint, expected: list[Weight]) -> dict[str, str]:
+def _matched(checkpoint: Checkpoint, needed: list[Weight]) -> dict[str, str]:
     """The name of each weight in the checkpoint. Raises ConversionError with everything that is wrong."""
     present = checkpoint.weights()
     keys: dict[str, str] = {}
     wrong = []
-    for weight in {weight.key: weight for weight in expected}.values():
+    for weight in {weight.key: weight for weight in needed}.values():
         names = [weight.key, *(weight.key.replace(a, b) for a, b in ALIASES.items() if weight.key.endswith(a))]
         found = next((name for name in names if name in present), None)
         if found is None:

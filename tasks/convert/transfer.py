@@ -51,10 +51,10 @@ class Part:
     digest: str
 
 
-def cast(name: str, source_dtype: torch.dtype, expected: str | None) -> torch.dtype:
-    """The type that a weight is written in. `expected`: one of DTYPES; None: unchanged."""
+def cast(name: str, source_dtype: torch.dtype, name_of_type: str | None) -> torch.dtype:
+    """The type that a weight is written in. `name_of_type`: one of DTYPES; None: unchanged."""
     # the bias that decides between experts with close scores is never cast: DeepSeek-V3 keeps it in fp32
-    return source_dtype if expected is None or "expert_bias" in name else DTYPES[expected]
+    return source_dtype if name_of_type is None or "expert_bias" in name else DTYPES[name_of_type]
 
 
 def size(weights: Iterable[Weight], dtypes: dict[str, torch.dtype]) -> int:

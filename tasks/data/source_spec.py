@@ -387,11 +387,11 @@ def json_at(place: str) -> Any:
         return None
 
 
-def _walk(root: Path, expected: Callable[[str], bool]) -> Iterator[Path]:
+def _walk(root: Path, is_kept: Callable[[str], bool]) -> Iterator[Path]:
     """All files below a folder, except those that have, or are under, an unwanted name."""
     for folder, subfolders, names in os.walk(root):
-        subfolders[:] = filter(expected, subfolders)
-        yield from (Path(folder, name) for name in filter(expected, names))
+        subfolders[:] = filter(is_kept, subfolders)
+        yield from (Path(folder, name) for name in filter(is_kept, names))
 
 
 def _is_library(name: str) -> bool:

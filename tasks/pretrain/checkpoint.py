@@ -239,8 +239,8 @@ def _read(state: TrainingState, path: Path, with_rng: bool) -> tuple[dict[str, A
 
 def load_chunks(chunks: list[GPTModel], path: Path) -> None:
     """Load only the weights of a checkpoint into this rank's chunks. Collective. The files must have been verified."""
-    expected = {f"model{number}": chunk.sharded_state_dict() for number, chunk in enumerate(chunks)}
-    loaded = dist_checkpointing.load(expected, str(path))
+    template = {f"model{number}": chunk.sharded_state_dict() for number, chunk in enumerate(chunks)}
+    loaded = dist_checkpointing.load(template, str(path))
     for number, chunk in enumerate(chunks):
         chunk.load_state_dict(loaded[f"model{number}"])
 

@@ -15,17 +15,17 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 def build_optimizer(
     spec: PretrainSpec, chunks: list[DistributedDataParallel]
 ) -> tuple[MegatronOptimizer, OptimizerParamScheduler]:
-    expected = spec.optimizer
+    settings = spec.optimizer
     optimizer = get_megatron_optimizer(
         OptimizerConfig(
             optimizer="adam",
-            lr=expected.lr,
-            min_lr=expected.min_lr,
-            weight_decay=expected.weight_decay,
-            adam_beta1=expected.beta1,
-            adam_beta2=expected.beta2,
-            adam_eps=expected.eps,
-            clip_grad=expected.clip_grad,
+            lr=settings.lr,
+            min_lr=settings.min_lr,
+            weight_decay=settings.weight_decay,
+            adam_beta1=settings.beta1,
+            adam_beta2=settings.beta2,
+            adam_eps=settings.eps,
+            clip_grad=settings.clip_grad,
             bf16=spec.precision != "fp32",
             params_dtype=torch.float32 if spec.precision == "fp32" else torch.bfloat16,
             use_distributed_optimizer=spec.layout.distributed_optimizer,
@@ -36,17 +36,17 @@ def build_optimizer(
         group["fused"] = True  # torch's fused AdamW, for which Megatron has no option
     scheduler = OptimizerParamScheduler(
         optimizer,
-        init_lr=expected.warmup_from,
-        max_lr=expected.lr,
-        min_lr=expected.min_lr,
-        lr_warmup_steps=expected.warmup_steps,
+        init_lr=settings.warmup_from,
+        max_lr=settings.lr,
+        min_lr=settings.min_lr,
+        lr_warmup_steps=settings.warmup_steps,
         lr_decay_steps=spec.steps,
-        lr_decay_style=expected.decay,
-        start_wd=expected.weight_decay,
-        end_wd=expected.weight_decay,
+        lr_decay_style=settings.decay,
+        start_wd=settings.weight_decay,
+        end_wd=settings.weight_decay,
         wd_incr_steps=spec.steps,
         wd_incr_style="constant",
-        wsd_decay_steps=expected.wsd_decay_steps or None,
+        wsd_decay_steps=settings.wsd_decay_steps or None,
         lr_wsd_decay_style="cosine",
     )
     return optimizer, scheduler

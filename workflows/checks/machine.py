@@ -94,19 +94,19 @@ def _named_gpu(context: RunContext) -> Iterator[Problem]:
     spec = context.specs.get("pretrain")
     if spec is None or spec.placement or spec.layout.device not in BY_NAME:
         return
-    expected, gpus = BY_NAME[spec.layout.device], context.machine.gpus
+    device, gpus = BY_NAME[spec.layout.device], context.machine.gpus
     here = accelerator(gpus[0]) if gpus else None
     if not gpus:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
         why = f"CUDA_VISIBLE_DEVICES={hidden!r} hides all of them" if hidden is not None else "its driver shows none"
         allowed = f"a machine with that GPU: {why} here. Run it there, add `placement:` to pretrain, or leave out "
-        yield Problem("pretrain.layout.device", expected.name, f"{allowed}layout.device to compute on the CPU")
+        yield Problem("pretrain.layout.device", device.name, f"{allowed}layout.device to compute on the CPU")
     elif not cuda_of_torch():
         allowed = f"torch's CUDA build: the installed one is for CPUs; {CUDA_BUILD}"
-        yield Problem("pretrain.layout.device", expected.name, allowed)
-    elif here and here.memory_gb < expected.memory_gb:
+        yield Problem("pretrain.layout.device", device.name, allowed)
+    elif here and here.memory_gb < device.memory_gb:
         allowed = f"{here.name}, this machine's GPU: the check then suggests a layout that fits it"
-        yield Problem("pretrain.layout.device", expected.name, allowed)
+        yield Problem("pretrain.layout.device", device.name, allowed)
     elif spec.layout.processes > len(gpus):
         allowed = f"at most the GPUs visible here ({len(gpus)}), one for each process"
         yield Problem("pretrain.layout.processes", spec.layout.processes, allowed)

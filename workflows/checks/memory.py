@@ -31,10 +31,10 @@ def tuning_memory(context: RunContext) -> list[Problem]:
         if runs_on_a_cluster() and not step.spec.placement:
             continue
         processes, gpus = step.spec.layout.processes, len(context.machine.gpus)
-        expected = step.spec.devices
+        gpus_needed = step.spec.devices
         for device in tuning_devices(context, step.spec):
-            if gpus and not device and expected > gpus:
-                servers = " with the rollout servers' own" if expected > processes else ""
+            if gpus and not device and gpus_needed > gpus:
+                servers = " with the rollout servers' own" if gpus_needed > processes else ""
                 allowed = f"at most this machine's GPUs ({gpus}){servers}, one for each process"
                 problems.append(Problem(f"{step.path}.layout.processes", processes, allowed))
             place = place_of(Layout(device=device, processes=processes), context.machine)

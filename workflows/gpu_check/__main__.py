@@ -67,11 +67,11 @@ def main(tiny: bool, only: tuple[str, ...], again: bool, minutes: float, to: Pat
 
 def _chosen(only: tuple[str, ...]) -> tuple[Step, ...]:
     """These steps and those they depend on, in order; all if none is named."""
-    expected = set(only or NAMES)
+    chosen = set(only or NAMES)
     for step in reversed(STEPS):  # a step comes after those it depends on
-        if step.name in expected:
-            expected |= set(step.after)
-    return tuple(step for step in STEPS if step.name in expected)
+        if step.name in chosen:
+            chosen |= set(step.after)
+    return tuple(step for step in STEPS if step.name in chosen)
 
 
 def _table(found: Mapping[str, Result]) -> str:

@@ -56,12 +56,12 @@ def _saved(source: HuggingFaceSource) -> tuple[Iterator[pa.RecordBatch], int | N
         place = f"{place}/{source.split}"
     files = {file.name: file for file in find(place)}
     try:
-        expected = [files[item["filename"]] for item in json_at(f"{place}/state.json")["_data_files"]]
+        shards = [files[item["filename"]] for item in json_at(f"{place}/state.json")["_data_files"]]
         about = json_at(f"{place}/dataset_info.json")
     except (KeyError, TypeError, ValueError) as error:
         raise StageError(f"dataset {source.name!r}: not in save_to_disk's format: {error!r:.200}") from error
     split = (about.get("splits") or {}).get(source.split) or {}
-    return _batches(expected), split.get("num_examples")
+    return _batches(shards), split.get("num_examples")
 
 
 def _batches(files: list[File]) -> Iterator[pa.RecordBatch]:

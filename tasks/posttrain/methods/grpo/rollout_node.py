@@ -29,16 +29,16 @@ POLL_S = 1.0
 @contextmanager
 def open_servers(job: Job, spec: GRPOSpec) -> Iterator[RolloutServers | None]:
     """In the trainer's first process: wait for the spec's servers, and start those of this machine. None without."""
-    expected = spec.rollout_servers
-    if expected is None:
+    rollouts = spec.rollout_servers
+    if rollouts is None:
         yield None
         return
-    address = os.environ[ADDRESS] if expected.nodes else LOCAL
+    address = os.environ[ADDRESS] if rollouts.nodes else LOCAL
     timeout_s = 0.9 * spec.survival.hang_timeout_s  # before the launcher ends all: this error names the server
-    with RolloutServers(job.directory, expected.count, timeout_s, address) as servers:
-        if not expected.nodes:
-            names = [str(number) for number in range(expected.engines)]
-            servers.start(names, _gpus(spec.layout.processes, expected.gpus))
+    with RolloutServers(job.directory, rollouts.count, timeout_s, address) as servers:
+        if not rollouts.nodes:
+            names = [str(number) for number in range(rollouts.engines)]
+            servers.start(names, _gpus(spec.layout.processes, rollouts.gpus))
         yield servers
 
 
