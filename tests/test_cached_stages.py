@@ -60,6 +60,14 @@ def test_a_pod_notes_the_stages_before_its_own_and_nothing_of_earlier_executions
     assert found[-1].inputs == read_manifest(tmp_path / model.digest).parents
 
 
+def test_what_is_noted_twice_is_one_record(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e4")
+    model = stored(tmp_path, "sft")
+    note_used([model])
+    note_upstream([model], ["sft"])
+    assert [run.title for run in noted()] == ["sft"]
+
+
 def test_an_input_that_is_gone_is_left_to_the_stage(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

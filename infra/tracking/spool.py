@@ -91,7 +91,8 @@ def stage_folder(execution: Path, title: str, job_dir: str | None) -> Path:
         if not (folder / "run.json").exists():
             break
         known = read_stage(folder)
-        if (known.title, known.job_dir) == (title, job_dir):
+        artifact = (known.output or {}).get("digest")  # in a pod it stands for the job of a stage that had none
+        if known.title == title and (job_dir == known.job_dir or (job_dir and job_dir == artifact)):
             break
     return folder
 

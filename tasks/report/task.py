@@ -6,7 +6,6 @@ from infra.process.launch import Engine
 from infra.tracking.execution import mark_last
 from tasks.artifacts import Artifact, EvalReport, HFModel, Report
 from tasks.cached_stages import note_used
-from tasks.called import called
 from tasks.report.spec import ReportSpec
 from tasks.run import run
 from tasks.stage import stage
@@ -20,7 +19,7 @@ def report(spec: ReportSpec, models: list[HFModel], reports: list[EvalReport], p
     latter."""
     if "decision" not in parts:  # continuous training goes on after its report
         mark_last()
-    if this_pod() and not called().upstream:  # else `run` notes them
+    if this_pod():
         note_used([*parts.values(), *models, *reports])
     made = run(ENGINE, Report, spec, models=models, reports=reports, parts=parts)
     print((made.local() / "report.md").read_text(encoding="utf-8"))
