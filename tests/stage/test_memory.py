@@ -57,3 +57,10 @@ def test_a_kill_for_memory_is_named_and_its_retry_is_spared(s3: S3, tmp_path: Pa
     another = pod(s3, tmp_path, storage, cgroup, TOO_MUCH, FLYTE_INTERNAL_EXECUTION_ID="e1")
     another.process.communicate()
     assert another.starts_made()  # a person has started it again
+
+
+def test_the_engine_is_killed_before_its_launcher(s3: S3, tmp_path: Path, cgroup: Cgroup) -> None:
+    """Which has the most of the limit here; only a launcher that lives can say what happened."""
+    storage = f"{s3.address}/{uuid4().hex}"
+    large = pod(s3, tmp_path, storage, cgroup, TOO_MUCH, POD_BALLAST_MIB="200")
+    assert f"make: killed for memory at {LIMIT} MiB" in said_by(large)
