@@ -103,9 +103,10 @@ class Corpus(Artifact):
     broken_records: int = 0  # records that were skipped; without those behind a damage, which nobody can count
     curation: dict[str, dict[str, int]] = {}  # documents that reached each step, were dropped and changed
     sources: dict[str, dict[str, int]] = {}  # documents and bytes in each split of each named source
-    edited: int = 0  # this and the next two: changes since the previous corpora of an increment
+    edited: int = 0  # this and the next three: changes since the previous corpora of an increment
     renamed: int = 0
     deleted: int = 0
+    gone: dict[str, dict[str, int]] = {}  # documents that the source no longer has, by a corpus's digest and part
 
     def detail(self) -> str:
         return f"{number(self.documents)} documents"

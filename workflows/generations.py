@@ -61,25 +61,21 @@ class Replayed:
 
 
 def replayed(accepted: "list[Generation]", newest: Corpus) -> list[Replayed]:
-    """The text to replay of each generation, oldest first, without generations whose training text is gone. Raises
-    LedgerError."""
-    from tasks.data.documents import read_names
-    from tasks.data.source_changes import Changes
+    """The text to replay of each generation, oldest first, without generations whose training text is gone. Reads
+    manifests alone, however large the corpora are. Raises LedgerError."""
+    found = [remaining(part(generation, "corpus"), part(generation, "shards"), newest) for generation in accepted]
+    return [text for text in found if any(text.tokens.values())]
 
-    gone = set(Changes.read(newest.local()).gone)
 
-    def remaining(corpus: Corpus, split: Any, source: str | None) -> float:
-        lost = [name in gone for name, _ in read_names(corpus.local(), split, source)]
-        return 1 - sum(lost) / max(1, len(lost))
+def remaining(corpus: Corpus, shards: TokenizedCorpus, newest: Corpus) -> Replayed:
+    """What is left of a corpus in the source, by the newest increment."""
+    from tasks.data.documents import stem
 
-    found = []
-    for generation in accepted:
-        corpus, shards = part(generation, "corpus"), part(generation, "shards")
-        left = {name: remaining(corpus, "train", name or None) for name in tokens_of(shards)}
-        whole = {*left.values(), remaining(corpus, "held_out", None)} == {1.0}
-        tokens = {name: round(number * left[name]) for name, number in tokens_of(shards).items()}
-        found.append(Replayed(corpus, shards, tokens, whole))
-    return [replay for replay in found if any(replay.tokens.values())]
+    gone, tokens = newest.gone.get(corpus.digest, {}), {}
+    for name, trained in tokens_of(shards).items():
+        documents = corpus.sources[name]["documents"] if name else corpus.documents
+        tokens[name] = round(trained * (1 - gone.get(stem("train", name), 0) / max(1, documents)))
+    return Replayed(corpus, shards, tokens, whole=not gone)
 
 
 def tokens_of(shards: TokenizedCorpus) -> dict[str, int]:

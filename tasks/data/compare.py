@@ -5,13 +5,14 @@ after them follows from the times at which things were said, without going throu
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tasks.data.documents import NAMES, SPLITS, Split, name_batches, split_files
+from tasks.data.documents import NAMES, SPLITS, Split, name_batches, split_files, stem_of
 from tasks.data.source_changes import CHANGES, Changes, Edited, Named, Renamed
 
 MEMORY_MB = 768  # of DuckDB; what is more is in its files. At 512, joins of 20 million documents end out of memory
@@ -76,6 +77,7 @@ SELECT before, id FROM seen WHERE place IS NULL AND before IS NOT NULL
 AND NOT EXISTS (SELECT 1 FROM edited WHERE edited.name = seen.before) ORDER BY before
 """
 _GONE = "SELECT id FROM seen WHERE place IS NULL ORDER BY first"
+_GONE_TIMES = "SELECT time FROM added WHERE id IN (SELECT id FROM seen WHERE place IS NULL)"
 _NEW = """
 SELECT place, id, split FROM seen LEFT JOIN (
   SELECT after AS id, split FROM edited JOIN added ON time = edited.first
@@ -103,11 +105,16 @@ class Known:
         self.tables = duckdb.connect(folder / "tables.duckdb" if folder else ":memory:", config=settings)
         self.tables.execute(_TABLES)
         self._time = 0
+        self._ends: list[int] = []  # the time after each part of a corpus
+        self._parts: list[tuple[Path, str]] = []
 
     def add(self, corpus: Path) -> None:
         """Add the next corpus."""
         for split in SPLITS:
-            self.add_documents(name_batches(split_files(corpus, split)), split)
+            for part, paths in groupby(split_files(corpus, split), stem_of):
+                self.add_documents(name_batches(paths), split)
+                self._ends.append(self._time)
+                self._parts.append((corpus, part))
         if (corpus / CHANGES).exists():
             self.apply(Changes.read(corpus))
 
@@ -141,6 +148,17 @@ class Known:
         """The place and id of every document of today that is not known, in order, after `compare`; and the split of
         the text that it was edited from, if any: of several the first counts."""
         return self._rows(_NEW)
+
+    def gone(self) -> dict[Path, dict[str, int]]:
+        """How many documents each corpus has that are not in the source now, by the stem of their files, after
+        `compare`; without corpora that have none."""
+        times = self.tables.execute(_GONE_TIMES).fetchnumpy()["time"]
+        found: dict[Path, dict[str, int]] = {}
+        numbers, counts = np.unique(np.searchsorted(self._ends, times, "right"), return_counts=True)
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            corpus, part = self._parts[number]
+            found.setdefault(corpus, {})[part] = count
+        return found
 
     def known(self, prefix: str = "") -> int:
         """The number of known names that begin so, after `compare`."""

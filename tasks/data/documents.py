@@ -84,6 +84,10 @@ def stem(split: Split, source: str | None) -> str:
     return f"{split}-{source}" if source else split
 
 
+def stem_of(path: Path) -> str:
+    return path.stem.rpartition("-")[0]
+
+
 def file_name(of_stem: str, number: int) -> str:
     return f"{of_stem}-{number:05}.parquet"
 

@@ -10,7 +10,8 @@ on; others are split by content as usual. Of near duplicates, known documents co
 
 Facts: those of the corpus engine, for the new documents only. `duplicates`, `empty`, `invalid_utf8`, `broken` and
 `curation` are of the partitions that were read since the newest known corpus; `edited` counts the edits among the new
-documents; `renamed` and `deleted` count the changes to known documents since the newest known corpus.
+documents; `renamed` and `deleted` count the changes to known documents since the newest known corpus; `gone` counts the
+documents of each known corpus, by its digest and the stem of its files, that the source no longer has.
 """
 
 from tasks.data.corpus import make_corpus

@@ -19,7 +19,7 @@ from tasks.data.compare import PLACED, Known
 from tasks.data.rounds import NOTHING, Report, put
 from tasks.data.scan import names_in
 from tasks.job import StageError
-from tasks.manifest import remove
+from tasks.manifest import read_manifest, remove
 
 FOUND = "found.json"
 SCANS = "partitions.json"  # in a corpus' record: the scans that it was made of
@@ -31,6 +31,7 @@ class Found(BaseModel):
     edited: int = 0
     renamed: int = 0
     deleted: int = 0
+    gone: dict[str, dict[str, int]] = {}  # known documents: of each corpus, by its digest, and stem of its files
 
     @classmethod
     def read(cls, folder: Path) -> "Found":
@@ -65,10 +66,11 @@ def find_known(item: KnownItem, report: Report) -> None:
     changes = known.compare(_today(item.scans))
     _refuse_lost(known, item.sources)
     edits = _write_masks(known, item.scans, partial)
+    gone = {read_manifest(corpus).digest: parts for corpus, parts in known.gone().items()}
     known.close()
     remove(partial / "tables")
     changes.write(partial)
-    found = Found(edited=edits, renamed=len(changes.renamed), deleted=len(changes.deleted))
+    found = Found(edited=edits, renamed=len(changes.renamed), deleted=len(changes.deleted), gone=gone)
     (partial / FOUND).write_text(found.model_dump_json())
     put(partial, item.folder)
 

@@ -64,8 +64,9 @@ def _copy(data: Path, job: Job, names: list[str], keep: Mask, dtype: TokenDtype)
         start += len(of_name)
         ends = np.concatenate(([0], np.cumsum(of_name, dtype=np.int64))) * dtype.itemsize
         with (job.output / f"{name}.bin").open("wb") as ids:
+            mapped = np.memmap(data / f"{name}.bin", np.uint8, "r") if kept.any() else np.empty(0, np.uint8)
             for first, last in _runs(kept):
-                np.memmap(data / f"{name}.bin", np.uint8, "r")[ends[first] : ends[last]].tofile(ids)
+                mapped[ends[first] : ends[last]].tofile(ids)
         kept_lengths = job.work / f"{name}.lengths"
         kept_lengths.write_bytes(of_name[kept].tobytes())
         write_index(job.output / f"{name}.idx", kept_lengths, dtype)

@@ -14,7 +14,7 @@ CORPUS = Engine("corpus", "tasks.data.corpus", version="1")
 TOKENIZER = Engine("tokenizer", "tasks.data.tokenizer", version="3")
 ENCODE = Engine("encode_partitions", "tasks.data.encode_partitions", version="2")
 SHARDS = Engine("shards", "tasks.data.shards", version="3")
-INCREMENT = Engine("increment", "tasks.data.increment", version="2")
+INCREMENT = Engine("increment", "tasks.data.increment", version="3")
 GATHER = Engine("gather", "tasks.data.gather", version="1")
 PRUNE = Engine("prune", "tasks.data.prune", version="1")
 

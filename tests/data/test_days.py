@@ -113,6 +113,16 @@ def test_a_day_reads_only_the_partitions_that_changed(days: Days) -> None:
     assert len(Changes.read(corpus).gone) == 4
 
 
+def test_a_day_counts_what_each_earlier_corpus_has_lost(days: Days) -> None:
+    first = days.made[0]
+    assert facts(days.look())["gone"] == {}
+    gone = {json.loads(line)["text"] for line in (days.root / "web/03.jsonl").read_text().splitlines()}
+    (days.root / "web/03.jsonl").unlink()
+    trained, held_out = (sum(item.text in gone for item in read_documents(first, split)) for split in SPLITS)
+    assert trained and held_out and trained + held_out == 4
+    assert facts(days.look())["gone"] == {digest(first): {"train-web": trained, "held_out": held_out}}
+
+
 def test_a_killed_day_is_the_same(days: Days) -> None:
     second_day(days)
     expected = digest(days.look())

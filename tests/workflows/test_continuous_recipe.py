@@ -9,9 +9,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.artifacts import Corpus, TokenizedCorpus
 from tasks.pretrain.spec import PretrainSpec
 from workflows.checks.table import checked
 from workflows.continuous_recipe import ContinuousRecipe, GrowSpec
+from workflows.generations import remaining
 from workflows.recipe.error import RecipeError
 from workflows.replay import blend
 
@@ -52,6 +54,31 @@ def test_replayed_sources_share_by_weight_over_all_days_and_new_ones_by_size() -
     assert old == [
         pytest.approx(each) for each in ({"books": 0.1875, "web": 0.09375}, {"web": 0.03125}, {"books": 0.1875})
     ]
+
+
+def without_files(kind: type[Any], facts: dict[str, Any]) -> Any:
+    return kind.model_construct(**facts)
+
+
+@pytest.mark.parametrize(
+    ("gone", "tokens", "whole"),
+    [
+        ({}, {"books": 600, "web": 400}, True),
+        ({"another": {"train-web": 4}}, {"books": 600, "web": 400}, True),
+        ({"old": {"train-web": 1}}, {"books": 600, "web": 300}, False),
+        ({"old": {"held_out": 1}}, {"books": 600, "web": 400}, False),
+        ({"old": {"train-books": 6, "train-web": 4}}, {"books": 0, "web": 0}, False),
+    ],
+)
+def test_a_corpus_is_replayed_without_what_is_gone_by_facts_alone(
+    gone: dict[str, dict[str, int]], tokens: dict[str, int], whole: bool
+) -> None:
+    corpus = {"digest": "old", "documents": 10, "sources": {"books": {"documents": 6}, "web": {"documents": 4}}}
+    shards = {"tokens": 1000, "sources": {"books": 600, "web": 400}}
+    left = remaining(
+        without_files(Corpus, corpus), without_files(TokenizedCorpus, shards), without_files(Corpus, {"gone": gone})
+    )
+    assert (left.tokens, left.whole) == (tokens, whole)
 
 
 def test_the_learning_rate_is_warmed_up_again_from_where_it_ended() -> None:
