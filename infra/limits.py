@@ -8,7 +8,7 @@ from pathlib import Path
 CGROUPS = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
 MIB = 2**20
-OOM_SCORE = 500  # thousandths of the memory, in which the launcher's has its place
+OOM_SCORE = 500  # to the kernel as if the engine used so many thousandths of the limit more
 UNLIMITED = 2**62  # version 1 writes a number near 2**63 for no limit
 
 
@@ -33,12 +33,13 @@ def memory_kills(root: Path = CGROUPS, own: Path = OWN) -> int:
     return 0
 
 
-def kill_first(pid: int) -> None:
-    """Let the kernel, out of memory, kill this child and those that it starts before this process, which can then say
-    what happened. No privilege is needed to raise the value; proc_pid_oom_score_adj(5)."""
-    own = int(Path("/proc/self/oom_score_adj").read_text())
-    with suppress(ProcessLookupError):  # it has ended already
-        Path(f"/proc/{pid}/oom_score_adj").write_text(str(min(own + OOM_SCORE, 1000)))
+def prefer_oom_kill(pid: int) -> None:
+    """Let the kernel, out of memory, kill this child and its children before this process, which can then report it.
+    No privilege is needed to raise the value (proc_pid_oom_score_adj(5)); where /proc is read-only the kernel chooses.
+    """
+    with suppress(OSError):  # or the child has ended already
+        score = int(Path("/proc/self/oom_score_adj").read_text()) + OOM_SCORE
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(min(score, 1000)))
 
 
 def cpu_limit(root: Path = CGROUPS, own: Path = OWN) -> float | None:

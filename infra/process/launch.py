@@ -29,7 +29,7 @@ from blake3 import blake3
 
 from infra.errors import UserError
 from infra.failure_report import Failure, diagnose
-from infra.limits import kill_first
+from infra.limits import prefer_oom_kill
 from infra.paths import baton_home
 from infra.pod import this_pod
 from infra.process.logs import LogReader, node_log, wait_for_earlier
@@ -192,7 +192,7 @@ def _run(
         start_new_session=True,
         env=environment,
     )
-    kill_first(process.pid)
+    prefer_oom_kill(process.pid)
     bar = ProgressBar(title, job_dir)
     try:
         while supervisor.look():

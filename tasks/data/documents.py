@@ -85,6 +85,7 @@ def stem(split: Split, source: str | None) -> str:
 
 
 def stem_of(path: Path) -> str:
+    """The stem of a split's file: train-web of train-web-00000.parquet."""
     return path.stem.rpartition("-")[0]
 
 
