@@ -87,7 +87,8 @@ def all_ids(corpus: Path) -> list[str]:
 
 def test_nothing_new_is_a_corpus_without_documents(chain: Chain) -> None:
     corpus = chain.look()
-    assert facts(corpus) == dict.fromkeys(facts(chain.corpora[0]) | {"edited": 0, "renamed": 0, "deleted": 0}, 0)
+    counts = facts(chain.corpora[0]) | dict.fromkeys(("edited", "renamed", "deleted"))
+    assert facts(corpus) == dict.fromkeys(counts, 0) | {"gone": {}}
     assert Changes.read(corpus) == Changes()
 
 
