@@ -4,39 +4,100 @@ In: "corpora.0", "corpora.1", … and "newest", an increment whose `changes.json
 the source. Documents keep their order and split; of duplicates the first is kept. With `train: false` only the held-out
 split is merged.
 
+The ids of two million documents are in memory at a time: those that begin alike, of all corpora. So the ids are read
+once for every two million documents, and the texts once.
+
 Facts: those of the corpus engine; `deleted` counts the documents skipped because they are gone.
 """
 
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from tasks.data.assemble import finish
-from tasks.data.documents import SPLITS, SplitWriter, have_metadata, read_documents
+from tasks.data.documents import SPLITS, SplitWriter, documents_in, have_metadata, name_batches, split_files
 from tasks.data.scan import Counts
 from tasks.data.source_changes import Changes
 from tasks.data.spec import GatherSpec
 from tasks.job import Job, main
 
+IDS = 2_000_000  # in memory, about
+
+Mask = npt.NDArray[np.bool_]
+
 
 def work(job: Job) -> None:
     spec = job.spec(GatherSpec)
-    gone = set(Changes.read(job.input("newest")).gone)
+    gone = Changes.read(job.input("newest")).gone
     corpora = [job.input(f"corpora.{index}") for index in range(len(job.inputs) - 1)]
     job.empty_output()
-    seen: set[str] = set()
-    counts, deleted = Counts(), 0
+    files = [
+        (split, path)
+        for split in (SPLITS if spec.train else ("held_out",))
+        for corpus in corpora
+        for path in split_files(corpus, split)
+    ]
+    keep, deleted, duplicates = to_keep(
+        [path for _, path in files], gone, lambda done, whole: job.progress(done, whole, "ranges of ids")
+    )
     metadata = any(map(have_metadata, corpora))
     writers = {split: SplitWriter(job.output, split, metadata=metadata) for split in SPLITS}
-    for split in SPLITS if spec.train else ("held_out",):
-        for number, corpus in enumerate(corpora):
-            job.progress(number, len(corpora), "corpora", split=split)
-            for item in read_documents(corpus, split):
-                if item.id in gone:
-                    deleted += 1
-                elif item.id in seen:
-                    counts.duplicates += 1
-                else:
-                    seen.add(item.id)
-                    writers[split].add(item)
-        writers[split].close()
-    finish(job, writers, counts, deleted=deleted)
+    for number, ((split, path), mask) in enumerate(zip(files, keep, strict=True)):
+        job.progress(number, len(files), "files", split=split)
+        for table in _kept(path, mask):
+            for item in documents_in(table):
+                writers[split].add(item)
+    for writer in writers.values():
+        writer.close()
+    finish(job, writers, Counts(duplicates=duplicates), deleted=deleted)
+
+
+def to_keep(
+    files: Sequence[Path], gone: Sequence[str], show: Callable[[int, int], None], ids: int = IDS
+) -> tuple[list[Mask], int, int]:
+    """For each document of each file, whether it is neither gone nor a duplicate of an earlier one; and how many are
+    gone, and how many of the others are duplicates. `ids`: in memory at a time, about. Calls `show` with the number of
+    ranges that are done, and of all."""
+    sizes = [pq.read_metadata(path).num_rows for path in files]
+    starts = np.cumsum([0, *sizes])
+    keep, deleted, duplicates = np.zeros(starts[-1], bool), 0, 0
+    removed = pa.array(gone, pa.string())
+    cut = list(ranges(-(-int(starts[-1]) // ids)))
+    for number, (low, high) in enumerate(cut):
+        show(number, len(cut))
+        found, places = [], [np.empty(0, np.int64)]
+        for start, path in zip(starts, files, strict=False):
+            for batch in name_batches([path]):
+                of_range = pc.and_(pc.greater_equal(batch["id"], low), pc.less(batch["id"], high))
+                deleted += pc.sum(left := pc.and_(of_range, pc.is_in(batch["id"], removed))).as_py() or 0
+                places.append(start + np.flatnonzero(rest := pc.and_not(of_range, left).to_numpy(zero_copy_only=False)))
+                found.append(batch["id"].filter(pa.array(rest)))
+                start += len(batch)
+        whole = np.array(pa.chunked_array(found, pa.string()).to_numpy(), "S64")  # BLAKE3 in hexadecimal
+        _, first = np.unique(whole, return_index=True)
+        duplicates += len(whole) - len(first)
+        keep[np.concatenate(places)[first]] = True
+    return np.split(keep, starts[1:-1]), deleted, duplicates
+
+
+def ranges(number: int) -> Iterator[tuple[str, str]]:
+    """Cut the ids, which are digests, into ranges of the same size: from the first up to, not including, the second."""
+    ends = [f"{256**3 * index // max(1, number):06x}" for index in range(1, number)]
+    yield from zip(["", *ends], [*ends, "g"], strict=True)
+
+
+def _kept(path: Path, mask: Mask) -> Iterator[pa.Table]:
+    """The documents to keep of a file, a row group at a time."""
+    with pq.ParquetFile(path, pre_buffer=False) as file:
+        for group in range(file.num_row_groups):
+            rows, mask = np.split(mask, [file.metadata.row_group(group).num_rows])
+            if rows.any():
+                yield file.read_row_group(group, use_threads=False).filter(pa.array(rows))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,48 @@
+"""Merging corpora: which documents are kept, with few of their ids in memory."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.data.documents import SplitWriter, document, read_documents, split_files
+from tasks.data.gather import ranges, to_keep
+
+
+def write(folder: Path, corpora: Sequence[Sequence[str]]) -> list[Path]:
+    """The files of the train splits of corpora with these documents."""
+    for number, documents in enumerate(corpora):
+        (folder / str(number)).mkdir()
+        writer = SplitWriter(folder / str(number), "train")
+        for text in documents:
+            writer.add(document("", text))
+        writer.close()
+    return [file for number in range(len(corpora)) for file in split_files(folder / str(number), "train")]
+
+
+@given(
+    st.lists(st.lists(st.sampled_from("abcdefgh")), max_size=4), st.sets(st.sampled_from("abcxyz")), st.integers(1, 9)
+)
+def test_the_first_of_each_text_is_kept_unless_it_is_gone(corpora: list[list[str]], gone: set[str], ids: int) -> None:
+    removed = [document("", text).id for text in gone]
+    with TemporaryDirectory() as folder:
+        files = write(Path(folder), corpora)
+        keep, deleted, duplicates = to_keep(files, removed, lambda done, whole: None, ids)
+        whole = [
+            item.text for number in range(len(corpora)) for item in read_documents(Path(folder, str(number)), "train")
+        ]
+    kept = [text for text, is_kept in zip(whole, [flag for mask in keep for flag in mask], strict=True) if is_kept]
+    left = [text for text in whole if text not in gone]
+    assert kept == list(dict.fromkeys(left))
+    assert deleted == len(whole) - len(left)
+    assert duplicates == len(left) - len(kept)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 1000])
+def test_each_id_is_in_one_range(number: int) -> None:
+    cut = list(ranges(number))
+    for some in ("0" * 64, "f" * 64, document("", "a text").id):
+        assert sum(low <= some < high for low, high in cut) == 1
