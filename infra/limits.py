@@ -64,6 +64,11 @@ def memory() -> int:
     return min(machine, memory_limit() or machine)
 
 
+def resident_memory() -> int:
+    """Bytes of this process in memory (proc_pid_statm(5))."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def _values(controller: str, name: str, root: Path, own: Path) -> list[str]:
     """A file of this process's cgroup and of those above it. Where the container has no namespace of cgroups, the path
     in /proc is the node's, and the container's own cgroup is at the root."""

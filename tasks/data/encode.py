@@ -9,6 +9,7 @@ A part is tokenized by one process, with one row group (~1 MiB of text) in memor
 missing. It depends on nothing but the file's content and the tokenizer.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -16,10 +17,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from tokenizers import Tokenizer as FastTokenizer
 
+from tasks.data.encoders import Choice, FastTokens, Ids, LibraryTokens
 from tasks.data.indexed_dataset import TokenDtype, token_dtype
 from tasks.data.partition_cache import Kept, make_once
 from tasks.data.rounds import NOTHING, Amount, Report
@@ -37,21 +39,36 @@ class Encoder:
     folder: Path
     vocab_size: int
     eos_id: int
+    choice: Choice
 
     @property
     def dtype(self) -> TokenDtype:
         return token_dtype(self.vocab_size)
 
-    def encode(self, texts: list[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int32]]:
-        """Documents as ids, each between the tokenizer's beginning (BOS, if it adds one) and the end-of-text token, and
-        their lengths. Special tokens in a document's text are encoded as plain text, since text must not be able to end
-        a document or start a chat turn."""
-        tokenizer, begin = _opened(self.folder)
-        if begin == [self.eos_id]:
-            begin = []  # the token that ends a document begins the next one
-        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        ids = [np.array([*begin, *encoding.ids, self.eos_id], self.dtype) for encoding in encodings]
-        return np.concatenate([*ids, np.empty(0, self.dtype)]), np.array(list(map(len, ids)), "<i4")
+    def encode(self, texts: pa.ChunkedArray) -> tuple[Ids, npt.NDArray[np.int32]]:
+        """Documents as ids, each between the tokenizer's beginning (BOS, if it adds one) and the end-of-text
+        token, and their lengths. Special tokens in a document's text are encoded as plain text, since text must not be
+        able to end a document or start a chat turn."""
+        by_library = self.choice.reason or (self.choice.excluded and pc.any(self.choice.has_excluded(texts)).as_py())
+        ids, lengths = (_library(self.folder) if by_library else _fast(self.folder))(texts)
+        begin = _beginning(self.folder)
+        return _joined(ids, lengths, [] if begin == [self.eos_id] else begin, self.eos_id, self.dtype)
+
+
+def _joined(
+    ids: Ids, lengths: npt.NDArray[np.int64], begin: Sequence[int], end: int, dtype: TokenDtype
+) -> tuple[Ids, npt.NDArray[np.int32]]:
+    """The ids of documents with these tokens before and behind each of them. A beginning that is the end of the
+    document before is the caller's to leave out."""
+    sizes = lengths + len(begin) + 1
+    ends = np.cumsum(sizes)
+    joined = np.empty(int(sizes.sum()), dtype)
+    of_text = np.ones(len(joined), bool)
+    for place, token in [*((ends - sizes + number, token) for number, token in enumerate(begin)), (ends - 1, end)]:
+        joined[place] = token
+        of_text[place] = False
+    joined[of_text] = ids
+    return joined, sizes.astype("<i4")
 
 
 @dataclass(frozen=True)
@@ -80,12 +97,11 @@ def _encode(item: EncodeItem, report: Report, folder: Path) -> dict[str, Any]:
         (folder / LENGTHS).open("wb") as lengths_file,
     ):
         for number in range(item.start, item.end):
-            column = file.read_row_group(number, columns=["text"], use_threads=False)["text"]
-            ids, lengths = item.encoder.encode(column.to_pylist())
+            texts = file.read_row_group(number, columns=["text"], use_threads=False)["text"]
+            ids, lengths = item.encoder.encode(texts)
             ids.tofile(ids_file)
             lengths.tofile(lengths_file)
-            text_bytes = pc.sum(pc.binary_length(column)).as_py()
-            amount = amount.plus(Amount(len(lengths), text_bytes, len(ids)))
+            amount = amount.plus(Amount(len(lengths), pc.sum(pc.binary_length(texts)).as_py(), len(ids)))
             report((number + 1 - item.start) / (item.end - item.start), amount)
     return amount._asdict()
 
@@ -96,6 +112,15 @@ def encoded(folder: Path) -> Amount:
 
 
 @lru_cache(maxsize=1)
-def _opened(folder: Path) -> tuple[FastTokenizer, list[int]]:
-    tokenizer = plain(folder)
-    return tokenizer, beginning(tokenizer)
+def _beginning(tokenizer: Path) -> list[int]:
+    return beginning(plain(tokenizer))
+
+
+@lru_cache(maxsize=1)
+def _library(tokenizer: Path) -> LibraryTokens:
+    return LibraryTokens(plain(tokenizer))
+
+
+@lru_cache(maxsize=1)
+def _fast(tokenizer: Path) -> FastTokens:
+    return FastTokens(tokenizer)

@@ -8,7 +8,7 @@ import os
 
 from tasks.data.encode import encode
 from tasks.data.prefixes import prefixes
-from tasks.data.shards import PARTS, encode_items
+from tasks.data.shards import PARTS, encode_items, encoder_of
 from tasks.data.shares import make_share
 from tasks.data.spec import ShareSpec
 from tasks.job import Job, main
@@ -19,7 +19,7 @@ def work(job: Job) -> None:
     share = job.spec(ShareSpec)
     job.empty_output()
     corpus = job.input("corpus")
-    items, sizes = encode_items(job, prefixes(corpus, read_manifest(corpus)))
+    items, sizes = encode_items(job, prefixes(corpus, read_manifest(corpus)), encoder_of(job))
     make_share(job, share, encode, items, sizes, None)
     remove(job.directory / PARTS)
 

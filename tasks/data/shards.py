@@ -26,9 +26,10 @@ from typing import Any
 
 from infra.limits import cores
 from infra.process.torchrun_env import Node, placed_nodes, this_node
-from infra.storage.durable import make_folder
+from infra.storage.durable import make_folder, write_json
 from tasks.data.documents import stem
 from tasks.data.encode import EncodeItem, Encoder, encode, encoded
+from tasks.data.encoders import choose
 from tasks.data.machines import Rounds, Span
 from tasks.data.merge_parts import JoinItem, join
 from tasks.data.partition_cache import kept_here
@@ -41,6 +42,7 @@ from tasks.manifest import json_key, read_manifest, remove
 
 ENCODE_VERSION = 2  # raise it when the same part would have other tokens
 PARTS = "tokens"  # in the job's folder; not in work/, whose complete folders tasks/offsite.py would send too
+ENCODER = "encoder.json"  # in the record
 ROUNDS = {"encode": Span(0, 98, "parts", last=True), "join": Span(98, 100, "files")}
 
 
@@ -52,12 +54,13 @@ def work(job: Job) -> None:
             remove(left)
     corpus = job.input("corpus")
     plan = prefixes(corpus, read_manifest(corpus))
-    items, sizes = encode_items(job, plan)
+    encoder = encoder_of(job)
+    items, sizes = encode_items(job, plan, encoder)
     with workers(spec.concurrency or cores()) as pool:
         rounds = Rounds(job, ROUNDS, pool, machine)
         rounds.run("encode", encode, items, [item.folder for item in items], sizes)
         if not machine.rank:
-            _join(job, plan, items, replace(rounds, machine=Node()))
+            _join(job, plan, items, encoder, replace(rounds, machine=Node()))
     if machine.rank:
         wait_for([job.directory / "result.json"], lambda _: None)
         return
@@ -66,7 +69,7 @@ def work(job: Job) -> None:
     remove(job.directory / PARTS)
 
 
-def _join(job: Job, plan: Sequence[Prefix], items: Sequence[EncodeItem], rounds: Rounds) -> None:
+def _join(job: Job, plan: Sequence[Prefix], items: Sequence[EncodeItem], encoder: Encoder, rounds: Rounds) -> None:
     """Make the output of the encoded parts."""
     of_file: dict[Path, list[Path]] = {}
     for item in items:
@@ -74,29 +77,34 @@ def _join(job: Job, plan: Sequence[Prefix], items: Sequence[EncodeItem], rounds:
     parts_of = [[part for file in prefix.files for part in of_file[file]] for prefix in plan]
     amounts = [reduce(Amount.plus, map(encoded, each), NOTHING) for each in parts_of]
     folder = job.work / f"{json_key([[part.name for part in each] for each in parts_of])}.join"
-    dtype = encoder_of(job).dtype
-    joins = [JoinItem(folder / prefix.name, each, dtype) for prefix, each in zip(plan, parts_of, strict=True)]
+    joins = [JoinItem(folder / prefix.name, each, encoder.dtype) for prefix, each in zip(plan, parts_of, strict=True)]
     rounds.run("join", join, joins, [item.folder for item in joins], [max(1, amount.tokens) for amount in amounts])
     job.empty_output()
     rounds.record()
+    write_json(job.record / ENCODER, {"text": encoder.choice.text()})
     for joined in joins:
         for path in joined.folder.iterdir():
             os.link(path, job.output / path.name)
-    job.finish(**_facts(job, plan, {prefix.name: amount for prefix, amount in zip(plan, amounts, strict=True)}))
+    made = {prefix.name: amount for prefix, amount in zip(plan, amounts, strict=True)}
+    job.finish(**_facts(job, plan, made, encoder))
 
 
 def encoder_of(job: Job) -> Encoder:
+    """The tokenizer, with the choice of what encodes this corpus."""
     folder = Path(job.inputs["tokenizer"]["path"])
     facts = read_manifest(folder).facts
-    return Encoder(folder, facts["vocab_size"], facts["eos_id"])
+    job.progress(0, 100, "%", round="compare encoders")
+    choice = choose(folder, Path(job.inputs["corpus"]["path"]))
+    print(choice.text(), flush=True)
+    return Encoder(folder, facts["vocab_size"], facts["eos_id"], choice)
 
 
-def encode_items(job: Job, plan: Sequence[Prefix]) -> tuple[list[EncodeItem], list[int]]:
+def encode_items(job: Job, plan: Sequence[Prefix], encoder: Encoder) -> tuple[list[EncodeItem], list[int]]:
     """All parts of the prefixes' files, and their sizes. In a pod all are in storage, for other pods and other corpora;
     elsewhere those of a corpus in several files are kept."""
     files = [file for prefix in plan for file in prefix.files]
     several = sum(file.name.startswith("train") for file in files) > 1
-    encoder, tokenizer = encoder_of(job), job.inputs["tokenizer"]["digest"]
+    tokenizer = job.inputs["tokenizer"]["digest"]
     known = read_manifest(Path(job.inputs["corpus"]["path"])).files
     folder = job.directory / PARTS
     make_folder(folder)
@@ -121,9 +129,9 @@ def encode_items(job: Job, plan: Sequence[Prefix]) -> tuple[list[EncodeItem], li
     return items, [max(1, part.size) for part in work]
 
 
-def _facts(job: Job, plan: Sequence[Prefix], made: Mapping[str, Amount]) -> dict[str, Any]:
+def _facts(job: Job, plan: Sequence[Prefix], made: Mapping[str, Amount], encoder: Encoder) -> dict[str, Any]:
     """`made`: what is in each prefix."""
-    encoder, held_out = encoder_of(job), made[HELD_OUT]
+    held_out = made[HELD_OUT]
     trained = {prefix.name: made[prefix.name].tokens for prefix in plan if prefix.stem != HELD_OUT}
     facts: dict[str, Any] = {
         "tokens": sum(trained.values()),

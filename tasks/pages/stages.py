@@ -162,6 +162,7 @@ def _shards(source: Source) -> list[Block]:
     return [
         Table("Tokens", ["split", "tokens"], rows),
         Text(f"{per_token:.2f} bytes per token on the held-out text; vocabulary of {number(facts['vocab_size'])}."),
+        *([Text(encoder["text"])] if (encoder := source.record_json("encoder.json")) else []),
         *_speeds(source),
     ]
 

@@ -26,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     [
         ("corpus", ["Corpus", "571", "10.5 MB", "14 duplicates", "shapes.py"]),
         ("tokenizer", ["Tokenizer", "4,096", "3.31 bytes per token"]),
-        ("shards", ["Tokenized corpus", "3,001,244", "3.51 bytes per token"]),
+        ("shards", ["Tokenized corpus", "3,001,244", "3.51 bytes per token", "Encoded by gigatoken."]),
         (
             "pretrain",
             [

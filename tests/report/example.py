@@ -98,6 +98,7 @@ def example_run(root: Path, rates: Mapping[str, tuple[float, ...]] = RATES) -> d
         {"tokens": 3_001_244, "held_out_tokens": 157_203, "held_out_bytes": 551_020, "vocab_size": 4096,
          "eos_id": 0, "tokenizer_digest": made_of(made["tokenizer"])},
         {"corpus": made["corpus"], "tokenizer": made["tokenizer"]},
+        record={"encoder.json": json.dumps({"text": "Encoded by gigatoken."})},
     )  # fmt: skip
     made["pretrain"] = seal(
         root / "pretrain", MegatronCheckpoint,

@@ -1,0 +1,175 @@
+"""Compare gigatoken's ids with those of the tokenizers library, for a tokenizer and a corpus, in a process of its own:
+
+1. around every character of the planes of Unicode that have some. Text with one where they differ is left to the
+   library. Such characters are newer than one of the two's tables of normal forms
+2. on what tokenizers disagree about: white space, line ends, digits, contractions, combining marks, the text of
+   special tokens, long words, and random mixtures of them
+3. on at least 8 MB of the corpus, in row groups that are chosen by a hash
+"""
+
+import json
+import os
+import random
+import string
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from blake3 import blake3
+
+from infra.process.child import reply
+from tasks.data.encoders import Choice, FastTokens, Ids, Lengths, LibraryTokens
+from tasks.manifest import read_manifest
+from tasks.tokenizers import plain
+
+SAMPLE = 8_000_000  # bytes of the corpus
+MOST_EXCLUDED = 1_000  # characters; a tokenizer with more of them is left to the library
+
+RANGE = 64  # characters
+ASSIGNED = (*range(0x40000), *range(0xE0000, 0xE1000), *range(0xF0000, 0xF0100))  # the other planes have no characters
+MARKED = 0x20000  # what is above are ideographs, which do not combine
+MARKS = ("\u0301", "\u0307", "\u0323", "\u3099")  # combine with many letters
+PIECES = (
+    *string.ascii_letters,
+    *string.punctuation,
+    *string.digits,
+    *" \t\n\r\v\f\0\x1c\x85\xa0\u2028\u3000\u200b\u200d\ufeff",
+    *(
+        "\r\n",
+        "\n\n",
+        "  ",
+        "    ",
+        "\n    ",
+        "'s",
+        "'S",
+        "'ll",
+        "'LL",
+        "'re",
+        "'\u017f",
+        "\u212a",
+        "\u0130",
+        "ß",
+        "\u01c5",
+    ),
+    *(
+        "é",
+        "e\u0301",
+        "\ufb01",
+        "\u212b",
+        "한",
+        "\u1112\u1161\u11ab",
+        "漢字",
+        "かな",
+        "か\u3099",
+        "Привет",
+        "שָׁלוֹם",
+        "नमस्ते",
+    ),
+    *("\u0661\u0662", "Ⅳ", "½", "²", "1\u20e3", "👩\u200d👧", "🇩🇪", "\U0001d7d8", "\U00010400", "\ufffd", "\ue000"),
+)
+LONG, REPEATED = 70_000, "a \n1-é漢"
+MIXTURES = 6_000
+
+Encodes = Callable[[pa.ChunkedArray], tuple[Ids, Lengths]]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two encoders of one tokenizer."""
+
+    library: Encodes
+    fast: Encodes
+
+    def equal(self, texts: pa.ChunkedArray) -> bool:
+        """Whether they give the same ids."""
+        (ids, lengths), (found, found_lengths) = self.library(texts), self.fast(texts)
+        return np.array_equal(lengths, found_lengths) and np.array_equal(ids, found)
+
+    def different(self, characters: str) -> str:
+        """Those of some characters around which the ids differ; all of them if they do for no single one."""
+        if self.equal(around(characters)):
+            return ""
+        if len(characters) > RANGE:
+            ranges = (characters[start : start + RANGE] for start in range(0, len(characters), RANGE))
+            return "".join(map(self.different, ranges))
+        found = "".join(each for each in characters if not self.equal(around(each)))
+        others = "".join(each for each in characters if each not in found)
+        return found if found and self.equal(around(others)) else characters
+
+
+def compare(pair: Pair, special: Sequence[str], sample: Iterator[pa.ChunkedArray]) -> Choice:
+    """Whether the two can be exchanged."""
+    characters = "".join(chr(each) for each in ASSIGNED if not 0xD800 <= each < 0xE000)  # surrogates are none
+    step = 16 * RANGE  # more at a time take more memory, and no less time
+    excluded = "".join(pair.different(characters[start : start + step]) for start in range(0, len(characters), step))
+    if len(excluded) > MOST_EXCLUDED or (excluded and excluded[0].isascii()):
+        return Choice(f"gigatoken's ids differ around {len(excluded)} characters, the first is {excluded[0]!r}")
+    choice = Choice("", excluded)
+    for texts in (pa.chunked_array([list(hazards(special))]), *sample):
+        compared = texts.filter(pc.invert(choice.has_excluded(texts)))
+        if not pair.equal(compared):
+            text = next(text for text in compared.to_pylist() if not pair.equal(pa.chunked_array([[text]])))
+            return Choice(f"gigatoken's ids differ for a text of {len(text):,} characters, {text[:60]!r}")
+    return choice
+
+
+def around(characters: str) -> pa.ChunkedArray:
+    """Each character between letters, digits and spaces, beside itself, its neighbours and combining marks."""
+    texts = [characters, "".join(f"a{each}b {each}1 {each}{each}\n" for each in characters)]
+    if characters and ord(characters[0]) < MARKED:
+        texts += ["".join(f" {each}{mark}" for mark in MARKS) + f" e\u0301{each}" for each in characters]
+    return pa.chunked_array([texts])
+
+
+def hazards(special: Sequence[str]) -> Iterator[str]:
+    """pa.ChunkedArray on which tokenizers disagree; the same ones every time."""
+    yield from ("", " ", "\n", "\ufeffa")
+    for token in special:
+        yield from (token, f" {token} ", f"a{token}b{token}", token[:-1], token * 2)
+    for piece in PIECES:
+        yield f"a{piece} {piece}\n{piece}  {piece * 3}"
+    for repeated in REPEATED:
+        yield repeated * LONG
+    chance = random.Random(0)
+    yield "".join(chance.choices(string.ascii_lowercase, k=LONG))
+    for _ in range(MIXTURES):
+        yield "".join(chance.choices([*PIECES, *special], k=chance.randint(1, 60)))
+
+
+def sample_of(corpus: Path) -> Iterator[pa.ChunkedArray]:
+    """At least SAMPLE bytes of a corpus, a row group at a time, or all of it."""
+    files = {name: entry.blake3 for name, entry in read_manifest(corpus).files.items() if name.endswith(".parquet")}
+    groups = [
+        (blake3(f"{digest} {number}".encode()).digest(), name, number)
+        for name, digest in files.items()
+        for number in range(pq.read_metadata(corpus / name).num_row_groups)
+    ]
+    size = 0
+    for _, name, number in sorted(groups):
+        with pq.ParquetFile(corpus / name, pre_buffer=False) as file:
+            texts = file.read_row_group(number, columns=["text"])["text"]
+        yield texts
+        size += texts.nbytes
+        if size >= SAMPLE:
+            return
+
+
+def work(request: str, _: Path) -> tuple[str, str]:
+    tokenizer, corpus = map(Path, json.loads(request))
+    library = plain(tokenizer)
+    special = [token.content for token in library.get_added_tokens_decoder().values()]
+    try:
+        fast = FastTokens(tokenizer)
+    except Exception as error:  # gigatoken raises RuntimeError, ValueError and others for what it does not know
+        return f"gigatoken does not know the tokenizer ({str(error).splitlines()[0]:.200})", ""
+    choice = compare(Pair(LibraryTokens(library), fast), special, sample_of(corpus))
+    return choice.reason, choice.excluded
+
+
+if __name__ == "__main__":
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"  # no other process of the stage is at work
+    reply(work)

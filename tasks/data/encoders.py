@@ -1,0 +1,107 @@
+"""gigatoken's ids, which are those of the tokenizers library at a hundred times its speed, where that is proven.
+
+gigatoken (0.10) is young, and knows the tokenizers of the large model families: byte-level BPE with their patterns. It
+encodes a corpus only after its ids were the library's in a comparison (compare_tokens.py), which is made anew for each
+corpus. Where they differ, or gigatoken refuses the tokenizer or crashes, the library encodes, and the reason is told.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from tokenizers import Tokenizer as FastTokenizer
+
+from infra.limits import resident_memory
+from infra.process.child import ChildFailed, ask
+from tasks.manifest import read_manifest
+from tasks.tokenizer_files import TOKENIZER
+
+WORTHWHILE = 64_000_000  # bytes of text; below, the comparison takes as long as the library
+LIMIT_S = 1800.0
+NOTHING = r"\z."  # matches no text
+SHOWN = 3  # characters
+CACHE = 64_000_000  # bytes; gigatoken keeps the words that it has seen, up to half a gigabyte
+
+Ids = npt.NDArray[Any]
+Lengths = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How to encode a corpus."""
+
+    reason: str  # why the library encodes; empty: gigatoken does
+    excluded: str = ""  # text with one of these characters is left to the library
+
+    def has_excluded(self, texts: pa.ChunkedArray) -> pa.ChunkedArray:
+        """For each text, whether it is left to the library."""
+        pattern = "[" + "".join(map(re.escape, self.excluded)) + "]" if self.excluded else NOTHING
+        return pc.match_substring_regex(texts, pattern)
+
+    def text(self) -> str:
+        if self.reason:
+            return f"Encoded by the tokenizers library: {self.reason}."
+        rare = ", ".join(f"U+{ord(each):04X}" for each in self.excluded[:SHOWN])
+        left = f"; the library encodes text with one of {len(self.excluded)} characters ({rare}, …)" if rare else ""
+        return f"Encoded by gigatoken, after its ids were compared with those of the tokenizers library{left}."
+
+
+def choose(tokenizer: Path, corpus: Path) -> Choice:
+    """Compare the two encoders if the corpus is large enough, in a process that may crash."""
+    facts = read_manifest(corpus).facts
+    if (size := facts["bytes"] + facts["held_out_bytes"]) < WORTHWHILE:
+        return Choice(
+            f"comparing it with gigatoken pays from {WORTHWHILE / 1e6:g} MB of text on, here are {size / 1e6:.1f}"
+        )
+    try:
+        reason, excluded = ask("tasks.data.compare_tokens", json.dumps([str(tokenizer), str(corpus)]), LIMIT_S)
+    except ChildFailed as error:
+        return Choice(f"gigatoken failed, {error}")
+    return Choice(reason, excluded)
+
+
+class LibraryTokens:
+    """The encoder of the tokenizers library."""
+
+    def __init__(self, tokenizer: FastTokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def __call__(self, texts: pa.ChunkedArray) -> tuple[Ids, Lengths]:
+        """The ids of documents, one document after the other, and how many each has."""
+        encoded = self._tokenizer.encode_batch_fast(texts.to_pylist(), add_special_tokens=False)
+        ids = [each.ids for each in encoded]
+        lengths = np.array(list(map(len, ids)), np.int64)
+        return np.fromiter(chain.from_iterable(ids), np.uint32, int(lengths.sum())), lengths
+
+
+class FastTokens:
+    """gigatoken's encoder of a tokenizer, in one thread. Raises what gigatoken does for one that it does not know."""
+
+    def __init__(self, tokenizer: Path) -> None:
+        self._tokenizer = tokenizer
+        self._made: Any = None
+        self._open()
+
+    def __call__(self, texts: pa.ChunkedArray) -> tuple[Ids, Lengths]:
+        """The ids of documents, one document after the other, and how many each has."""
+        if resident_memory() > self._full:
+            self._open()
+        found = self._made.encode_batch(texts.cast("binary").to_pylist(), parallel=False).layout
+        return found.content.data, np.diff(found.offsets.data)
+
+    def _open(self) -> None:
+        from gigatoken import Tokenizer
+
+        read = json.loads((self._tokenizer / TOKENIZER).read_text(encoding="utf-8"))
+        # in a corpus special tokens are text, and gigatoken recognizes all that it knows
+        read["added_tokens"] = [token for token in read.get("added_tokens") or [] if not token["special"]]
+        self._made = None  # its memory is given back before more is taken
+        self._made = Tokenizer.from_json(json.dumps(read))
+        self._full = resident_memory() + CACHE
