@@ -1,7 +1,7 @@
 """The specs of the data stages: corpus, tokenizer, tokenized shards."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -175,6 +175,12 @@ class TokenizerSpec(StageSpec):
     )
     chat_template: str | None = Field(
         None, min_length=1, description="name of the existing tokenizer's chat template to use, the only one then"
+    )
+    pattern: Literal["llama3", "lines"] = Field(
+        "llama3",
+        description="where text is cut before merging (training only). llama3: the pattern of Llama 3 and GPT-4, which "
+        "gigatoken encodes at a hundred times the speed. lines: line ends and indentations stand apart, so a prompt "
+        "may end in an indentation",
     )
     min_frequency: int = Field(2, ge=1, description="number of occurrences a pair needs to be merged (training only)")
     sample_mb: float = Field(

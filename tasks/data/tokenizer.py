@@ -1,9 +1,11 @@
 """The engine that creates the tokenizer: a byte-level BPE trained on the train split, or a copy of an existing one. The
 output loads with `transformers.PreTrainedTokenizerFast.from_pretrained`.
 
-Tokens never span the boundaries of the pattern below. Line ends and indentation are separate from words, so that the
-tokens of a prompt that ends after a newline and the line's indentation are a prefix of the tokens of prompt and
-completion: the model never encounters a token boundary that training did not have.
+Tokens never span the boundaries of one of the patterns below. Baton's own, `lines`, has line ends and indentations
+apart from words: the tokens of a prompt that ends after a newline and the line's indentation are a prefix of the
+tokens of prompt and completion, and the model never encounters a token boundary that training did not have. With
+`llama3` that holds if the completion begins with the last space of the indentation, which belongs to the word behind
+it.
 
 Of a train split larger than `sample_mb`, a sample is used, since BPE training gains little from more text and its
 memory grows with the number of distinct words. Documents are chosen by their content hash: the sample has the same
@@ -28,16 +30,24 @@ from tasks.tokenizers import load, plain, size, write
 
 END_OF_TEXT, PAD, *CHAT_TOKENS = SPECIAL_TOKENS
 
-PATTERN = "|".join(
-    (
+PATTERNS = {
+    "llama3": (  # also that of GPT-4's cl100k_base; gigatoken encodes it (encoders.py)
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",  # contractions
+        r"[^\r\n\p{L}\p{N}]?\p{L}+",  # a word with one preceding character: a space, an underscore, a bracket
+        r"\p{N}{1,3}",  # groups of up to three digits
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",  # a run of punctuation, with line ends
+        r"\s*[\r\n]+",  # line ends, blank lines together
+        r"\s+(?!\S)|\s+",  # other white space, except the last one, which belongs to the next word
+    ),
+    "lines": (
         r"[\r\n]+",  # line ends, blank lines together
         r"(?<=[\r\n])[ \t]+",  # a line's whole indentation
         r"[ _]?\p{L}+",  # a word with the preceding space or underscore, so that snake_case is split into words
         r" ?\p{N}{1,3}",  # groups of up to three digits
         r" ?[^\s\p{L}\p{N}]+",  # a run of punctuation
         r"[^\S\r\n]+(?!\S)|[^\S\r\n]+",  # other white space, except the last one, which belongs to the next word
-    )
-)
+    ),
+}
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -79,7 +89,7 @@ def _train(job: Job, spec: TokenizerSpec, vocab_size: int, corpus: Path) -> tupl
     StageError."""
     if not read_manifest(corpus).facts["documents"]:
         raise StageError("the corpus has no documents to train a tokenizer on; add some, or use an existing tokenizer")
-    bpe = untrained()
+    bpe = untrained(spec.pattern)
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=spec.min_frequency,
@@ -99,12 +109,12 @@ def _train(job: Job, spec: TokenizerSpec, vocab_size: int, corpus: Path) -> tupl
     return SPECIAL_TOKENS.index(END_OF_TEXT), SPECIAL_TOKENS.index(PAD)  # the trainer assigns their ids first
 
 
-def untrained() -> FastTokenizer:
-    """An untrained BPE with Baton's pattern and no normalizer, so that decode(encode(text)) == text."""
+def untrained(pattern: str) -> FastTokenizer:
+    """An untrained BPE with one of PATTERNS and no normalizer, so that decode(encode(text)) == text."""
     bpe = FastTokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(PATTERN), "isolated"),
+            pre_tokenizers.Split(Regex("|".join(PATTERNS[pattern])), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

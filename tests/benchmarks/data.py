@@ -64,8 +64,8 @@ def compare(folder: Path, megabytes: float, rounds: int) -> None:
     texts_alike = [text[:ALIKE] for texts in lists for text in texts]
     minhash, theirs = compare_minhash(folder, texts_alike)
     contenders = {
-        "engine": lambda: untrained().train_from_iterator(sample_of(job, corpus, 1e6), trainer()),
-        "library": lambda: untrained().train_from_iterator(iter(lists), trainer()),
+        "engine": lambda: untrained("llama3").train_from_iterator(sample_of(job, corpus, 1e6), trainer()),
+        "library": lambda: untrained("llama3").train_from_iterator(iter(lists), trainer()),
     }
     side_by_side(contenders, 1)  # warm: caches
     times = side_by_side(contenders, rounds)

@@ -27,6 +27,14 @@ def loaded(tokenizer: Path) -> Any:
     return AutoTokenizer.from_pretrained(tokenizer)
 
 
+@pytest.fixture(scope="module")
+def of_lines(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Any:
+    spec = {"vocab_size": 600, "pattern": "lines"}
+    job = new_job(tmp_path_factory.mktemp("of_lines"), "tokenizer", spec, corpus=corpus)
+    work(job)
+    return AutoTokenizer.from_pretrained(job.output)
+
+
 def copied(directory: Path, corpus: Path, existing: str) -> Path:
     job = new_job(directory, "tokenizer", {"existing": existing}, corpus=corpus)
     work(job)
@@ -35,24 +43,35 @@ def copied(directory: Path, corpus: Path, existing: str) -> Path:
 
 @given(text=st.text())
 @settings(max_examples=300, deadline=None)
-def test_decoding_gives_back_any_text(loaded: Any, text: str) -> None:
-    assert loaded.decode(loaded(text).input_ids) == text
+def test_decoding_gives_back_any_text(loaded: Any, of_lines: Any, text: str) -> None:
+    for each in (loaded, of_lines):
+        assert each.decode(each(text).input_ids) == text
 
 
 @given(before=st.lists(code_lines), indent=indents, statement=statements)
 @settings(max_examples=500, deadline=None)
-def test_a_prompt_that_ends_in_a_full_indentation_is_a_prefix(
-    loaded: Any, before: list[str], indent: str, statement: str
+def test_a_prompts_tokens_are_a_prefix(
+    loaded: Any, of_lines: Any, before: list[str], indent: str, statement: str
 ) -> None:
-    prompt = "".join(line + "\n" for line in ["def f():", *before]) + indent
-    start = loaded(prompt).input_ids
-    assert loaded(prompt + statement).input_ids[: len(start)] == start
+    whole = "".join(line + "\n" for line in ["def f():", *before]) + indent
+    for tokenizer, prompt in ((of_lines, whole), (loaded, whole[:-1] if indent else whole)):
+        start = tokenizer(prompt).input_ids
+        assert tokenizer(whole + statement).input_ids[: len(start)] == start
 
 
-def test_lines_indentation_words_and_numbers_stand_apart(loaded: Any) -> None:
-    pieces = loaded.backend_tokenizer.pre_tokenizer.pre_tokenize_str("if x:\n\n        self._read_all(12345)\n")
+def pieces(tokenizer: Any) -> list[str]:
+    cut = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("if x:\n\n        self._read_all(12345)\n")
+    return [piece for piece, _ in cut]
+
+
+def test_lines_indentation_words_and_numbers_stand_apart(of_lines: Any) -> None:
     cut = ["if", "Ġx", ":", "ĊĊ", "ĠĠĠĠĠĠĠĠ", "self", "._", "read", "_all", "(", "123", "45", ")", "Ċ"]
-    assert [piece for piece, _ in pieces] == cut
+    assert pieces(of_lines) == cut
+
+
+def test_text_is_cut_as_llama_3_cuts_it(loaded: Any) -> None:
+    cut = ["if", "Ġx", ":ĊĊ", "ĠĠĠĠĠĠĠ", "Ġself", "._", "read", "_all", "(", "123", "45", ")Ċ"]
+    assert pieces(loaded) == cut
 
 
 def test_the_vocabulary_is_as_large_as_asked_with_the_special_tokens(tokenizer: Path, loaded: Any) -> None:

@@ -28,7 +28,7 @@ CHATML_ON_ONE_LINE = (
 
 def tokenizer(template: str | None = CHAT_TEMPLATE) -> Any:
     """Baton's tokenizer, trained on next to nothing."""
-    bpe = untrained()
+    bpe = untrained("llama3")
     trainer = trainers.BpeTrainer(
         vocab_size=300,
         special_tokens=[*SPECIAL_TOKENS, "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
