@@ -90,13 +90,12 @@ class Pair:
         return np.array_equal(lengths, found_lengths) and np.array_equal(ids, found)
 
     def different(self, characters: str) -> str:
-        """Those of some characters around which the ids differ; all of them if they do for no single one."""
+        """Those of some characters around which the ids differ; all of them if they do for no smaller part."""
         if self.equal(around(characters)):
             return ""
-        if len(characters) > RANGE:
-            ranges = (characters[start : start + RANGE] for start in range(0, len(characters), RANGE))
-            return "".join(map(self.different, ranges))
-        found = "".join(each for each in characters if not self.equal(around(each)))
+        step = RANGE if len(characters) > RANGE else 1
+        parts = [characters[start : start + step] for start in range(0, len(characters), step)]
+        found = "".join(map(self.different, parts)) if len(parts) > 1 else ""
         others = "".join(each for each in characters if each not in found)
         return found if found and self.equal(around(others)) else characters
 
@@ -112,7 +111,7 @@ def compare(pair: Pair, special: Sequence[str], sample: Iterator[pa.ChunkedArray
     for texts in (pa.chunked_array([list(hazards(special))]), *sample):
         compared = texts.filter(pc.invert(choice.has_excluded(texts)))
         if not pair.equal(compared):
-            text = next(text for text in compared.to_pylist() if not pair.equal(pa.chunked_array([[text]])))
+            text = next((text for text in compared.to_pylist() if not pair.equal(pa.chunked_array([[text]]))), "")
             return Choice(f"gigatoken's ids differ for a text of {len(text):,} characters, {text[:60]!r}")
     return choice
 
@@ -126,7 +125,7 @@ def around(characters: str) -> pa.ChunkedArray:
 
 
 def hazards(special: Sequence[str]) -> Iterator[str]:
-    """pa.ChunkedArray on which tokenizers disagree; the same ones every time."""
+    """Texts on which tokenizers disagree; the same ones every time."""
     yield from ("", " ", "\n", "\ufeffa")
     for token in special:
         yield from (token, f" {token} ", f"a{token}b{token}", token[:-1], token * 2)
