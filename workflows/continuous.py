@@ -24,7 +24,7 @@ from infra.tracking.execution import execution_id, mark_last
 from tasks.artifacts import Artifact, Corpus, Decision, HFModel, Promotion, TokenizedCorpus, Tokenizer
 from tasks.convert.task import audit, convert, import_hf
 from tasks.data.spec import GatherSpec
-from tasks.data.task import gather, prune, train_tokenizer
+from tasks.data.task import compact, gather, prune, train_tokenizer
 from tasks.evaluate.task import evaluate
 from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.task import pretrain
@@ -37,11 +37,11 @@ from workflows.call import Calls
 from workflows.continuous_recipe import ContinuousRecipe
 from workflows.corpora import evaluated_names, new_of, shards_of
 from workflows.dynamic_part import dag_part
-from workflows.generations import Replayed, champion, generations, part, replayed, tokens_of
+from workflows.generations import Replayed, champion, data_sets, generations, part, replayed, tokens_of
 from workflows.lock import exclusive
 from workflows.post_training import BASE
 from workflows.recorded import begin
-from workflows.replay import source_weights
+from workflows.replay import source_weights, summed
 from workflows.tuning import kept_apart, parts_of, prepared, rewards_tried, rows_of, tuned
 from workflows.walk import walk
 
@@ -107,16 +107,17 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
     earlier: dict[str, Artifact] = {}  # text of earlier generations that is trained on again
     if accepted:
         old = replayed(accepted, newest)
+        together = data_sets(old, len(accepted), recipe.grow.compact)
         vocabulary = recipe.pretrain.model.vocab_size or shards.vocab_size
         first_run = recipe.pretrain.resolved(vocabulary, continued=recipe.init_from is not None)
         spec = recipe.grow.pretraining(
             first_run,
             tokens_of(shards),
-            [text.tokens for text in old],
+            [summed([text.tokens for text in texts]) for texts in together],
             source_weights(recipe.corpus),
             _final_lr(recipe, first_run.optimizer, len(accepted)),
         )
-        first, *more = [*(_remaining(text, newest, recipe) for text in old), shards]
+        first, *more = [*(_data_set(texts, newest, recipe) for texts in together), shards]
         latest = part(accepted[-1], "checkpoint")
         checkpoint = pretrain(spec=spec, data=first, more=more, start=[], resume=[latest])
         earlier |= {f"shards_{number}": one for number, one in enumerate([first, *more[:-1]], 1)}
@@ -263,6 +264,11 @@ def _remaining(old: Replayed, newest: Corpus, recipe: ContinuousRecipe) -> Token
     if old.whole:
         return old.shards
     return prune(spec=recipe.shards, data=old.shards, corpus=old.corpus, newest=newest)
+
+
+def _data_set(texts: list[Replayed], newest: Corpus, recipe: ContinuousRecipe) -> TokenizedCorpus:
+    data = [_remaining(text, newest, recipe) for text in texts]
+    return compact(spec=recipe.shards, data=data) if len(data) > 1 else data[0]
 
 
 def _final_lr(recipe: ContinuousRecipe, first: OptimizerSpec, generation: int) -> float:

@@ -46,6 +46,12 @@ class GrowSpec(Spec):
         None, ge=0, le=1, description="Final learning rate; the next run warms up from it; null: pretraining's"
     )
     warmup: float = Field(0.1, ge=0, lt=1, description="Share of the steps that is warm-up")
+    compact: int = Field(
+        32,
+        ge=2,
+        description="Accepted generations whose text is put together to one data set: Megatron slows down with the "
+        "number of data sets, and fails with some 590",
+    )
     on_overlap: Literal["wait", "skip"] = Field(
         "wait", description="Whether a run waits while another works on the same model, or is skipped"
     )

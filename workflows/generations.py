@@ -3,9 +3,10 @@
 MLflow and PyArrow are imported late to keep `pyflyte run --help` fast.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from infra.flyte.hooks import import_lock
@@ -54,6 +55,7 @@ def _ledger() -> Iterator[Any]:
 class Replayed:
     """An earlier generation's text."""
 
+    number: int  # among the accepted generations, from 0
     corpus: Corpus
     shards: TokenizedCorpus
     tokens: dict[str, int]  # training tokens still in each source, estimated from its documents
@@ -63,11 +65,14 @@ class Replayed:
 def replayed(accepted: "list[Generation]", newest: Corpus) -> list[Replayed]:
     """The text to replay of each generation, oldest first, without generations whose training text is gone. Reads
     manifests alone, however large the corpora are. Raises LedgerError."""
-    found = [remaining(part(generation, "corpus"), part(generation, "shards"), newest) for generation in accepted]
+    found = [
+        remaining(number, part(generation, "corpus"), part(generation, "shards"), newest)
+        for number, generation in enumerate(accepted)
+    ]
     return [text for text in found if any(text.tokens.values())]
 
 
-def remaining(corpus: Corpus, shards: TokenizedCorpus, newest: Corpus) -> Replayed:
+def remaining(number: int, corpus: Corpus, shards: TokenizedCorpus, newest: Corpus) -> Replayed:
     """What is left of a corpus in the source, by the newest increment."""
     from tasks.data.documents import stem
 
@@ -75,7 +80,19 @@ def remaining(corpus: Corpus, shards: TokenizedCorpus, newest: Corpus) -> Replay
     for name, trained in tokens_of(shards).items():
         documents = corpus.sources[name]["documents"] if name else corpus.documents
         tokens[name] = round(trained * (1 - gone.get(stem("train", name), 0) / max(1, documents)))
-    return Replayed(corpus, shards, tokens, whole=not gone)
+    return Replayed(number, corpus, shards, tokens, whole=not gone)
+
+
+def data_sets(texts: Sequence[Replayed], accepted: int, size: int) -> list[list[Replayed]]:
+    """The texts that make one data set each, of so many accepted generations. Every `size` successive generations are
+    put together and stay so: at most one data set of a night was not there the night before. Those with and without
+    named sources stay apart."""
+
+    def place(text: Replayed) -> tuple[int, int, bool]:
+        block = text.number // size
+        return block, 0 if block < accepted // size else text.number, "" in text.tokens
+
+    return [list(group) for _, group in groupby(texts, place)]
 
 
 def tokens_of(shards: TokenizedCorpus) -> dict[str, int]:

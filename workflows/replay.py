@@ -6,6 +6,7 @@ little of a source does not repeat it more often than others did.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from tasks.data.spec import CorpusSpec
 
@@ -18,11 +19,15 @@ def source_weights(corpus: CorpusSpec) -> dict[str, float]:
     return {name: source.weight for name, source in corpus.sources.items() if source.weight is not None}
 
 
+def summed(tokens: Sequence[Tokens]) -> Tokens:
+    """The tokens of several data sets by source."""
+    return {name: sum(each.get(name, 0) for each in tokens) for name in dict.fromkeys(chain.from_iterable(tokens))}
+
+
 def blend(new: Tokens, old: Sequence[Tokens], replay: float, weights: Mapping[str, float]) -> list[Shares]:
     """The share of each source of each data set in all tokens, the old ones' before the new one's. If there is nothing
     to replay, or nothing new, the other gets everything. A source without a weight makes all of them go by size."""
-    sizes = {name: sum(tokens.get(name, 0) for tokens in old) for name in {name for tokens in old for name in tokens}}
-    sizes = {name: size for name, size in sorted(sizes.items()) if size}
+    sizes = {name: size for name, size in sorted(summed(old).items()) if size}
     share = 0.0 if not sizes else 1.0 if not sum(new.values()) else replay
     weighted: Mapping[str, float] = weights if weights.keys() >= sizes.keys() else sizes
     total = sum(weighted[name] for name in sizes)

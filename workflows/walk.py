@@ -8,6 +8,7 @@ from tasks.choose.task import choose
 from tasks.convert.task import audit, convert, import_hf, load_hf
 from tasks.custom.task import custom_artifact, custom_model
 from tasks.data.task import (
+    compact,
     encode_partitions,
     find_new,
     gather,
@@ -30,9 +31,10 @@ from tasks.serve.task import serve
 from workflows.call import Call, Calls, Input
 
 STAGES: tuple[Any, ...] = (
-    read_partitions, prepare_corpus, prepare_clean_corpus, find_new, gather, prune, prepare_rows, decontaminate,
-    check_rewards, train_tokenizer, encode_partitions, tokenize, import_hf, load_hf, pretrain, convert, audit, evaluate,
-    *POST_TRAINING.values(), custom_artifact, custom_model, choose, decide, serve, publish, promote, report,
+    read_partitions, prepare_corpus, prepare_clean_corpus, find_new, gather, prune, compact, prepare_rows,
+    decontaminate, check_rewards, train_tokenizer, encode_partitions, tokenize, import_hf, load_hf, pretrain, convert,
+    audit, evaluate, *POST_TRAINING.values(), custom_artifact, custom_model, choose, decide, serve, publish, promote,
+    report,
 )  # fmt: skip
 TASKS: dict[str, Any] = {task.name.rpartition(".")[2]: task for task in STAGES}
 

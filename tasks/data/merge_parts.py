@@ -32,20 +32,26 @@ def join(item: JoinItem, report: Report) -> None:
     remove(partial)
     partial.mkdir(parents=True)
     lengths = partial / LENGTHS
-    _concatenate([part / LENGTHS for part in item.parts], lengths)
+    _joined([part / LENGTHS for part in item.parts], lengths)
     write_index(partial / f"{name}.idx", lengths, item.dtype)
     lengths.unlink()
     report(0.1, NOTHING)
-    _concatenate([part / IDS for part in item.parts], partial / f"{name}.bin")
+    _joined([part / IDS for part in item.parts], partial / f"{name}.bin")
     put(partial, item.folder)
     report(1.0, NOTHING)
 
 
-def _concatenate(paths: Sequence[Path], target: Path) -> None:
-    if len(paths) == 1:
-        os.link(paths[0], target)
-        return
+def concatenate(paths: Sequence[Path], target: Path) -> None:
+    """Write the files one after the other."""
     with target.open("wb") as whole:
         for path in paths:
             with path.open("rb") as part:
                 shutil.copyfileobj(part, whole, COPIED)
+
+
+def _joined(paths: Sequence[Path], target: Path) -> None:
+    """One file of the job alone is linked."""
+    if len(paths) == 1:
+        os.link(paths[0], target)
+    else:
+        concatenate(paths, target)

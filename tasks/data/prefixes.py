@@ -51,13 +51,13 @@ def prefixes(corpus: Path, about: Manifest) -> list[Prefix]:
     target = max(SMALLEST, -(-size // (MOST - 1 - len(sources))))
     found: list[Prefix] = []
     for of, paths in trained.items():
-        groups = _groups(paths, [about.files[path.name].size for path in paths], target)
+        groups = consecutive(paths, [about.files[path.name].size for path in paths], target)
         names = [f"{of}-{number:05}" for number in range(len(groups))] if len(groups) > 1 else [of]
         found += [Prefix(name, of, files) for name, files in zip(names, groups, strict=True)]
     return [*found, Prefix(HELD_OUT, HELD_OUT, tuple(split_files(corpus, HELD_OUT, None)))]
 
 
-def _groups(paths: Sequence[Path], sizes: Sequence[int], target: int) -> list[tuple[Path, ...]]:
+def consecutive(paths: Sequence[Path], sizes: Sequence[int], target: int) -> list[tuple[Path, ...]]:
     """Neighbouring files, of at least `target` bytes together; all in one if they have less."""
     groups: list[tuple[Path, ...]] = []
     start = size = 0

@@ -1,5 +1,5 @@
 """The data stages as Flyte tasks: source → corpus → tokenizer → tokenized shards; and, for a source that changes, new
-documents, merged corpora and pruned shards."""
+documents, merged corpora, pruned and merged shards."""
 
 import images
 from infra.process.launch import Engine
@@ -17,6 +17,7 @@ SHARDS = Engine("shards", "tasks.data.shards", version="3")
 INCREMENT = Engine("increment", "tasks.data.increment", version="3")
 GATHER = Engine("gather", "tasks.data.gather", version="1")
 PRUNE = Engine("prune", "tasks.data.prune", version="1")
+COMPACT = Engine("compact", "tasks.data.compact", version="1")
 
 
 @stage(READ, image=images.DATA)
@@ -74,3 +75,9 @@ def gather(spec: GatherSpec, corpora: list[Corpus], newest: Corpus) -> Corpus:
 def prune(spec: ShardsSpec, data: TokenizedCorpus, corpus: Corpus, newest: Corpus) -> TokenizedCorpus:
     """Remove the documents that were gone when `newest` was found from the shards of a corpus."""
     return run(PRUNE, TokenizedCorpus, spec, data=data, corpus=corpus, newest=newest)
+
+
+@stage(COMPACT, image=images.DATA)
+def compact(spec: ShardsSpec, data: list[TokenizedCorpus]) -> TokenizedCorpus:
+    """Make one data set of the shards of several corpora, in order."""
+    return run(COMPACT, TokenizedCorpus, spec, data=data)

@@ -17,6 +17,7 @@ KINDS = {
     "increment": "corpus",
     "gather": "corpus",
     "prune": "tokenized_corpus",
+    "compact": "tokenized_corpus",
 }
 
 

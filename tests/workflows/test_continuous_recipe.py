@@ -1,5 +1,7 @@
 """Continuous training: steps, shares of old and new text, and the recipe's requirements."""
 
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from tasks.artifacts import Corpus, TokenizedCorpus
 from tasks.pretrain.spec import PretrainSpec
 from workflows.checks.table import checked
 from workflows.continuous_recipe import ContinuousRecipe, GrowSpec
-from workflows.generations import remaining
+from workflows.generations import Replayed, data_sets, remaining
 from workflows.recipe.error import RecipeError
 from workflows.replay import blend
 
@@ -76,9 +78,33 @@ def test_a_corpus_is_replayed_without_what_is_gone_by_facts_alone(
     corpus = {"digest": "old", "documents": 10, "sources": {"books": {"documents": 6}, "web": {"documents": 4}}}
     shards = {"tokens": 1000, "sources": {"books": 600, "web": 400}}
     left = remaining(
-        without_files(Corpus, corpus), without_files(TokenizedCorpus, shards), without_files(Corpus, {"gone": gone})
+        0, without_files(Corpus, corpus), without_files(TokenizedCorpus, shards), without_files(Corpus, {"gone": gone})
     )
     assert (left.tokens, left.whole) == (tokens, whole)
+
+
+def texts(numbers: Iterable[int]) -> list[Replayed]:
+    nothing = without_files(Corpus, {}), without_files(TokenizedCorpus, {})
+    return [Replayed(number, *nothing, {"": 1}, whole=True) for number in numbers]
+
+
+@given(st.integers(2, 9), st.sets(st.integers(0, 80)))
+def test_each_night_has_at_most_one_new_data_set(size: int, left: set[int]) -> None:
+    before: set[tuple[int, ...]] = set()
+    for accepted in range(1, 80):
+        old = texts(sorted(number for number in left if number < accepted))
+        sets = data_sets(old, accepted, size)
+        assert [text.number for each in sets for text in each] == [text.number for text in old]
+        assert len(sets) <= accepted // size + size
+        now = {tuple(text.number for text in each) for each in sets}
+        assert len([each for each in now - before if len(each) > 1]) <= 1
+        before = now
+
+
+def test_text_with_and_without_named_sources_is_not_put_together() -> None:
+    old = texts(range(5))
+    old[1] = replace(old[1], tokens={"web": 1})
+    assert [[text.number for text in each] for each in data_sets(old, 5, 4)] == [[0], [1], [2, 3], [4]]
 
 
 def test_the_learning_rate_is_warmed_up_again_from_where_it_ended() -> None:

@@ -60,7 +60,7 @@ RECIPE: dict[str, Any] = {
     "convert": {},
     "audit": None,
     "evaluate": {"bits_per_byte": {"held_out_bytes": 100_000}},
-    "grow": {"replay": 0.2, "lr": 5e-3, "min_lr": 3e-4, "max_steps": 120, "min_steps": 60},
+    "grow": {"replay": 0.2, "lr": 5e-3, "min_lr": 3e-4, "max_steps": 120, "min_steps": 60, "compact": 2},
     "promotion": {"regressions": {"old.bits_per_byte": 0.005}},
     "publish": {"name": NAME},
     "schedule": {"retries": 2},
@@ -274,6 +274,18 @@ def test_the_day_after_the_bad_one_goes_on_from_the_good_one(week: World) -> Non
     parents = read_manifest(job / "output").parents
     assert parents["resume.0"] == _digest(2, "checkpoint")
     assert _digest(3, "shards") not in parents.values()
+
+
+def test_the_text_of_two_generations_is_one_data_set(week: World) -> None:
+    (job,) = _jobs(week, "compact")
+    made = read_manifest(job / "output")
+    (training,) = [
+        job for job in _jobs(week, "pretrain") if read_manifest(job / "output").digest == _digest(4, "checkpoint")
+    ]
+    parents = read_manifest(training / "output").parents
+    assert parents["data"] == made.digest
+    assert [name for name in parents if name.startswith("more")] == ["more.0"]
+    assert made.parents["data.1"] == _digest(2, "shards")  # of the first some text is gone
 
 
 def test_every_model_s_lineage_is_whole(week: World) -> None:
