@@ -10,9 +10,12 @@
 import json
 import os
 import random
+import re
 import string
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +25,7 @@ import pyarrow.parquet as pq
 from blake3 import blake3
 
 from infra.process.child import reply
-from tasks.data.encoders import Choice, FastTokens, Ids, Lengths, LibraryTokens
+from tasks.data.encoders import NEVER, Choice, FastTokens, Ids, Lengths, LibraryTokens
 from tasks.manifest import read_manifest
 from tasks.tokenizers import plain
 
@@ -100,20 +103,37 @@ class Pair:
         return found if found and self.equal(around(others)) else characters
 
 
-def compare(pair: Pair, special: Sequence[str], sample: Iterator[pa.ChunkedArray]) -> Choice:
-    """Whether the two can be exchanged."""
+def compare(pair: Pair, special: Sequence[str], sample: Iterator[pa.ChunkedArray], normalizes: bool = False) -> Choice:
+    """Whether the two can be exchanged. `normalizes`: the tokenizer has a normalizer."""
     characters = "".join(chr(each) for each in ASSIGNED if not 0xD800 <= each < 0xE000)  # surrogates are none
     step = 16 * RANGE  # more at a time take more memory, and no less time
-    excluded = "".join(pair.different(characters[start : start + step]) for start in range(0, len(characters), step))
-    if len(excluded) > MOST_EXCLUDED or (excluded and excluded[0].isascii()):
-        return Choice(f"gigatoken's ids differ around {len(excluded)} characters, the first is {excluded[0]!r}")
-    choice = Choice("", excluded)
+    found = "".join(pair.different(characters[start : start + step]) for start in range(0, len(characters), step))
+    found += "".join(max(each) for each in composed() if not pair.equal(pa.chunked_array([[each, f"a {each}"]])))
+    if len(found) > MOST_EXCLUDED or any(map(str.isascii, found)):
+        return Choice(f"gigatoken's ids differ around {len(found)} characters, the first is {found[0]!r}")
+    excluded = "".join(map(re.escape, found)) + (unknown() if normalizes else "")
+    choice = Choice("", f"[{excluded}]" if excluded else NEVER)
     for texts in (pa.chunked_array([list(hazards(special))]), *sample):
         compared = texts.filter(pc.invert(choice.has_excluded(texts)))
         if not pair.equal(compared):
             text = next((text for text in compared.to_pylist() if not pair.equal(pa.chunked_array([[text]]))), "")
             return Choice(f"gigatoken's ids differ for a text of {len(text):,} characters, {text[:60]!r}")
     return choice
+
+
+def composed() -> list[str]:
+    """The canonical decompositions of all characters that have one of two characters."""
+    mapped = (unicodedata.decomposition(chr(each)).split() for each in ASSIGNED)
+    return ["".join(chr(int(each, 16)) for each in codes) for codes in mapped if len(codes) == 2 and codes[0][0] != "<"]
+
+
+def unknown() -> str:
+    """The characters that Python's tables do not know, of the planes whose characters compose; for a class of a
+    pattern."""
+    codes = [each for each in range(MARKED) if unicodedata.category(chr(each)) == "Cn"]
+    ends = [at for at, (one, next_one) in enumerate(pairwise(codes)) if next_one != one + 1]
+    spans = zip([0, *(at + 1 for at in ends)], [*ends, len(codes) - 1], strict=True)
+    return "".join(f"{chr(codes[first])}-{chr(codes[last])}" for first, last in spans)
 
 
 def around(characters: str) -> pa.ChunkedArray:
@@ -165,7 +185,8 @@ def work(request: str, _: Path) -> tuple[str, str]:
         fast = FastTokens(tokenizer)
     except Exception as error:  # gigatoken raises RuntimeError, ValueError and others for what it does not know
         return f"gigatoken does not know the tokenizer ({str(error).splitlines()[0]:.200})", ""
-    choice = compare(Pair(LibraryTokens(library), fast), special, sample_of(corpus))
+    pair = Pair(LibraryTokens(library), fast)
+    choice = compare(pair, special, sample_of(corpus), normalizes=library.normalizer is not None)
     return choice.reason, choice.excluded
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.data.encoders import Choice, FastTokens, Ids, LibraryTokens
+from tasks.data.encoders import NEVER, Choice, FastTokens, Ids, LibraryTokens
 from tasks.data.indexed_dataset import TokenDtype, token_dtype
 from tasks.data.partition_cache import Kept, make_once
 from tasks.data.rounds import NOTHING, Amount, Report
@@ -49,7 +49,9 @@ class Encoder:
         """Documents as ids, each between the tokenizer's beginning (BOS, if it adds one) and the end-of-text
         token, and their lengths. Special tokens in a document's text are encoded as plain text, since text must not be
         able to end a document or start a chat turn."""
-        by_library = self.choice.reason or (self.choice.excluded and pc.any(self.choice.has_excluded(texts)).as_py())
+        by_library = self.choice.reason or (
+            self.choice.excluded != NEVER and pc.any(self.choice.has_excluded(texts)).as_py()
+        )
         ids, lengths = (_library(self.folder) if by_library else _fast(self.folder))(texts)
         begin = _beginning(self.folder)
         return _joined(ids, lengths, [] if begin == [self.eos_id] else begin, self.eos_id, self.dtype)

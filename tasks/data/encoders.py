@@ -6,7 +6,6 @@ corpus. Where they differ, or gigatoken refuses the tokenizer or crashes, the li
 """
 
 import json
-import re
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -25,8 +24,7 @@ from tasks.tokenizer_files import TOKENIZER
 
 WORTHWHILE = 64_000_000  # bytes of text; below, the comparison takes as long as the library
 LIMIT_S = 1800.0
-NOTHING = r"\z."  # matches no text
-SHOWN = 3  # characters
+NEVER = r"\z."  # a pattern (RE2) that matches in no text
 CACHE = 64_000_000  # bytes; gigatoken keeps the words that it has seen, up to half a gigabyte
 
 Ids = npt.NDArray[Any]
@@ -38,18 +36,16 @@ class Choice:
     """How to encode a corpus."""
 
     reason: str  # why the library encodes; empty: gigatoken does
-    excluded: str = ""  # text with one of these characters is left to the library
+    excluded: str = NEVER  # a pattern; text in which it matches is left to the library
 
     def has_excluded(self, texts: pa.ChunkedArray) -> pa.ChunkedArray:
         """For each text, whether it is left to the library."""
-        pattern = "[" + "".join(map(re.escape, self.excluded)) + "]" if self.excluded else NOTHING
-        return pc.match_substring_regex(texts, pattern)
+        return pc.match_substring_regex(texts, self.excluded)
 
     def text(self) -> str:
         if self.reason:
             return f"Encoded by the tokenizers library: {self.reason}."
-        rare = ", ".join(f"U+{ord(each):04X}" for each in self.excluded[:SHOWN])
-        left = f"; the library encodes text with one of {len(self.excluded)} characters ({rare}, …)" if rare else ""
+        left = "; that encodes text with some rare characters" if self.excluded != NEVER else ""
         return f"Encoded by gigatoken, after its ids were compared with those of the tokenizers library{left}."
 
 
