@@ -21,10 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.data.encoders import NEVER, Choice, FastTokens, Ids, LibraryTokens
+from tasks.data.encoders import Choice, FastTokens, Ids, LibraryTokens
 from tasks.data.indexed_dataset import TokenDtype, token_dtype
 from tasks.data.partition_cache import Kept, make_once
 from tasks.data.rounds import NOTHING, Amount, Report
+from tasks.job import StageError
 from tasks.manifest import read_manifest
 from tasks.tokenizers import beginning, plain
 
@@ -49,12 +50,17 @@ class Encoder:
         """Documents as ids, each between the tokenizer's beginning (BOS, if it adds one) and the end-of-text
         token, and their lengths. Special tokens in a document's text are encoded as plain text, since text must not be
         able to end a document or start a chat turn."""
-        by_library = self.choice.reason or (
-            self.choice.excluded != NEVER and pc.any(self.choice.has_excluded(texts)).as_py()
-        )
-        ids, lengths = (_library(self.folder) if by_library else _fast(self.folder))(texts)
+        ids, lengths = (_library if self._by_library(texts) else _fast)(self.folder)(texts)
+        if len(ids) and (highest := int(ids.max())) >= self.vocab_size:
+            raise StageError(f"{self.folder}: gives a token {highest}, beyond its vocab_size {self.vocab_size}")
         begin = _beginning(self.folder)
         return _joined(ids, lengths, [] if begin == [self.eos_id] else begin, self.eos_id, self.dtype)
+
+    def _by_library(self, texts: pa.ChunkedArray) -> bool:
+        if self.choice.reason:
+            return True
+        others = texts.filter(pc.invert(pc.string_is_ascii(texts)))
+        return bool(pc.any(self.choice.is_excluded(others)).as_py())
 
 
 def _joined(

@@ -71,10 +71,11 @@ def to_keep(
     for number, (low, high) in enumerate(cut):
         show(number, len(cut))
         found, places = [], [np.empty(0, np.int64)]
+        gone_here = removed.filter(pc.and_(pc.greater_equal(removed, low), pc.less(removed, high)))
         for start, path in zip(starts, files, strict=False):
             for batch in name_batches([path]):
                 of_range = pc.and_(pc.greater_equal(batch["id"], low), pc.less(batch["id"], high))
-                deleted += pc.sum(left := pc.and_(of_range, pc.is_in(batch["id"], removed))).as_py() or 0
+                deleted += pc.sum(left := pc.and_(of_range, pc.is_in(batch["id"], gone_here))).as_py() or 0
                 places.append(start + np.flatnonzero(rest := pc.and_not(of_range, left).to_numpy(zero_copy_only=False)))
                 found.append(batch["id"].filter(pa.array(rest)))
                 start += len(batch)
@@ -82,7 +83,7 @@ def to_keep(
         _, first = np.unique(whole, return_index=True)
         duplicates += len(whole) - len(first)
         keep[np.concatenate(places)[first]] = True
-    return np.split(keep, starts[1:-1]), deleted, duplicates
+    return np.split(keep, starts[1:])[:-1], deleted, duplicates
 
 
 def _digests(ids: pa.Array) -> npt.NDArray[np.bytes_]:
