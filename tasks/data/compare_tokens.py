@@ -115,7 +115,7 @@ def around(characters: str) -> pa.ChunkedArray:
     texts = [characters, "".join(f"a{each}b {each}1 {each}{each}\n" for each in characters)]
     if characters and ord(characters[0]) < MARKED:
         # a mark moves before one of a higher class: U+0301 has 230, U+3099 has 8
-        texts += ["".join(f" {each}{mark}" for mark in MARKS) + f" e\u0301{each} か\u3099{each}" for each in characters]
+        texts += ["".join(f" {each}{mark}" for mark in MARKS) + f" e\u0301{each} a\u3099{each}" for each in characters]
     return pa.chunked_array([texts])
 
 

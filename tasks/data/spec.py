@@ -179,7 +179,7 @@ class TokenizerSpec(StageSpec):
     pattern: Literal["llama3", "lines"] = Field(
         "llama3",
         description="where text is cut before merging (training only). llama3: the pattern of Llama 3 and GPT-4, which "
-        "gigatoken encodes at a hundred times the speed. lines: line ends and indentations stand apart, so a prompt "
+        "gigatoken encodes at 40 times the speed. lines: line ends and indentations stand apart, so a prompt "
         "may end in an indentation",
     )
     min_frequency: int = Field(2, ge=1, description="number of occurrences a pair needs to be merged (training only)")

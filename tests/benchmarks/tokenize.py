@@ -20,7 +20,7 @@ from collections.abc import Callable
 from itertools import count, cycle
 from pathlib import Path
 
-os.environ["TOKENIZERS_PARALLELISM"] = "true"  # encode_batch on all cores
+os.environ["TOKENIZERS_PARALLELISM"] = "true"  # the library on all cores
 
 from tokenizers import pre_tokenizers, trainers
 

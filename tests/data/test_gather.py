@@ -8,8 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.data import gather as gather_engine
 from tasks.data.documents import SplitWriter, document, read_documents, split_files
 from tasks.data.gather import ranges, to_keep
+from tasks.data.source_changes import Changes
+from tasks.manifest import write_manifest
+from tests.data.by_hand import facts, new_job
 
 
 def write(folder: Path, corpora: Sequence[Sequence[str]]) -> list[Path]:
@@ -46,3 +50,14 @@ def test_each_id_is_in_one_range(number: int) -> None:
     cut = list(ranges(number))
     for some in ("0" * 64, "f" * 64, document("", "a text").id):
         assert sum(low <= some < high for low, high in cut) == 1
+
+
+def test_nothing_that_is_left_is_a_corpus_without_documents(tmp_path: Path) -> None:
+    (tmp_path / "0").mkdir()
+    write_manifest(tmp_path / "0", "corpus", {})
+    (tmp_path / "newest").mkdir()
+    Changes().write(tmp_path / "newest")
+    write_manifest(tmp_path / "newest", "corpus", {})
+    job = new_job(tmp_path / "job", "gather", {}, corpora=[tmp_path / "0"], newest=tmp_path / "newest")
+    gather_engine.work(job)
+    assert (facts(job.output)["documents"], list(read_documents(job.output, "train"))) == (0, [])
