@@ -27,7 +27,7 @@ from tasks.data.partition_cache import Kept, make_once
 from tasks.data.rounds import NOTHING, Amount, Report
 from tasks.job import StageError
 from tasks.manifest import read_manifest
-from tasks.tokenizers import beginning, plain
+from tasks.tokenizers import plain
 
 IDS = "ids"
 LENGTHS = "lengths"
@@ -40,6 +40,7 @@ class Encoder:
     folder: Path
     vocab_size: int
     eos_id: int
+    begin: tuple[int, ...]  # BOS, if the tokenizer adds one, unless the token that ends a document is also that
     choice: Choice
 
     @property
@@ -47,14 +48,13 @@ class Encoder:
         return token_dtype(self.vocab_size)
 
     def encode(self, texts: pa.ChunkedArray) -> tuple[Ids, npt.NDArray[np.int32]]:
-        """Documents as ids, each between the tokenizer's beginning (BOS, if it adds one) and the end-of-text
-        token, and their lengths. Special tokens in a document's text are encoded as plain text, since text must not be
-        able to end a document or start a chat turn."""
+        """Documents as ids, each between the tokenizer's beginning and the end-of-text token, and their lengths.
+        Special tokens in a document's text are encoded as plain text, since text must not be able to end a document or
+        start a chat turn."""
         ids, lengths = (_library if self._by_library(texts) else _fast)(self.folder)(texts)
         if len(ids) and (highest := int(ids.max())) >= self.vocab_size:
             raise StageError(f"{self.folder}: gives a token {highest}, beyond its vocab_size {self.vocab_size}")
-        begin = _beginning(self.folder)
-        return _joined(ids, lengths, [] if begin == [self.eos_id] else begin, self.eos_id, self.dtype)
+        return _joined(ids, lengths, self.begin, self.eos_id, self.dtype)
 
     def _by_library(self, texts: pa.ChunkedArray) -> bool:
         if self.choice.reason:
@@ -66,8 +66,7 @@ class Encoder:
 def _joined(
     ids: Ids, lengths: npt.NDArray[np.int64], begin: Sequence[int], end: int, dtype: TokenDtype
 ) -> tuple[Ids, npt.NDArray[np.int32]]:
-    """The ids of documents with these tokens before and behind each of them. A beginning that is the end of the
-    document before is the caller's to leave out."""
+    """The ids of documents with these tokens before and behind each of them, and how many each has."""
     sizes = lengths + len(begin) + 1
     ends = np.cumsum(sizes)
     joined = np.empty(int(sizes.sum()), dtype)
@@ -117,11 +116,6 @@ def _encode(item: EncodeItem, report: Report, folder: Path) -> dict[str, Any]:
 def encoded(folder: Path) -> Amount:
     """What is in an encoded part. Raises ArtifactError."""
     return Amount(**read_manifest(folder).facts)
-
-
-@lru_cache(maxsize=1)
-def _beginning(tokenizer: Path) -> list[int]:
-    return beginning(plain(tokenizer))
 
 
 @lru_cache(maxsize=1)

@@ -39,6 +39,7 @@ from tasks.data.spec import ShardsSpec
 from tasks.data.stored_folders import stored
 from tasks.job import Job, main
 from tasks.manifest import json_key, read_manifest, remove
+from tasks.tokenizers import beginning, plain
 
 ENCODE_VERSION = 2  # raise it when the same part would have other tokens
 PARTS = "tokens"  # in the job's folder; not in work/, whose complete folders tasks/offsite.py would send too
@@ -96,7 +97,8 @@ def encoder_of(job: Job) -> Encoder:
     job.progress(0, 100, "%", round="compare encoders")
     choice = choose(folder, Path(job.inputs["corpus"]["path"]))
     print(choice.text(), flush=True)
-    return Encoder(folder, facts["vocab_size"], facts["eos_id"], choice)
+    begin = tuple(beginning(plain(folder)))
+    return Encoder(folder, facts["vocab_size"], facts["eos_id"], () if begin == (facts["eos_id"],) else begin, choice)
 
 
 def encode_items(job: Job, plan: Sequence[Prefix], encoder: Encoder) -> tuple[list[EncodeItem], list[int]]:

@@ -107,7 +107,7 @@ def compare(folder: Path, megabytes: float, rounds: int) -> None:
     choice = choose(tokenizer, corpus)
     comparison_s = time.perf_counter() - started
     print(choice.text())
-    encoder = Encoder(tokenizer, VOCABULARY, 0, choice)
+    encoder = Encoder(tokenizer, VOCABULARY, 0, (), choice)
     job = Job(folder, "shards", "tokenized_corpus", {}, {})
     files = [part for file in split_files(corpus, "train") for part in parts(file)]
     attempt, memory = count(), list[float]()

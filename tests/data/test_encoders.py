@@ -142,8 +142,8 @@ def test_text_with_a_character_that_differs_is_left_to_the_library(folders: Fold
     both = pair(folders("qwen2"))
     assert not any(both.equal(texts(text)) for text in NEWER)
     choice = compare(both, [], SPECIAL, iter(()))
-    encoder = Encoder(folders("qwen2"), 3001, 0, choice)
-    by_library = Encoder(folders("qwen2"), 3001, 0, Choice("asked for"))
+    encoder = Encoder(folders("qwen2"), 3001, 0, (), choice)
+    by_library = Encoder(folders("qwen2"), 3001, 0, (), Choice("asked for"))
     for some in (*(texts("plain", text) for text in NEWER), texts("plain", "caf\u00e9")):
         for found, expected in zip(encoder.encode(some), by_library.encode(some), strict=True):
             assert found.tolist() == expected.tolist()
