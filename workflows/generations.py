@@ -85,7 +85,7 @@ def remaining(number: int, corpus: Corpus, shards: TokenizedCorpus, newest: Corp
 
 def data_sets(texts: Sequence[Replayed], accepted: int, size: int) -> list[list[Replayed]]:
     """The texts that make one data set each, of so many accepted generations. Every `size` successive generations are
-    put together and stay so: at most one data set of a night was not there the night before. Those with and without
+    put together and stay so: at most one data set of several generations is new each night. Those with and without
     named sources stay apart."""
 
     def place(text: Replayed) -> tuple[int, int, bool]:

@@ -45,16 +45,14 @@ class Choice:
     def text(self) -> str:
         if self.reason:
             return f"Encoded by the tokenizers library: {self.reason}."
-        return "Encoded by gigatoken, whose ids equal those of the tokenizers library; that encodes rare characters."
+        return "Encoded by gigatoken, whose ids were compared, and by the tokenizers library where a character is rare."
 
 
 def choose(tokenizer: Path, corpus: Path) -> Choice:
     """Compare the two encoders if the corpus is large enough, in a process that may crash."""
     facts = read_manifest(corpus).facts
     if (size := facts["bytes"] + facts["held_out_bytes"]) < WORTHWHILE:
-        return Choice(
-            f"comparing it with gigatoken pays from {WORTHWHILE / 1e6:g} MB of text on, here are {size / 1e6:.1f}"
-        )
+        return Choice(f"the corpus has {size / 1e6:.1f} MB, and gigatoken is tried from {WORTHWHILE / 1e6:g} MB on")
     try:
         reason, excluded = ask("tasks.data.compare_tokens", json.dumps([str(tokenizer), str(corpus)]), LIMIT_S)
     except ChildFailed as error:
