@@ -29,6 +29,9 @@ def prepare_process() -> bool:
     from tasks import cpu_matmul
 
     if torch.cuda.is_available():
+        # Without it FlashInfer compiles its sampler when a server starts, and fails where there is no nvcc (vLLM 0.31,
+        # while `flashinfer_sampler_supported` does not look for one). A driver and the pinned wheels must suffice.
+        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
         return True
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")

@@ -35,6 +35,13 @@ def test_vllm_has_no_public_way_to_reload_weights() -> None:
     assert not hasattr(LLM, "reload_weights")
 
 
+def test_vllm_would_compile_flashinfer_s_sampler_without_looking_for_a_compiler() -> None:
+    """Remove VLLM_USE_FLASHINFER_SAMPLER when it does."""
+    spec = find_spec("vllm.v1.sample.ops.topk_topp_sampler")
+    assert spec and spec.origin
+    assert "nvcc" not in Path(spec.origin).read_text()
+
+
 def test_every_route_of_vllm_needs_the_key_or_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the proxy, and of the server itself, which other users of the machine can reach. The routes are those
     that vLLM registers for any model, those of its development mode included."""
