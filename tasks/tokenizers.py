@@ -39,6 +39,7 @@ SAMPLE = (
 LETTERS = [*dict.fromkeys(each for each in "".join(SAMPLE) if each.isalnum() or each in string.punctuation)]
 UNKNOWN = "\U0010fffd"  # for private use: in no vocabulary as a whole
 MOST_SPECIAL = 300  # tokens that are tried
+NO_CLASS = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}  # the type has no tokenizer class of its own
 
 
 def load(folder: Path, template: str | None = None) -> Any:
@@ -147,12 +148,14 @@ def size(tokenizer: Any) -> int:
 def alone(folder: Path) -> Path:
     """A folder with a model's tokenizer and nothing else, in this node's cache. In a model's own folder AutoTokenizer
     also reads config.json, and takes Qwen2's class for every model of its type (5.17; while
-    `MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS` has "qwen2")."""
+    `MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS` has "qwen2"). vLLM (0.31; while its `get_tokenizer` reads a config with
+    retries) waits two seconds and prints errors where there is no config.json: that of `NO_CLASS` names no class."""
     kept = cache_folder("tokenizers")
     with TemporaryDirectory(dir=kept, prefix="partial-") as place:
         made = Path(place) / "made"
         made.mkdir()
         write(folder, made)
+        write_json(made / "config.json", NO_CLASS)
         digest = text_digest("".join(f"{path.name} {file_digest(path)}\n" for path in sorted(made.iterdir())))
         if not (kept / digest).exists():
             sync_tree(made)
