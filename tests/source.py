@@ -1,16 +1,23 @@
 """The project read as source: which module imports what. Nothing of it is imported for that."""
 
 import ast
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 HOUSE = ("images", "infra", "tasks", "workflows", "tests")
 EXAMPLES = {path.stem for path in (ROOT / "workflows/recipes").rglob("*.py")}  # they import each other by these
+
+
+def last_json(output: str) -> Any:
+    """The last line of JSON that a process printed: engines of vLLM print others when they end."""
+    return json.loads(next(line for line in reversed(output.splitlines()) if line.startswith(("{", "["))))
 
 
 def files(*folders: str) -> list[Path]:

@@ -24,7 +24,7 @@ from tasks.publish.copy import copy_model
 from tasks.serve.server import open_served
 from tests.posttrain.test_adapter import SPEC
 from tests.posttrain.tiny import said_twice, tiny_model, tiny_rows, write_job
-from tests.source import ROOT
+from tests.source import ROOT, last_json
 
 
 def spec(output: str) -> dict[str, Any]:
@@ -171,5 +171,5 @@ def test_vllm_answers_with_the_adapter_as_with_the_merged_model(model: Path, ada
     command = [sys.executable, "-m", "tests.posttrain.greedy", *map(str, (model, adapter, merged))]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
-    of_base, of_adapter, of_merged = json.loads(ended.stdout.splitlines()[-1])
+    of_base, of_adapter, of_merged = last_json(ended.stdout)
     assert of_adapter == of_merged != of_base

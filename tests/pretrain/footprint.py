@@ -37,12 +37,13 @@ def footprint(spec: PretrainSpec) -> Memory:
     training.gradients(batches)  # the first time fills caches
     with peak() as activations:
         training.gradients(batches)
+    largest = activations()  # before the first update creates the optimizer's state
     training.update(training.gradient_norm())
     return Memory(
         weights=size(parameters),
         gradients=size(buffer.grad_data for buffer in buffers),
         optimizer=size(_state(training)) - size(parameters),
-        activations=activations(),
+        activations=largest,
     )
 
 

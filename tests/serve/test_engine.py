@@ -1,6 +1,5 @@
 """The engine against plain Transformers, on tiny models with random weights."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.serve.probe import MAX_TOKENS, PROMPTS, TEMPERATURE
 from tests.serve.tiny import tiny_model
+from tests.source import last_json
 
 Completions = list[dict[str, Any]]
 CLOSE = 0.08  # nats: bf16 against fp32
@@ -31,7 +31,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def probed(vllm: None, models: tuple[Path, Path]) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.serve.probe", *map(str, models)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    return dict(last_json(done.stdout))
 
 
 def true_logprobs(model: Path, prompt: list[int], written: list[int], temperature: float = 1.0) -> torch.Tensor:

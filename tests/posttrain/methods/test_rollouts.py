@@ -1,7 +1,6 @@
 """vLLM's weights follow the trainer's."""
 
 import itertools
-import json
 import re
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import pytest
 
 from tasks.posttrain.trl_hooks.grpo import completion_seed
 from tests.posttrain.methods.families import FAMILIES
-from tests.source import ROOT
+from tests.source import ROOT, last_json
 
 
 @pytest.mark.usefixtures("vllm")
@@ -20,7 +19,7 @@ def test_the_engine_follows_the_trainers_weights_and_samples_by_place(tmp_path: 
     command = [sys.executable, "-m", "tests.posttrain.methods.rollouts", str(tmp_path)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
-    found = json.loads(ended.stdout.splitlines()[-1])
+    found = last_json(ended.stdout)
     fresh, changed, synced = found["mismatch"]
     assert fresh < 1.01
     assert changed > 1.1, "the engine does not have the old weights"
@@ -43,7 +42,7 @@ def test_the_engine_follows_trainers_of_every_kind_of_family(tmp_path: Path) -> 
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert ended.stdout.count("vLLM holds the trainer's weights") == len(FAMILIES)
-    apart = json.loads(ended.stdout.splitlines()[-1])
+    apart = last_json(ended.stdout)
     assert apart.keys() == FAMILIES.keys()
     assert all(mean < 1.02 for mean in apart.values()), apart
 
