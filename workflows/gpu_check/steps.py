@@ -11,7 +11,7 @@ STEPS = (
     Step("resume", pretraining.kill, limit_s=240, after=("pretrain-0.5b",)),
     Step("export", models.export, limit_s=90, after=("pretrain-0.5b",)),
     Step("audit", models.audit, limit_s=180, after=("export",)),
-    Step("vllm", models.vllm, limit_s=180, after=("export",), on_cpu_with=VLLM),
+    Step("vllm", models.vllm, limit_s=240, after=("export",), on_cpu_with=VLLM),
     *tuning.STEPS,
     Step("pretrain-1b", pretraining.large, limit_s=240, after=("data",)),
     Step("layers", layers.layers, limit_s=240),
