@@ -41,8 +41,8 @@ class StepMeans:
         """Divide the counts by their means over the step's micro batches."""
         trainer: Any = super()
         batches, items = trainer.get_batch_samples(epoch_iterator, num_batches, device)
-        own = torch.stack([batch[WEIGHTS] for batch in batches]).mean(0)
-        mean = vars(self)["accelerator"].gather(own.unsqueeze(0).to(device)).mean(0).cpu()
+        local_means = torch.stack([batch[WEIGHTS] for batch in batches]).mean(0)
+        mean = vars(self)["accelerator"].gather(local_means.unsqueeze(0).to(device)).mean(0).cpu()
         for batch in batches:
             batch[WEIGHTS] = batch[WEIGHTS] / mean
         return batches, items
