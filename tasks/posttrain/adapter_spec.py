@@ -1,4 +1,4 @@
-"""Spec of an adapter: the weights that are trained instead of the model's."""
+"""Spec of an adapter: weights that are trained in place of the model's weights."""
 
 from typing import Literal
 

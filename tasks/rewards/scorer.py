@@ -7,7 +7,7 @@
 
 Functions run in parallel subprocesses, one per set of source files (so that files of the same name don't clash). They
 get prompts, completions and the rows' columns as JSON, no tensors, and only the environment needed to run Python. They
-are the user's own code: this protects the trainer's secrets and speed from mistakes, it is no sandbox against an
+are user code: this protects the trainer's secrets and speed from mistakes, it is no sandbox against an
 attacker. What a model writes is executed only by code_tests, python_output and program, in a sandbox. If a function
 fails, StageError names it, the row, and the line.
 """
@@ -147,7 +147,7 @@ class Scorer:
             groups.setdefault(_group(reward), []).append(reward)
         for number, members in enumerate(groups.values()):
             environment = [name for reward in members for name in _environment(reward)]
-            owner = "theirs" if members[0].function else "own"
+            owner = "user" if members[0].function else "builtin"
             # what runs programs limits them itself, and their memory is not that of the worker
             memory_gb = 0 if _runs_code(members[0]) else max(reward.memory_gb for reward in members)
             process = Process(home / str(number), environment, "tasks.rewards.worker", owner, str(memory_gb))
