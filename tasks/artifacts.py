@@ -77,7 +77,7 @@ class Artifact(BaseModel):
         return self.model_copy(update={"directory": FlyteDirectory(place, remote_directory=False)})
 
     def manifest(self) -> Manifest:
-        """Its manifest, wherever it is; the files stay there. Raises ArtifactError."""
+        """Its manifest, local or in storage; no files are downloaded. Raises ArtifactError."""
         return manifest_at(self.place)
 
     def local(self) -> Path:

@@ -34,7 +34,7 @@ def note_upstream(artifacts: Iterable[Artifact], titles: Collection[str]) -> Non
 
 
 def _note(manifests: dict[str, Manifest]) -> None:
-    """Note each after those it was made from."""
+    """Note each manifest after its parents."""
     noted: set[str] = set()
 
     def note(digest: str) -> None:

@@ -6,7 +6,7 @@
     right = function.load(folder)      writes these files below the folder and imports the function from there
 
 The source text is part of the spec, so it is in the cache key, reaches every pod without an upload, and is recorded.
-A project file is one beside the function's own (or beside the package that it is part of), or below that folder; a
+A project file is one beside the function's file (or beside the package that it is part of), or below that folder; a
 module belongs to the project if its file is below the current directory. Imported files are found by their import
 statements: modules imported by a computed name, and data files, are not included; such data belongs in the rows.
 For an installed package only the version is recorded: changes to an editable install go unnoticed.
@@ -189,7 +189,7 @@ def _not_portable(sources: dict[str, str]) -> str:
             f"at most {LARGEST_BYTES / 1e6:g} MB of source; it and the files that it imports have {size / 1e6:.1f} MB: "
             "import less, install it as a package, or put its data into the rows"
         )
-    # such a file would shadow Python's own module for every library
+    # such a file would shadow the standard library's module for every library
     taken = {PurePosixPath(key).parts[0].removesuffix(".py") for key in sources} & sys.stdlib_module_names
     if taken:
         return f"file names that are not modules of Python's standard library; rename {min(taken)}"

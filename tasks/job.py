@@ -61,7 +61,7 @@ class Job:
     kind: str
     raw_spec: dict[str, Any]
     inputs: dict[str, dict[str, str]]  # "path" is on this machine, "place" is valid on others too
-    storage: str | None = None  # of a job in a pod, whose own disk is lost with it
+    storage: str | None = None  # of a job in a pod, whose disk is lost with it
     title: str = ""  # of its run
 
     @property

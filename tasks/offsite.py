@@ -1,4 +1,4 @@
-"""A job's folder in storage, for a job in a pod, whose own disk is lost with it.
+"""A job's folder in storage, for a job in a pod, whose disk is lost with it.
 
     STORAGE/jobs/<job directory's name>/
         work/…/<digest>/   its newest complete checkpoints, each with its manifest, which is written last, and in

@@ -35,7 +35,7 @@ from tasks.spec import Spec, StageSpec
 A = TypeVar("A", bound=Artifact)
 
 
-# digests of the artifacts that this process's stages made or took over finished, as opposed to those from Flyte's cache
+# digests of artifacts from stages of this process, new or finished earlier, as opposed to those from Flyte's cache
 produced: set[str] = set()
 
 

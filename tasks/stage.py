@@ -82,7 +82,7 @@ def stage(
         }
         how = inspect.Parameter("how", inspect.Parameter.KEYWORD_ONLY, default="{}")
         wrapped.__signature__ = inspect.Signature([*parameters, how])  # type: ignore[attr-defined]
-        made_task: Callable[..., A] = task(
+        flyte_task: Callable[..., A] = task(
             wrapped,
             task_config=Stage(engine, default, hands_on, describes),
             container_image=image,
@@ -91,7 +91,7 @@ def stage(
             enable_deck=True,
             deck_fields=(),
         )
-        return made_task
+        return flyte_task
 
     return decorate
 

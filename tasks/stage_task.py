@@ -68,9 +68,9 @@ class StageTask(PodTask, PythonFunctionTask[Stage]):
 
     def local_execute(self, ctx: FlyteContext, **kwargs: Any) -> Any:
         with disk_errors_named():
-            return self._execute_here(ctx, **kwargs)
+            return self._execute_locally(ctx, **kwargs)
 
-    def _execute_here(self, ctx: FlyteContext, **kwargs: Any) -> Any:
+    def _execute_locally(self, ctx: FlyteContext, **kwargs: Any) -> Any:
         if self.task_config.hands_on:
             return self._again(ctx, **kwargs)
         promise = super().local_execute(ctx, **kwargs)

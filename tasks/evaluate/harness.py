@@ -54,7 +54,7 @@ VOLATILE = ("date", "pretty_env_info", "total_evaluation_time_seconds", "git_has
 @dataclass(frozen=True)
 class Harnessed:
     metrics: dict[str, Metric]
-    results: dict[str, Any]  # lm-eval's own
+    results: dict[str, Any]  # as lm-eval returns them
     items: list[dict[str, Any]]  # per document: id, rewards (its metrics)
 
 
@@ -238,7 +238,7 @@ def _shares(tasks: Tasks, samples: Mapping[str, Sequence[Mapping[str, Any]]]) ->
 
 
 def _is_share(task: Any, measure: str, value: Any) -> bool:
-    """Whether a document's value lies in [0, 1]; or, of one that is not a number, lm-eval's own aggregation does."""
+    """Whether a document's value lies in [0, 1]; for one that is not a number, whether lm-eval itself aggregates it."""
     if isinstance(value, Real):
         return 0 <= float(value) <= 1
     return task.aggregation().get(measure) in AGGREGATION_REGISTRY.values()

@@ -73,7 +73,7 @@ class Rewarded:
 
 
 def start_rewards(spec: EvaluatorSpec) -> None:
-    """Load an evaluator's rewards once, so that one that cannot be used here (an import, a sandbox) costs no sampling.
+    """Load an evaluator's rewards once, so that one that cannot be used (an import, a sandbox) fails before sampling.
     Raises StageError."""
     with Scorer(spec.rewards):
         pass

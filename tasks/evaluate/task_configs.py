@@ -196,8 +196,8 @@ def _of_task(name: str, config: Mapping[str, Any]) -> Names:
     metrics = listed or DEFAULT_METRIC_REGISTRY[config.get("output_type") or "generate_until"]
     filters = [str(one["name"]) for one in config.get("filter_list") or ({"name": "none"},)]
     known = [str(metric) for metric in metrics if metric in METRIC_REGISTRY]
-    own_functions = {"process_results", "class"} & config.keys() or len(known) < len(metrics)
-    return Names({(name, metric, each) for metric in known for each in filters}, {name} if own_functions else set())
+    custom_functions = {"process_results", "class"} & config.keys() or len(known) < len(metrics)
+    return Names({(name, metric, each) for metric in known for each in filters}, {name} if custom_functions else set())
 
 
 def _of_group(name: str, config: Mapping[str, Any], index: Mapping[str, Entry]) -> Names:

@@ -3,7 +3,7 @@
 MLflow has no compare-and-set for aliases. So a writer first sets a claim on the registered model (a unique tag) and
 then looks for other claims: of two concurrent writers at least one sees the other, backs off and retries.
 
-A writer may die, and leave its claim; or it may be suspended, and go on later. On its own machine the two are told
+A writer may die and leave its claim, or be suspended and continue later. On the writer's machine the two can be told
 apart. Elsewhere a claim is valid for CLAIM_S, and its writer begins no write after HOLD_S; what is left to chance is a
 machine that is suspended for longer within a single write.
 """

@@ -31,8 +31,8 @@ def lineage(sources: list[Source]) -> Figure:
     nodes = layout(sources)
     edges = []
     for node in nodes:
-        made_of = " and ".join(nodes[parent].source.name for parent in node.parents)
-        edges.append(f"{node.source.name} from {made_of}" if made_of else f"{node.source.name} from outside")
+        parents = " and ".join(nodes[parent].source.name for parent in node.parents)
+        edges.append(f"{node.source.name} from {parents}" if parents else f"{node.source.name} from outside")
     alt = "Lineage: " + "; ".join(edges)
     return Figure(_draw(nodes, alt, down=False), alt, narrow=_draw(nodes, alt, down=True))
 

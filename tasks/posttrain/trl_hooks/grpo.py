@@ -92,7 +92,7 @@ class LiveGeneration(VLLMGeneration):
         profiler: Any = None,
         places: Sequence[int] | None = None,
     ) -> tuple[Any, ...]:
-        """A completion of each prompt; `places` in the batch of all processes, if not the prompts' own."""
+        """A completion of each prompt; `places` in the batch of all processes, by default the prompts'."""
         first = self.accelerator.process_index * len(prompts)
         if places is None:
             places = range(first, first + len(prompts))
@@ -256,8 +256,8 @@ class ServedGeneration(LiveGeneration):
             self._round([])
 
     def _round(self, asked: list[tuple[list[int], int, int]]) -> Sampled:
-        """Sample (prompt, seed, maximum of new tokens) of all ranks. The largest maximum applies to all: what is longer
-        than a conversation's own is cut there."""
+        """Sample (prompt, seed, maximum of new tokens) of all ranks. The largest maximum applies to all; a conversation
+        cuts what exceeds its maximum."""
 
         def of_all_ranks(asked: list[tuple[list[int], int, int]]) -> list[tuple[list[int], list[float]]]:
             assert self.servers is not None

@@ -1,9 +1,9 @@
 """The trainer's side of rollout servers: vLLM engines in separate processes, on other GPUs or machines.
 
-Rank 0 listens, writes where into a file that only its user can read, with a new token, and starts the engines of its
-own machine; those of others wait for the file (rollout_engine.py, which each machine's helper starts). Who connects
-must prove that it knows the token (rollout_listener.py); what then passes is not encrypted, as in torch.distributed.
-Calls are JSON; weights go through a separate process group (weight_transfer.py).
+Rank 0 listens, writes its address and a new token into a file that only its user can read, and starts the engines of
+its machine; engines on other machines wait for the file (rollout_engine.py, started by each machine's helper). Who
+connects must prove that it knows the token (rollout_listener.py); the traffic is not encrypted, as in
+torch.distributed. Calls are JSON; weights go through a separate process group (weight_transfer.py).
 
 An engine that is lost is an error: the stage starts again from its newest checkpoint, with new engines.
 """
