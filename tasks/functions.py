@@ -2,7 +2,7 @@
 
     function = Function.model_validate("sums.py:right")
     function.problems()                checks it without running any of it
-    function = function.as_found()     adds the source text of its file and of the project files that it imports
+    function = function.pinned()       adds the source text of its file and of the project files that it imports
     right = function.load(folder)      writes these files below the folder and imports the function from there
 
 The source text is part of the spec, so it is in the cache key, reaches every pod without an upload, and is recorded.
@@ -73,7 +73,7 @@ class Function(Spec):
         parts = PurePosixPath(self.place).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
-    def as_found(self) -> Self:
+    def pinned(self) -> Self:
         """A copy with the current source of its files, named relative to their common folder; or with the version of
         its installed package. Raises UserError."""
         if self.source is not None or self.version is not None:
@@ -159,7 +159,7 @@ def same_names(functions: Mapping[str, Function]) -> Iterator[Problem]:
     same name. Functions with problems are skipped."""
     texts: dict[str, str] = {}
     for path, function in functions.items():
-        for name, text in ({} if function.problems() else function.as_found().source or {}).items():
+        for name, text in ({} if function.problems() else function.pinned().source or {}).items():
             if texts.setdefault(name, text) != text:
                 allowed = f"files with distinct names: two different ones are imported as {name}; rename one"
                 yield Problem(path, function.name, allowed)

@@ -129,10 +129,10 @@ class Spec(BaseModel):
         contents = {name: _content(value) for name, value in values.items()}
         return {name: content for name, content in contents.items() if content != values[name]}
 
-    def as_found(self) -> Self:
+    def pinned(self) -> Self:
         """A copy with the present state of the files and functions that it names, so that a change in one changes the
         cache key. Raises UserError."""
-        resolved = {name: _as_found(value) for name, value in self}
+        resolved = {name: _pinned(value) for name, value in self}
         changed = {name: value for name, value in resolved.items() if value is not getattr(self, name)}
         return self.model_copy(update=changed) if changed else self
 
@@ -210,9 +210,9 @@ def _holds_paths(annotation: Any, metadata: Sequence[Any]) -> bool:
     return _ENCODABLE in (*metadata, *of_list) or any(_holds_paths(inner, ()) for inner in get_args(annotation))
 
 
-def _as_found(value: Any) -> Any:
+def _pinned(value: Any) -> Any:
     if isinstance(value, Spec):
-        return value.as_found()
+        return value.pinned()
     if isinstance(value, dict):
-        return {name: _as_found(item) for name, item in value.items()}
-    return [_as_found(item) for item in value] if isinstance(value, list) else value
+        return {name: _pinned(item) for name, item in value.items()}
+    return [_pinned(item) for item in value] if isinstance(value, list) else value

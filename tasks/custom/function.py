@@ -23,7 +23,7 @@ ARGUMENTS = 4  # spec, inputs, output, job
 
 def load(spec: CustomSpec, folder: Path) -> tuple[Callable[..., Any], type[BaseModel]]:
     """The function, its source written below the folder, and the type of its first argument. Raises StageError."""
-    named = spec.as_found().function
+    named = spec.pinned().function
     assert named is not None
     function = named.load(folder)
     names = [*inspect.signature(function).parameters]
@@ -37,7 +37,7 @@ def load(spec: CustomSpec, folder: Path) -> tuple[Callable[..., Any], type[BaseM
 
 def checked(spec: CustomSpec) -> list[Problem]:
     """Import the function in a separate process, and check the stage's own fields."""
-    return [Problem(**problem) for problem in _checked(spec.as_found().model_dump_json())]
+    return [Problem(**problem) for problem in _checked(spec.pinned().model_dump_json())]
 
 
 @cache  # a recipe is read several times in one run

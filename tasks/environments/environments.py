@@ -78,7 +78,7 @@ class Environments:
             what="environment" if self.spec.environment else "tool",
         )
         try:
-            functions = {at: function.as_found() for at, function in self.spec.tool_functions().items()}
+            functions = {at: function.pinned() for at, function in self.spec.tool_functions().items()}
             for function in functions.values():
                 function.write(folder / SOURCES)
             places = {at: _place(function) for at, function in functions.items()}

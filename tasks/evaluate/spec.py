@@ -86,10 +86,10 @@ class EvaluatorSpec(ToolUse):
         ]
         return problems
 
-    def as_found(self) -> Self:
+    def pinned(self) -> Self:
         """A copy with the current source of its rewards and of its tasks' files. Raises UserError."""
         if self.task_files is not None or not self.lm_eval:
-            return super().as_found()
+            return super().pinned()
         gathered_files = gathered(self.lm_eval)
         files = {"task_files": gathered_files.texts, "task_data": gathered_files.digests}
         place = {"task_place": str(gathered_files.root)} if gathered_files.digests else {}
@@ -146,9 +146,9 @@ class EvaluateSpec(StageSpec):
         """With that of each evaluator."""
         return super().identity() | {name: evaluator.identity() for name, evaluator in self.evaluators().items()}
 
-    def as_found(self) -> Self:
+    def pinned(self) -> Self:
         """A copy with the current content of the files its evaluators name. Raises UserError."""
-        return self.model_copy(update={name: evaluator.as_found() for name, evaluator in self.evaluators().items()})
+        return self.model_copy(update={name: evaluator.pinned() for name, evaluator in self.evaluators().items()})
 
     def sent(self, storage: str) -> Self:
         changed = {

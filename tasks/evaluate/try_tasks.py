@@ -40,7 +40,7 @@ class Tried:
 def tried(name: str, spec: EvaluatorSpec, model: Path | None = None) -> Tried:
     """Try the tasks of evaluator `name`, with the chat template of `model`. Raises UserError if their files cannot be
     read."""
-    resolved = spec.as_found()
+    resolved = spec.pinned()
     few = resolved.model_copy(update={"limit": min(resolved.limit or DOCUMENTS, DOCUMENTS)})
     return _tried(json.dumps({"name": name, "spec": few.model_dump(mode="json"), "model": str(model or "")}))
 

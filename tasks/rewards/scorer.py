@@ -1,6 +1,6 @@
 """Score completions with several rewards, run in subprocesses.
 
-    with Scorer([RewardSpec.model_validate("sums.py:right").as_found(), …]) as scorer:
+    with Scorer([RewardSpec.model_validate("sums.py:right").pinned(), …]) as scorer:
         scores = scorer.score(prompts, completions, columns)
         scores.rewards["right"], scores.total       # a number or None per completion
         scorer.save(checkpoint), scorer.load(checkpoint)
@@ -50,7 +50,7 @@ class Scorer:
     def __init__(self, rewards: Sequence[RewardSpec]) -> None:
         if problems := rewards_problems(rewards):
             raise StageError("rewards:\n" + "\n".join(map(str, problems)))
-        self.rewards = [reward.as_found() for reward in rewards]
+        self.rewards = [reward.pinned() for reward in rewards]
         self.columns: dict[str, dict[str, bool]] = {}  # reward -> its column parameters, and whether each is required
         self._processes: list[Process] = []
 

@@ -54,7 +54,7 @@ def checked(some: list[dict[str, Any]], *rewards: Any, **options: Any) -> Path:
     """The job of one list of rewards, on rows of the set `sums`."""
     split = options.setdefault("split", "train")
     one = {"path": "post_training.0.grpo.rewards", "data": "sums", "rewards": [*rewards], **options}
-    spec = RewardCheckSpec.model_validate({"lists": [one]}).as_found()
+    spec = RewardCheckSpec.model_validate({"lists": [one]}).pinned()
     job = write_job(Path("job").absolute(), "rewards", "reward_check", spec.model_dump(mode="json"),
                     **{"rows.0": rows("rows", some, split)})  # fmt: skip
     work(open_job(job))

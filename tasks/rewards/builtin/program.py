@@ -31,7 +31,7 @@ class Verifier(Sandboxed):
 
     _works: bool = PrivateAttr(False)  # it has printed a number
 
-    def as_found(self) -> Self:
+    def pinned(self) -> Self:
         if self.source is not None:
             return self
         if problems := self.problems():
