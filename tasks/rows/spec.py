@@ -6,7 +6,7 @@
 
     spec.problems()         problems across fields
     spec.missing()          what is missing on this machine, by files' names and sizes
-    spec = spec.pinned()  with the source's current state, so that changed files are not a cache hit
+    spec = spec.pinned()    with the source's current state, so that changed files are not a cache hit
 
 See formats.py for the supported formats.
 """
