@@ -85,9 +85,9 @@ def _checked(directory: Path, base: Path | None) -> Model:
     if read_manifest(directory).kind == "published_model":
         return Model(directory, directory / BASE)
     expected = str(model.adapter_config()["base_model_name_or_path"])
-    found = read_manifest(base).digest if base else None
-    if base is None or found != expected:
-        has = f"but {base} is {found[:12]}" if found else "which is missing"
+    digest = read_manifest(base).digest if base else None
+    if base is None or digest != expected:
+        has = f"but {base} is {digest[:12]}" if digest else "which is missing"
         raise ArtifactError(
             f"{directory} is an adapter of model {expected[:12]}, {has}. An adapter fits only the weights that it was "
             "trained on: use those, or train it anew on the others"

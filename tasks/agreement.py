@@ -62,8 +62,8 @@ def _logprobs(model: Any, ids: list[int]) -> list[float]:
     with torch.autocast(model.device.type, enabled=False):
         logits = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits[0, :-1]
     model.train(training)
-    found = logits.float().log_softmax(-1).gather(1, torch.tensor(ids[1:], device=logits.device).unsqueeze(1))
-    return [round(value, 5) for value in found.squeeze(1).tolist()]
+    logprobs = logits.float().log_softmax(-1).gather(1, torch.tensor(ids[1:], device=logits.device).unsqueeze(1))
+    return [round(value, 5) for value in logprobs.squeeze(1).tolist()]
 
 
 def check_causal(model: Any, expected: Probe) -> None:

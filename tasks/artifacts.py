@@ -31,8 +31,8 @@ class Artifact(BaseModel):
 
     @field_validator("directory", mode="wrap")
     @classmethod
-    def _is_there(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-        """Flyte checks that a local folder exists; one in a home that was moved is found. Raises ArtifactError."""
+    def _existing(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+        """Flyte checks that a local folder exists; a path in a home that was moved is updated. Raises ArtifactError."""
         if isinstance(value, dict) and isinstance(value.get("path"), str):
             place = located(value["path"])
             value = value | {"path": place}
@@ -77,11 +77,11 @@ class Artifact(BaseModel):
         return self.model_copy(update={"directory": FlyteDirectory(place, remote_directory=False)})
 
     def manifest(self) -> Manifest:
-        """Its manifest, wherever it is; the files stay there. Raises ArtifactError."""
+        """Its manifest, local or in storage; no files are downloaded. Raises ArtifactError."""
         return manifest_at(self.place)
 
     def local(self) -> Path:
-        """The directory on this machine, made again if it is gone, downloaded (once) if it is elsewhere. Raises
+        """The directory on this machine, recreated if it is gone, downloaded (once) if it is elsewhere. Raises
         ArtifactError."""
         restore(self.place)
         return fetch(self.place, self.digest) if is_bucket(self.place) else Path(located(self.place))
@@ -177,7 +177,7 @@ class RewardCheck(Artifact):
     kind = "reward_check"
     family = "finding"
     rewards: int  # that were tried
-    faults: int  # of these, the ones that do not tell own answers apart
+    faults: int  # of these, the ones that do not score a row's own answers higher
 
     def detail(self) -> str:
         return f"{number(self.rewards)} rewards"
@@ -245,13 +245,13 @@ class HFModel(Artifact):
             return None
         place = located(self.base.place)
         restore(place)
-        found = HFModel.from_place(located(place))
-        if found.digest != self.base.digest:
+        base = HFModel.from_place(located(place))
+        if base.digest != self.base.digest:
             raise ArtifactError(
                 f"{self.place} is an adapter of model {self.base.digest[:12]}, but {self.base.place} is "
-                f"{found.digest[:12]}. {RECREATE_HINT}"
+                f"{base.digest[:12]}. {RECREATE_HINT}"
             )
-        return found
+        return base
 
     def with_base_at(self, place: str) -> "HFModel":
         """The same adapter, its base at another location."""

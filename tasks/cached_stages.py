@@ -16,9 +16,9 @@ def note_used(artifacts: Iterable[Artifact]) -> None:
 
 
 def note_upstream(artifacts: Iterable[Artifact], titles: Collection[str]) -> None:
-    """Record a pod's inputs and their ancestors in storage, as far as stages with these titles made them. Raises
+    """Record a pod's inputs and their ancestors in storage, if stages with these titles made them. Raises
     StorageError."""
-    found: dict[str, Manifest] = {}
+    manifests: dict[str, Manifest] = {}
     waiting = {artifact.digest: artifact.place for artifact in artifacts}
     while waiting:
         digest, place = waiting.popitem()
@@ -27,14 +27,14 @@ def note_upstream(artifacts: Iterable[Artifact], titles: Collection[str]) -> Non
         except ArtifactError:
             continue  # the stage that needs it says so
         if manifest.title in titles and manifest.digest == digest:
-            found[digest] = manifest
+            manifests[digest] = manifest
             folder = place.rpartition("/")[0]  # artifacts lie side by side, by their digests
-            waiting |= {parent: f"{folder}/{parent}" for parent in manifest.parents.values() if parent not in found}
-    _note(found)
+            waiting |= {parent: f"{folder}/{parent}" for parent in manifest.parents.values() if parent not in manifests}
+    _note(manifests)
 
 
 def _note(manifests: dict[str, Manifest]) -> None:
-    """Note each after those it was made from."""
+    """Note each manifest after its parents."""
     noted: set[str] = set()
 
     def note(digest: str) -> None:

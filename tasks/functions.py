@@ -2,11 +2,11 @@
 
     function = Function.model_validate("sums.py:right")
     function.problems()                checks it without running any of it
-    function = function.as_found()     adds the source text of its file and of the project files that it imports
+    function = function.pinned()       adds the source text of its file and of the project files that it imports
     right = function.load(folder)      writes these files below the folder and imports the function from there
 
 The source text is part of the spec, so it is in the cache key, reaches every pod without an upload, and is recorded.
-A project file is one beside the function's own (or beside the package that it is part of), or below that folder; a
+A project file is one beside the function's file (or beside the package that it is part of), or below that folder; a
 module belongs to the project if its file is below the current directory. Imported files are found by their import
 statements: modules imported by a computed name, and data files, are not included; such data belongs in the rows.
 For an installed package only the version is recorded: changes to an editable install go unnoticed.
@@ -73,17 +73,17 @@ class Function(Spec):
         parts = PurePosixPath(self.place).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
-    def as_found(self) -> Self:
+    def pinned(self) -> Self:
         """A copy with the current source of its files, named relative to their common folder; or with the version of
         its installed package. Raises UserError."""
         if self.source is not None or self.version is not None:
             return self
         if problems := self.problems():
             raise UserError("\n".join(map(str, problems)))
-        found = self._found()
-        if found is None:
+        located = self._locate()
+        if located is None:
             return self.model_copy(update={"version": _version(self.place)})
-        key, sources = found
+        key, sources = located
         return self.model_copy(update={"name": f"{key}:{self.attribute}", "source": sources})
 
     def problems(self) -> list[Problem]:
@@ -95,19 +95,19 @@ class Function(Spec):
         if self.version is not None:
             return ""
         try:
-            found = self._found()
-            names, known = _defined(found[1][found[0]], found[0]) if found else ([], [])
+            located = self._locate()
+            names, known = _defined(located[1][located[0]], located[0]) if located else ([], [])
         except FileNotFoundError as error:
             return f"an existing file; {error.filename} does not exist"
         except (OSError, ValueError, SyntaxError, RuntimeError, MemoryError) as error:  # RuntimeError: ~user
             return f"a file of Python source; {_why(error)}"
         except KeyError:
-            return f"a function of its own source files: {', '.join(self.source or ())}"
-        if found is None:
+            return f"a function in its source files: {', '.join(self.source or ())}"
+        if located is None:
             top = self.place.partition(".")[0]
             installed = top in sys.modules or importlib.util.find_spec(top) is not None
             return "" if installed else f"a module that is installed or below {Path.cwd()}; there is no {top}"
-        key, sources = found
+        key, sources = located
         if self.attribute not in names and "*" not in names:
             return f"a function of {key}: {', '.join(known) or '(it has none)'}"
         return _not_portable(sources)
@@ -115,17 +115,17 @@ class Function(Spec):
     def sources(self) -> dict[str, str]:
         """The text of its files by name; empty if it is installed, or cannot be read, which `problems` says."""
         try:
-            found = self._found()
+            located = self._locate()
         except (OSError, ValueError, SyntaxError, RuntimeError, MemoryError):
             return {}
-        return found[1] if found else {}
+        return located[1] if located else {}
 
     def write(self, folder: Path) -> None:
         """Write its source files below the folder. Raises StageError, also if another function's file of the same name
-        is there: Python would import the one that it has imported before."""
+        exists: Python would reuse the module imported first."""
         for name, text in (self.source or {}).items():
-            there = folder / name
-            if there.is_file() and there.read_bytes() != text.encode():
+            target = folder / name
+            if target.is_file() and target.read_bytes() != text.encode():
                 raise StageError(f"{self.name}: another function's file is named {name} too; rename one of them")
         write_files(self.source or {}, folder)
 
@@ -137,7 +137,7 @@ class Function(Spec):
         except Unusable as error:
             raise StageError(f"{self.name}: {error}") from error
 
-    def _found(self) -> tuple[str, dict[str, str]] | None:
+    def _locate(self) -> tuple[str, dict[str, str]] | None:
         """The relative name of its file, and the sources of that file and of those that it imports; None if it is
         installed. Raises OSError, ValueError, SyntaxError."""
         if self.source is not None:
@@ -156,10 +156,10 @@ class Function(Spec):
 
 def same_names(functions: Mapping[str, Function]) -> Iterator[Problem]:
     """Functions, by their paths in a spec, that one process could not import beside the others: another file has the
-    same name. Those with problems of their own are left out."""
+    same name. Functions with problems are skipped."""
     texts: dict[str, str] = {}
     for path, function in functions.items():
-        for name, text in ({} if function.problems() else function.as_found().source or {}).items():
+        for name, text in ({} if function.problems() else function.pinned().source or {}).items():
             if texts.setdefault(name, text) != text:
                 allowed = f"files with distinct names: two different ones are imported as {name}; rename one"
                 yield Problem(path, function.name, allowed)
@@ -189,7 +189,7 @@ def _not_portable(sources: dict[str, str]) -> str:
             f"at most {LARGEST_BYTES / 1e6:g} MB of source; it and the files that it imports have {size / 1e6:.1f} MB: "
             "import less, install it as a package, or put its data into the rows"
         )
-    # such a file would shadow Python's own module for every library
+    # such a file would shadow the standard library's module for every library
     taken = {PurePosixPath(key).parts[0].removesuffix(".py") for key in sources} & sys.stdlib_module_names
     if taken:
         return f"file names that are not modules of Python's standard library; rename {min(taken)}"
@@ -199,34 +199,34 @@ def _not_portable(sources: dict[str, str]) -> str:
 
 def _sources(file: Path, root: Path) -> dict[str, str]:
     """The file and every project file that it imports, directly or not, by their names below the root."""
-    found: dict[str, str] = {}
-    here = {path.name.removesuffix(".py") for path in root.iterdir()}
+    sources: dict[str, str] = {}
+    top_level = {path.name.removesuffix(".py") for path in root.iterdir()}
     waiting = [file]
     while waiting:
         path = waiting.pop()
         key = path.relative_to(root).as_posix()
-        if key in found:
+        if key in sources:
             continue
         with tokenize.open(path) as stream:  # in the encoding that the file itself names
-            found[key] = stream.read()
-        if sum(map(len, found.values())) > LARGEST_BYTES:
+            sources[key] = stream.read()
+        if sum(map(len, sources.values())) > LARGEST_BYTES:
             break  # too much anyway
         names = [".".join(parent.parts) for parent in PurePosixPath(key).parents[:-1]]  # its packages
-        names += imported(found[key], key)
-        own = [name for name in names if name.partition(".")[0] in here]
-        waiting += [module for name in own if (module := module_file(root, name))]
-    return dict(sorted(found.items()))
+        names += imported(sources[key], key)
+        project_modules = [name for name in names if name.partition(".")[0] in top_level]
+        waiting += [module for name in project_modules if (module := module_file(root, name))]
+    return dict(sorted(sources.items()))
 
 
 @cache  # a recipe's functions mostly share one file, and each is looked up more than once
 def imported(text: str, key: str) -> list[str]:
     """Every module that an import in this file may refer to, and its packages."""
     package = PurePosixPath(key).parent.parts
-    found: dict[str, None] = {}
+    modules: dict[str, None] = {}
     for node in ast.walk(ast.parse(text, key)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level <= len(package):  # beyond the root: Python's own error
+        elif isinstance(node, ast.ImportFrom) and node.level <= len(package):  # beyond the root: Python raises
             base = [*package[: len(package) - node.level + 1]] if node.level else []
             whole = ".".join([*base, *filter(None, [node.module])])
             names = [whole, *(f"{whole}.{alias.name}" for alias in node.names)]
@@ -234,8 +234,8 @@ def imported(text: str, key: str) -> list[str]:
             continue
         for name in names:
             parts = name.split(".")
-            found |= dict.fromkeys(".".join(parts[:end]) for end in range(1, len(parts) + 1))
-    return list(found)
+            modules |= dict.fromkeys(".".join(parts[:end]) for end in range(1, len(parts) + 1))
+    return list(modules)
 
 
 @cache
@@ -256,7 +256,7 @@ def _names(body: list[ast.stmt]) -> Iterator[str]:
     for node in body:
         if isinstance(node, _DEFINITIONS):
             yield node.name
-            continue  # its body has a scope of its own
+            continue  # its body is another scope
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield from (alias.asname or alias.name for alias in node.names)
         for child in ast.iter_child_nodes(node):

@@ -76,8 +76,8 @@ class HFModelFiles:
 
     def number(self, name: str) -> int | None:
         """A whole number of config.json, by its usual name."""
-        found = (self.config.get(each) for each in (name, *OTHER_NAMES.get(name, ())))
-        return next((value for value in found if type(value) is int), None)
+        values = (self.config.get(each) for each in (name, *OTHER_NAMES.get(name, ())))
+        return next((value for value in values if type(value) is int), None)
 
     @property
     def positions(self) -> int | None:
@@ -130,8 +130,8 @@ class HFModelFiles:
     @property
     def eos_ids(self) -> list[int]:
         """The tokens that end a generation: those of config.json, generation_config.json and the tokenizer."""
-        found = (*_ids(self.config.get("eos_token_id")), *self.eos_of_generation, *_ids(self.eos_of_tokenizer))
-        return list(dict.fromkeys(found))
+        ids = (*_ids(self.config.get("eos_token_id")), *self.eos_of_generation, *_ids(self.eos_of_tokenizer))
+        return list(dict.fromkeys(ids))
 
     @property
     def end_of_text(self) -> int | None:
@@ -141,32 +141,32 @@ class HFModelFiles:
 
     def problems(self) -> list[str]:
         """Everything that is wrong, each with a way out."""
-        found = [self._quantized()] if self.tensors else []
+        problems = [self._quantized()] if self.tensors else []
         if (self.positions or 0) < 1:
-            found.append(f"{CONFIG} has no max_position_embeddings: choose a decoder for text with a limited context")
+            problems.append(f"{CONFIG} has no max_position_embeddings: choose a text decoder with a limited context")
         if self.eos_of_tokenizer is None and (self.vocabulary or not self.eos_ids):
             known = f"; {CONFIG} or {GENERATION} has {listing([*map(str, self.eos_ids)])}" if self.eos_ids else ""
-            found.append(
+            problems.append(
                 f"{TOKENIZER_CONFIG} says of no token of {TOKENIZER} that it ends a text: set eos_token{known}"
             )
         rows, needed = self.number("vocab_size"), 1 + max(self.vocabulary.values(), default=-1)
         if rows is not None and needed > rows:
-            found.append(f"its vocab_size {rows} is smaller than its tokenizer's {needed}")
+            problems.append(f"its vocab_size {rows} is smaller than its tokenizer's {needed}")
         elif rows is not None and (odd := [each for each in self.eos_ids if not 0 <= each < rows]):
-            found.append(f"its eos_token_id {odd[0]} is not from 0 to {rows - 1}, as its vocab_size {rows} says")
+            problems.append(f"its eos_token_id {odd[0]} is not from 0 to {rows - 1}, as its vocab_size {rows} says")
         heads, shared = self.number("num_attention_heads"), self.number("num_key_value_heads")
         if heads and shared is not None and (shared < 1 or heads % shared):
-            found.append(f"its num_attention_heads {heads} is no multiple of its num_key_value_heads {shared}")
+            problems.append(f"its num_attention_heads {heads} is no multiple of its num_key_value_heads {shared}")
         experts, used = self.number("num_experts"), self.number("num_experts_per_tok")
         if experts and used is not None and not 1 <= used <= experts:
-            found.append(f"its num_experts_per_tok {used} is not from 1 to {experts}, its number of experts")
-        return [problem for problem in found if problem]
+            problems.append(f"its num_experts_per_tok {used} is not from 1 to {experts}, its number of experts")
+        return [problem for problem in problems if problem]
 
     def _quantized(self) -> str | None:
-        how = self.config.get("quantization_config") or self.config.get("compression_config")
-        if how:
-            method = how.get("quant_method") if isinstance(how, dict) else None
-            return f"its weights are quantized ({CONFIG}: {method or how!s:.80}): choose the original ones"
+        quantization = self.config.get("quantization_config") or self.config.get("compression_config")
+        if quantization:
+            method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+            return f"its weights are quantized ({CONFIG}: {method or quantization!s:.80}): choose the original ones"
         odd = sorted(
             f"{name} ({tensor.dtype})"
             for name, tensor in self.tensors.items()
@@ -191,13 +191,13 @@ def listing(names: list[str], most: int = 5) -> str:
 def read_model(files: tuple[File, ...]) -> HFModelFiles:
     """Read the files of a folder, local or at an address, once as long as none has changed. Raises ModelFilesError,
     StorageError."""
-    here = {file.name: file for file in files}
+    by_name = {file.name: file for file in files}
     names = (CONFIG, GENERATION, TOKENIZER_CONFIG, SPECIAL, TOKENIZER)
     config, generation, tokenizer_config, special, tokenizer = (
-        _json(here[name]) if name in here else {} for name in names
+        _json(by_name[name]) if name in by_name else {} for name in names
     )
-    vocabulary = _read(here[TOKENIZER], lambda: token_ids(tokenizer)) if tokenizer else {}
-    return HFModelFiles(config, generation, with_special(tokenizer_config, special), vocabulary, _tensors(here))
+    vocabulary = _read(by_name[TOKENIZER], lambda: token_ids(tokenizer)) if tokenizer else {}
+    return HFModelFiles(config, generation, with_special(tokenizer_config, special), vocabulary, _tensors(by_name))
 
 
 def model_in(folder: Path) -> HFModelFiles:
@@ -210,33 +210,33 @@ def tensors_in(folder: Path) -> dict[str, Tensor]:
     return _tensors({file.name: file for file in files_in(folder)})
 
 
-def _tensors(here: dict[str, File]) -> dict[str, Tensor]:
-    listed = _listed(here)
+def _tensors(files: dict[str, File]) -> dict[str, Tensor]:
+    listed = _listed(files)
     with ThreadPoolExecutor(READERS) as pool:
-        headers = list(pool.map(lambda name: _header(here[name]), listed))
-    found: dict[str, Tensor] = {}
+        headers = list(pool.map(lambda name: _header(files[name]), listed))
+    tensors: dict[str, Tensor] = {}
     for file, header in zip(listed, headers, strict=True):
         names = listed[file]
         if names is not None and names != header.keys():
             odd = listing(sorted(names ^ header.keys()))
-            raise ModelFilesError(f"{here[file].place}: does not have the tensors that {INDEX} lists for it: {odd}")
-        found |= header
-    return found
+            raise ModelFilesError(f"{files[file].place}: does not have the tensors that {INDEX} lists for it: {odd}")
+        tensors |= header
+    return tensors
 
 
-def _listed(here: dict[str, File]) -> dict[str, set[str] | None]:
+def _listed(files: dict[str, File]) -> dict[str, set[str] | None]:
     """The weight files, and the tensors in each according to the index. Raises ModelFilesError."""
-    if INDEX not in here:
-        return {SINGLE: None} if SINGLE in here else {}
-    weight_map = _json(here[INDEX]).get("weight_map")
+    if INDEX not in files:
+        return {SINGLE: None} if SINGLE in files else {}
+    weight_map = _json(files[INDEX]).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
-        raise ModelFilesError(f"{here[INDEX].place}: has no weight_map of tensors and files")
-    found: dict[str, set[str] | None] = dict.fromkeys(sorted({*weight_map.values()}))
-    if SINGLE in here and SINGLE not in found:  # Transformers reads it, and vLLM those of the index
-        raise ModelFilesError(f"{here[INDEX].place}: lists other files than {SINGLE}: remove those or {SINGLE}")
-    if missing := [file for file in found if file not in here]:
-        raise ModelFilesError(f"{here[INDEX].place}: lists {listing(missing)}, which the folder does not have")
-    return {file: {name for name, place in weight_map.items() if place == file} for file in found}
+        raise ModelFilesError(f"{files[INDEX].place}: has no weight_map of tensors and files")
+    weight_files: dict[str, set[str] | None] = dict.fromkeys(sorted({*weight_map.values()}))
+    if SINGLE in files and SINGLE not in weight_files:  # Transformers reads it, and vLLM those of the index
+        raise ModelFilesError(f"{files[INDEX].place}: lists other files than {SINGLE}: remove those or {SINGLE}")
+    if missing := [file for file in weight_files if file not in files]:
+        raise ModelFilesError(f"{files[INDEX].place}: lists {listing(missing)}, which the folder does not have")
+    return {file: {name for name, place in weight_map.items() if place == file} for file in weight_files}
 
 
 def _json(file: File) -> dict[str, Any]:
@@ -244,10 +244,10 @@ def _json(file: File) -> dict[str, Any]:
         with file.open() as stream:
             return json.load(stream)
 
-    found = _read(file, content)
-    if not isinstance(found, dict):
+    content = _read(file, content)
+    if not isinstance(content, dict):
         raise ModelFilesError(f"{file.place}: is not a JSON object")
-    return found
+    return content
 
 
 def _header(file: File) -> dict[str, Tensor]:
@@ -259,10 +259,10 @@ def _header(file: File) -> dict[str, Tensor]:
             header = json.loads(stream.read(size))
         header.pop("__metadata__", None)
         begin = 8 + size
-        found = {name: _tensor(file, begin, about) for name, about in header.items()}
+        tensors = {name: _tensor(file, begin, about) for name, about in header.items()}
         if begin + max((about["data_offsets"][1] for about in header.values()), default=0) != file.size:
             raise ValueError("it is truncated, or longer than its header says")
-        return found
+        return tensors
 
     return _read(file, tensors)
 

@@ -61,7 +61,7 @@ class Job:
     kind: str
     raw_spec: dict[str, Any]
     inputs: dict[str, dict[str, str]]  # "path" is on this machine, "place" is valid on others too
-    storage: str | None = None  # of a job in a pod, whose own disk is lost with it
+    storage: str | None = None  # of a job in a pod, whose disk is lost with it
     title: str = ""  # of its run
 
     @property
@@ -133,8 +133,8 @@ class Job:
     def forget_after(self, step: int) -> None:
         """Drop the metrics of steps that a resumed run will repeat, and partial lines of a killed writer."""
         if self.metrics.exists():
-            kept = [line for line in json_lines(self.metrics) if line["step"] <= step]
-            write_text(self.metrics, "".join(json.dumps(line) + "\n" for line in kept))
+            lines = [line for line in json_lines(self.metrics) if line["step"] <= step]
+            write_text(self.metrics, "".join(json.dumps(line) + "\n" for line in lines))
 
     def progress(self, done: float, total: float, unit: str, **shown: str | float) -> None:
         """Replace progress.json: `done` of `total` `unit`s, with facts to show beside the progress bar."""
@@ -172,15 +172,15 @@ def last_json_line(path: Path) -> dict[str, Any]:
 
 
 def _objects(lines: bytes) -> list[dict[str, Any]]:
-    found = []
+    objects = []
     for line in lines.splitlines():
         try:
             value = json.loads(line)
         except ValueError:
             continue
         if isinstance(value, dict):
-            found.append(value)
-    return found
+            objects.append(value)
+    return objects
 
 
 def open_job(directory: Path) -> Job:

@@ -1,7 +1,7 @@
-"""Artifacts that Flyte's cache has and whose files are gone: made again only when they are needed.
+"""Artifacts that Flyte's cache has and whose files are gone: recreated only when they are needed.
 
-A deleted checkpoint would otherwise cost its training again, though the model that was made of it is there. An artifact
-is *needless* if one that is there, or that is needless itself, was made from it. Of one execution, in this process.
+Otherwise a deleted checkpoint would be trained again even if the model made from it exists. An artifact is *needless*
+if another one that exists, or is itself needless, was made from it. The state covers one execution in this process.
 """
 
 from collections import defaultdict
@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 _again: dict[str, Callable[[], object]] = {}  # place -> what makes it again
-_made: dict[str, set[str]] = defaultdict(set)  # digest -> digests of what was made from it
-_there: set[str] = set()  # digests
+_children: dict[str, set[str]] = defaultdict(set)  # digest -> digests of what was made from it
+_existing: set[str] = set()  # digests
 _tolerated = ContextVar("_tolerated", default=False)
 
 
 @contextmanager
 def tolerated() -> Iterator[None]:
-    """Artifacts are read in the body whether or not their files are there."""
+    """In the body, artifacts may be read without their files."""
     before = _tolerated.set(True)
     try:
         yield
@@ -26,7 +26,7 @@ def tolerated() -> Iterator[None]:
 
 
 def may_lack(place: str) -> bool:
-    """Whether an artifact without files is no error there."""
+    """Whether an artifact at this place may lack its files."""
     return _tolerated.get() or place in _again
 
 
@@ -47,21 +47,21 @@ def restore(place: str) -> bool:
     return again is not None
 
 
-def made(digest: str, of: Iterable[str], there: bool) -> None:
-    """An artifact of this execution was made `of` these, and its files are `there` or not."""
-    for parent in of:
-        _made[parent].add(digest)
-    if there:
-        _there.add(digest)
+def note_made(digest: str, parents: Iterable[str], exists: bool) -> None:
+    """Note an artifact of this execution, what it was made from, and whether its files exist."""
+    for parent in parents:
+        _children[parent].add(digest)
+    if exists:
+        _existing.add(digest)
 
 
 def is_needless(digest: str) -> bool:
-    seen, children = {digest}, [*_made.get(digest, ())]  # equal contents may be made from each other
+    seen, children = {digest}, [*_children.get(digest, ())]  # equal contents may be made from each other
     while children:
         child = children.pop()
-        if child in _there and child != digest:
+        if child in _existing and child != digest:
             return True
         if child not in seen:
             seen.add(child)
-            children += _made.get(child, ())
+            children += _children.get(child, ())
     return False

@@ -39,13 +39,13 @@ def load_function(folder: Path, module: str, attribute: str, *, in_folder: bool)
         sys.path.insert(0, str(folder))
         importlib.invalidate_caches()
     try:
-        found = importlib.import_module(module)
+        imported = importlib.import_module(module)
     except (Exception, SystemExit) as error:
         raise Unusable(f"importing {module} raises {described(error, folder)}") from error
-    if in_folder and not _below(found, folder):
-        origin = getattr(found, "__file__", None) or "Python itself"
+    if in_folder and not _below(imported, folder):
+        origin = getattr(imported, "__file__", None) or "Python itself"
         raise Unusable(f"the name {module} is taken by {origin}; rename the file")
-    function = getattr(found, attribute, None)
+    function = getattr(imported, attribute, None)
     if not callable(function):
         what = "has no" if function is None else f"has {function!r:.60}, which cannot be called, as"
         raise Unusable(f"{module} {what} {attribute}")
@@ -72,10 +72,10 @@ def described(error: BaseException, folder: Path) -> str:
         text = f"its text raises {type(other).__name__}"
     message = f"{name}: {shown(text)}" if text else name
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if Path(frame.filename).is_relative_to(folder)] or frames
-    if not theirs:
+    user_frames = [frame for frame in frames if Path(frame.filename).is_relative_to(folder)] or frames
+    if not user_frames:
         return message
-    last = theirs[-1]
+    last = user_frames[-1]
     return f"{message} ({_short(last.filename, folder)}, line {last.lineno}: {shown(last.line or '', LONGEST_LINE)})"
 
 
@@ -86,10 +86,11 @@ def stuck_at(stacks: Path, folder: Path) -> str:
     frames = list(_PLACE.finditer(main))
     if not frames:
         return ""
-    theirs = [frame for frame in frames if Path(frame["file"]).is_relative_to(folder)]
-    frame = (theirs or frames)[0]
+    user_frames = [frame for frame in frames if Path(frame["file"]).is_relative_to(folder)]
+    frame = (user_frames or frames)[0]
     file = Path(frame["file"])
-    return f"stuck at {file.relative_to(folder) if theirs else file.name}, line {frame['line']}, in {frame['function']}"
+    name = file.relative_to(folder) if user_frames else file.name
+    return f"stuck at {name}, line {frame['line']}, in {frame['function']}"
 
 
 def end_together() -> None:
@@ -124,7 +125,7 @@ def _end_children() -> None:
     deadline = time.monotonic() + END_S
     while children := _children():
         for child in children:
-            os.kill(child, signal.SIGKILL)  # it is not reaped, so its id is still its own
+            os.kill(child, signal.SIGKILL)  # it is not reaped, so its id is not reused
         if time.monotonic() > deadline:
             return
         time.sleep(0.002)
@@ -147,13 +148,13 @@ def _parent(process: Path) -> int | None:
 
 def _reaped() -> dict[int, int]:
     """The children that have ended, and their statuses."""
-    found = {}
+    statuses = {}
     try:
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            found[ended[0]] = ended[1]
+            statuses[ended[0]] = ended[1]
     except ChildProcessError:
         pass  # there are none
-    return found
+    return statuses
 
 
 def take_pipes() -> tuple[TextIO, TextIO]:
@@ -166,7 +167,7 @@ def take_pipes() -> tuple[TextIO, TextIO]:
 
 
 def leave_project() -> None:
-    """Let a user's function import its own and installed modules, not Baton's."""
+    """Let a user's function import the project's and installed modules, not Baton's."""
     ours = str(Path(__file__).parents[1])
     sys.path[:] = [place for place in sys.path if place != ours]
     program = sys.modules["__main__"]

@@ -43,7 +43,7 @@ class Manifest:
     spec: dict[str, Any] = field(default_factory=dict)
     parents: dict[str, str] = field(default_factory=dict)  # input name -> digest
     versions: dict[str, str] = field(default_factory=dict)
-    title: str = ""  # of the stage's run that made it; empty for what is no stage's output
+    title: str = ""  # of the run that made it; empty for what no stage made
 
 
 def file_digest(path: Path) -> str:
@@ -112,10 +112,10 @@ def parse_manifest(text: bytes, place: str) -> Manifest:
     try:
         raw = json.loads(text)
         files = {name: FileEntry(**entry) for name, entry in raw.pop("files").items()}
-        found = Manifest(files=files, **raw)
-        if not isinstance(found.digest, str):
-            raise TypeError(f"digest is {found.digest!r}, not a string")
-        return found
+        manifest = Manifest(files=files, **raw)
+        if not isinstance(manifest.digest, str):
+            raise TypeError(f"digest is {manifest.digest!r}, not a string")
+        return manifest
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"{place}: not a manifest ({error}); make the artifact again") from error
 
@@ -138,28 +138,28 @@ def verify(directory: Path, digest: str | None = None) -> Manifest:
 def wrong_files(directory: Path, manifest: Manifest, part: int = 0, parts: int = 1) -> list[str]:
     """The differences from the manifest. The files' contents are checked for one `part` of `parts` only, so that
     processes can share the work."""
-    found = dict(_content(directory))
-    wrong = [f"{path} is missing" for path in sorted(manifest.files.keys() - found.keys())]
-    wrong += [f"{path} was added" for path in sorted(found.keys() - manifest.files.keys())]
+    paths = dict(_content(directory))
+    wrong = [f"{path} is missing" for path in sorted(manifest.files.keys() - paths.keys())]
+    wrong += [f"{path} was added" for path in sorted(paths.keys() - manifest.files.keys())]
     for path, entry in sorted(manifest.files.items())[part::parts]:
-        if path not in found:
+        if path not in paths:
             continue
-        size = found[path].stat().st_size
+        size = paths[path].stat().st_size
         if size != entry.size:
             wrong.append(f"{path} has {size} bytes, not {entry.size}")
-        elif file_digest(found[path]) != entry.blake3:
+        elif file_digest(paths[path]) != entry.blake3:
             wrong.append(f"{path} was changed")
     return wrong
 
 
 def _content(directory: Path) -> list[tuple[str, Path]]:
     """(relative name, path) of every file that belongs to the content, sorted."""
-    found = []
+    entries = []
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory)
         if path.is_file() and name.parts[0] != RECORD and not _MANIFESTS.fullmatch(name.as_posix()):
-            found.append((name.as_posix(), path))
-    return found
+            entries.append((name.as_posix(), path))
+    return entries
 
 
 def _digest_of(files: dict[str, FileEntry]) -> str:

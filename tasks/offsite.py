@@ -1,4 +1,4 @@
-"""A job's folder in storage, for a job in a pod, whose own disk is lost with it.
+"""A job's folder in storage, for a job in a pod, whose disk is lost with it.
 
     STORAGE/jobs/<job directory's name>/
         work/…/<digest>/   its newest complete checkpoints, each with its manifest, which is written last, and in
@@ -75,7 +75,7 @@ class Offsite:
         self.job_dir, self.storage, self.address = job_dir, root, f"{root}/jobs/{job_dir.name}"
 
     def result(self) -> tuple[str, Manifest] | None:
-        """The place and the manifest of this job's artifact, if it is done and all files are there."""
+        """The place and the manifest of this job's artifact, if it is finished and no file is missing."""
         try:
             done = json.loads(storage.read(f"{self.address}/result.json"))
         except FileNotFoundError:
@@ -126,7 +126,7 @@ class Offsite:
             complete, damaged = _stored(names, MANIFEST), _stored(names, DAMAGED)
             try:
                 # the numbered ones last: their logs are the longer ones
-                for _, series in sorted({(found.number >= 0, found.series) for found in complete + damaged}):
+                for _, series in sorted({(each.number >= 0, each.series) for each in complete + damaged}):
                     self._download_newest([checkpoint for checkpoint in complete if checkpoint.series == series])
             except _Removed:
                 continue
@@ -235,7 +235,7 @@ class Offsite:
 
     def _snapshot(self, checkpoint: Checkpoint) -> Path | None:
         """Hard links, since the engine may remove the checkpoint meanwhile. The manifest is linked last, because it is
-        removed first: if it is there, so is the rest."""
+        removed first: if it exists, so do the other files."""
         source, target = self.job_dir / checkpoint.name, self.job_dir / "sending"
         remove(target)
         try:
@@ -250,10 +250,10 @@ class Offsite:
     def _prune(self, series: str) -> None:
         """Delete what is older than the newest complete checkpoints, complete or not."""
         names = storage.sizes(self.address)
-        complete = {found.number for found in _stored(names, MANIFEST) if found.series == series}
+        complete = {checkpoint.number for checkpoint in _stored(names, MANIFEST) if checkpoint.series == series}
         number = re.compile(rf"{re.escape(series)}(\d+)/")
         oldest = min(sorted(complete)[-KEEP:], default=0)  # none: another pod has finished and removed them
-        self._delete([name for name in names if (found := number.match(name)) and int(found[1]) < oldest])
+        self._delete([name for name in names if (match := number.match(name)) and int(match[1]) < oldest])
 
     def _delete(self, names: Iterable[str]) -> None:
         storage.delete(self.address, sorted(names, key=lambda name: not name.endswith(f"/{MANIFEST}")))
@@ -267,5 +267,5 @@ def _checkpoint(name: str, digest: str = "") -> Checkpoint:
 
 def _stored(names: Iterable[str], file: str) -> list[Checkpoint]:
     """The checkpoints in storage that have the file, the oldest of each series first."""
-    found = [match for match in map(STORED.fullmatch, names) if match and match["file"] == file]
-    return sorted(_checkpoint(match["name"], match["digest"]) for match in found)
+    matches = [match for match in map(STORED.fullmatch, names) if match and match["file"] == file]
+    return sorted(_checkpoint(match["name"], match["digest"]) for match in matches)

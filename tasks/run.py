@@ -1,4 +1,4 @@
-"""Run a stage's engine on its inputs: tracked, retried, with what is finished found again."""
+"""Run a stage's engine on its inputs: tracked, retried, finished work is reused."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,12 +35,12 @@ from tasks.spec import Spec, StageSpec
 A = TypeVar("A", bound=Artifact)
 
 
-# digests of the artifacts that this process's stages made or found finished, as opposed to those from Flyte's cache
-made_here: set[str] = set()
+# digests of artifacts from stages of this process, new or finished earlier, as opposed to those from Flyte's cache
+produced: set[str] = set()
 
 
 def restored(artifact: A) -> A:
-    """The artifact; if its files were gone, as it was made again: on a GPU it may be another."""
+    """The artifact; a new one if its files were gone: recomputed on a GPU, it may differ."""
     return artifact.from_place(located(artifact.place)) if lacking.restore(artifact.place) else artifact
 
 
@@ -58,7 +58,7 @@ def retryable() -> Iterator[None]:
 @retryable()
 def run(
     engine: Engine,
-    made: type[A],
+    artifact_type: type[A],
     spec: Spec,
     *,
     title: str | None = None,
@@ -71,11 +71,11 @@ def run(
 ) -> A:
     """Run a stage's engine on its inputs, tracked, and return the artifact that it made.
 
-    `title` tells apart the uses of one engine; a call of a DAG has a title of its own (workflows/call.py). `processes`
+    `title` tells apart the uses of one engine; a call of a DAG has its own title (workflows/call.py). `processes`
     starts it with torchrun, on each of `nodes` machines, and `helpers` more run the engine's helper; `max_restarts` and
     `hang_timeout_s` are those of run_engine. A list of artifacts, `more=[…]`, becomes the inputs more.0, more.1, …, a
     mapping, `parts={…}`, the inputs parts.corpus, parts.tokenizer, … (`Job.names` lists them). In a pod, the artifact
-    and its checkpoints are in storage (tasks/offsite.py). What is found there, or finished in the job directory, is
+    and its checkpoints are in storage (tasks/offsite.py). An artifact found there, or finished in the job directory, is
     recorded as cached. Raises
     EngineFailed, ArtifactError, StorageError, FlyteRecoverableException.
     """
@@ -88,13 +88,13 @@ def run(
     remote = offsite(job_dir)
     _drop_damaged(job_dir / "output")
     spec_json = spec.model_dump(mode="json")
-    found = partial(_found, title, made, spec_json, digests)
+    reuse = partial(_reuse, title, artifact_type, spec_json, digests)
     if remote and (stored := remote.resume()):
-        return found(*stored)
+        return reuse(*stored)
     request = {
         "stage": engine.stage,
         "title": title,
-        "kind": made.kind,
+        "kind": artifact_type.kind,
         "spec": spec.model_dump(mode="json", exclude={"placement": {"setup"}}),  # setup may contain secrets
         "storage": remote.storage if remote else None,
         "inputs": {
@@ -110,16 +110,16 @@ def run(
         start(max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
         raise IgnoreOutputs("node 0 returns the result")
     if not remote and is_finished(job_dir):
-        return found(address_of(str(job_dir / "output")), read_manifest(job_dir / "output"), job_dir)
+        return reuse(address_of(str(job_dir / "output")), read_manifest(job_dir / "output"), job_dir)
     with sigterm_as_exit(), tracked(title, job_dir, spec=spec_json, inputs=digests, command=command) as record:
         if remote:
             remote.check_memory()
         with _planned_memory_named(title, spec, remote), remote.sending() if remote else nullcontext():
             output = start(max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
-        artifact = made.from_directory(output)
+        artifact = artifact_type.from_directory(output)
         place = remote.finish(artifact.digest) if remote else address_of(str(output))
-        record.made(made.kind, artifact.digest, facts := read_manifest(output).facts, shown(made.kind, facts))
-    made_here.add(artifact.digest)
+        record.made(artifact.kind, artifact.digest, facts := read_manifest(output).facts, shown(artifact.kind, facts))
+    produced.add(artifact.digest)
     _draw_deck(title, output)
     return artifact.at(place)
 
@@ -141,9 +141,9 @@ def _planned_memory_named(title: str, spec: Spec, remote: Offsite | None) -> Ite
         raise EngineFailed(message, memory_mib=error.memory_mib) from error
 
 
-def _found(
+def _reuse(
     title: str,
-    made: type[A],
+    artifact_type: type[A],
     spec: dict[str, Any],
     inputs: dict[str, str],
     place: str,
@@ -153,17 +153,17 @@ def _found(
     """The artifact that another run of the same job has made, recorded as cached."""
     facts = manifest.facts
     note_cached(
-        title, made.kind, manifest.digest, facts,
-        spec=spec, inputs=inputs, job_dir=job_dir, shown=shown(made.kind, facts),
+        title, artifact_type.kind, manifest.digest, facts,
+        spec=spec, inputs=inputs, job_dir=job_dir, shown=shown(artifact_type.kind, facts),
     )  # fmt: skip
-    made_here.add(manifest.digest)
+    produced.add(manifest.digest)
     say(f"✓ {title:<14} found in {place}")
-    _show(title, f"<p>{made.kind} {manifest.digest} was found in {place}</p>")
-    return made.from_place(place)
+    _show(title, f"<p>{artifact_type.kind} {manifest.digest} was found in {place}</p>")
+    return artifact_type.from_place(place)
 
 
 def _flat(inputs: Mapping[str, Artifact | Sequence[Artifact] | Mapping[str, Artifact]]) -> dict[str, Artifact]:
-    """Each artifact by a name of its own, and the base of an adapter; an empty list adds none. Mappings are sorted by
+    """Each artifact under a unique name, and the base of an adapter; an empty list adds none. Mappings are sorted by
     key, since on a cluster they arrive in any order."""
     flat: dict[str, Artifact] = {}
     for name, value in inputs.items():

@@ -31,16 +31,16 @@ def title_of(stage: str, label: str) -> str:
     """The display title of the stage that makes a model: the stage, the label if it is another, and the seed."""
     name = without_seed(label)
     seed = f" seed {label.removeprefix(name).removeprefix('-seed')}" if name != label else ""
-    own = name == stage or re.fullmatch(rf"{stage}-\d+", name)
-    return f"{name if own else f'{stage} {name}'}{seed}"
+    is_stage_name = name == stage or re.fullmatch(rf"{stage}-\d+", name)
+    return f"{name if is_stage_name else f'{stage} {name}'}{seed}"
 
 
 def by_model(runs: Iterable[T], label: Callable[[T], str]) -> dict[str, list[T]]:
     """The runs of each model, by its label without the seed."""
-    found: dict[str, list[T]] = {}
+    by_label: dict[str, list[T]] = {}
     for run in runs:
-        found.setdefault(without_seed(label(run)), []).append(run)
-    return found
+        by_label.setdefault(without_seed(label(run)), []).append(run)
+    return by_label
 
 
 @dataclass(frozen=True)

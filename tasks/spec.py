@@ -126,43 +126,43 @@ class Spec(BaseModel):
         """The addresses of its identity that carry a digest, reduced to that digest: where the content is does not
         count."""
         values = {name: getattr(self, name) for name in type(self).model_fields.keys() - self._not_identity()}
-        found = {name: _content(value) for name, value in values.items()}
-        return {name: content for name, content in found.items() if content != values[name]}
+        contents = {name: _content(value) for name, value in values.items()}
+        return {name: content for name, content in contents.items() if content != values[name]}
 
-    def as_found(self) -> Self:
+    def pinned(self) -> Self:
         """A copy with the present state of the files and functions that it names, so that a change in one changes the
         cache key. Raises UserError."""
-        found = {name: _as_found(value) for name, value in self}
-        changed = {name: value for name, value in found.items() if value is not getattr(self, name)}
+        resolved = {name: _pinned(value) for name, value in self}
+        changed = {name: value for name, value in resolved.items() if value is not getattr(self, name)}
         return self.model_copy(update=changed) if changed else self
 
     def split_options(self) -> tuple[Self, dict[str, Any]]:
         """Split it: a copy with only the fields of its identity, all others at their defaults; and those others, as
         JSON types. `with_options` is the inverse."""
-        how = self.model_dump(mode="json", include=self._not_identity(), exclude_defaults=True)
-        what: dict[str, Any] = {name: type(self).model_fields[name].get_default() for name in how}
+        options = self.model_dump(mode="json", include=self._not_identity(), exclude_defaults=True)
+        identity: dict[str, Any] = {name: type(self).model_fields[name].get_default() for name in options}
         for name, content in self._contents().items():
-            what[name], how[name] = content, getattr(self, name)
+            identity[name], options[name] = content, getattr(self, name)
         for name, part in self._nested().items():
             inner, rest = part.split_options()
             if rest:
-                what[name], how[name] = inner, rest
+                identity[name], options[name] = inner, rest
         for name, parts in self._mappings().items():
             divided = {key: part.split_options() for key, part in parts.items()}
             if any(rest for _, rest in divided.values()):
-                what[name] = {key: inner for key, (inner, _) in divided.items()}
-                how[name] = {key: rest for key, (_, rest) in divided.items()}
-        return self.model_copy(update=what), how
+                identity[name] = {key: inner for key, (inner, _) in divided.items()}
+                options[name] = {key: rest for key, (_, rest) in divided.items()}
+        return self.model_copy(update=identity), options
 
-    def with_options(self, how: dict[str, Any]) -> Self:
+    def with_options(self, options: dict[str, Any]) -> Self:
         """The spec that `split_options` split."""
-        nested = {name: part.with_options(how[name]) for name, part in self._nested().items() if name in how}
+        nested = {name: part.with_options(options[name]) for name, part in self._nested().items() if name in options}
         inner: dict[str, Any] = {name: part.model_dump(mode="json") for name, part in nested.items()}
         for name, parts in self._mappings().items():
-            if name in how:
-                merged = {key: part.with_options(how[name].get(key, {})) for key, part in parts.items()}
+            if name in options:
+                merged = {key: part.with_options(options[name].get(key, {})) for key, part in parts.items()}
                 inner[name] = {key: part.model_dump(mode="json") for key, part in merged.items()}
-        return type(self).model_validate(self.model_dump(mode="json") | how | inner)
+        return type(self).model_validate(self.model_dump(mode="json") | options | inner)
 
 
 class StageSpec(Spec):
@@ -210,9 +210,9 @@ def _holds_paths(annotation: Any, metadata: Sequence[Any]) -> bool:
     return _ENCODABLE in (*metadata, *of_list) or any(_holds_paths(inner, ()) for inner in get_args(annotation))
 
 
-def _as_found(value: Any) -> Any:
+def _pinned(value: Any) -> Any:
     if isinstance(value, Spec):
-        return value.as_found()
+        return value.pinned()
     if isinstance(value, dict):
-        return {name: _as_found(item) for name, item in value.items()}
-    return [_as_found(item) for item in value] if isinstance(value, list) else value
+        return {name: _pinned(item) for name, item in value.items()}
+    return [_pinned(item) for item in value] if isinstance(value, list) else value

@@ -5,7 +5,7 @@
         return run(ENGINE, MegatronCheckpoint, spec, data=data)
 
 A stage is served from Flyte's cache if its engine's version, its spec's identity and the *digests* of its inputs are
-the same. Paths, machines, layouts and retries do not count: they are in an input of their own, `how`, which the cache
+the same. Paths, machines, layouts and retries do not count: they are in a separate input, `how`, which the cache
 ignores.
 """
 
@@ -59,7 +59,7 @@ def stage(
 
     def decorate(function: Callable[..., A]) -> Callable[..., A]:
         hints = get_type_hints(function)
-        made, kind = hints.pop("return"), hints["spec"]
+        artifact_type, kind = hints.pop("return"), hints["spec"]
         default = (pod or PodSpec()).over(FAMILIES.get(image.name, PodSpec()))
         parameters = list(inspect.signature(function).parameters.values())
 
@@ -78,11 +78,11 @@ def stage(
             **hints,
             "spec": Annotated[kind, HashMethod(_identity_digest)],
             "how": str,
-            "return": Annotated[made, HashMethod(lambda artifact: artifact.digest)],
+            "return": Annotated[artifact_type, HashMethod(lambda artifact: artifact.digest)],
         }
         how = inspect.Parameter("how", inspect.Parameter.KEYWORD_ONLY, default="{}")
         wrapped.__signature__ = inspect.Signature([*parameters, how])  # type: ignore[attr-defined]
-        made_task: Callable[..., A] = task(
+        flyte_task: Callable[..., A] = task(
             wrapped,
             task_config=Stage(engine, default, hands_on, describes),
             container_image=image,
@@ -91,7 +91,7 @@ def stage(
             enable_deck=True,
             deck_fields=(),
         )
-        return made_task
+        return flyte_task
 
     return decorate
 
@@ -107,7 +107,7 @@ def _is_told(artifact: Artifact) -> bool:
     if not (lacking.is_lacking(artifact.place) and lacking.is_needless(artifact.digest)):
         return True
     what = f"{artifact.kind.replace('_', ' ')} {artifact.digest[:12]}"
-    say(f"the {what} is left out: its files are gone from {artifact.place}, and what was made from it is there")
+    say(f"the {what} is left out: its files are gone from {artifact.place}, and what was made from it exists")
     return False
 
 

@@ -1,4 +1,4 @@
-"""A stage as a Flyte task: the fields that bear its identity are an input of their own, and a cache hit counts only
+"""A stage as a Flyte task: the fields that bear its identity are a separate input, and a cache hit counts only
 while its files are intact."""
 
 import os
@@ -30,7 +30,7 @@ from tasks import lacking
 from tasks.artifacts import Artifact, HFModel, shown
 from tasks.called import read_how
 from tasks.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, verify
-from tasks.run import made_here, restored
+from tasks.run import produced, restored
 from tasks.spec import Spec, StageSpec
 from tasks.stored import check_sizes, send
 
@@ -48,14 +48,14 @@ class Stage:
 
 
 class StageTask(PodTask, PythonFunctionTask[Stage]):
-    """A Flyte task that runs here or where its spec's placement says. A local cache hit counts only while its files
+    """A Flyte task that runs locally or where its spec's placement says. A local cache hit counts only while its files
     are intact, and is recorded in the execution that it serves."""
 
     def __call__(self, **inputs: Any) -> Any:
         return super().__call__(**split_spec(inputs))
 
     def execute(self, **inputs: Any) -> Any:
-        """Split the inputs here too: a spec that was a promise in `__call__` is not split yet."""
+        """Split the inputs again: a spec that was a promise in `__call__` is not split yet."""
         return super().execute(**split_spec(inputs))
 
     def sent(self, placement: Placement, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -68,9 +68,9 @@ class StageTask(PodTask, PythonFunctionTask[Stage]):
 
     def local_execute(self, ctx: FlyteContext, **kwargs: Any) -> Any:
         with disk_errors_named():
-            return self._execute_here(ctx, **kwargs)
+            return self._execute_locally(ctx, **kwargs)
 
-    def _execute_here(self, ctx: FlyteContext, **kwargs: Any) -> Any:
+    def _execute_locally(self, ctx: FlyteContext, **kwargs: Any) -> Any:
         if self.task_config.hands_on:
             return self._again(ctx, **kwargs)
         promise = super().local_execute(ctx, **kwargs)
@@ -79,14 +79,14 @@ class StageTask(PodTask, PythonFunctionTask[Stage]):
         try:
             with lacking.tolerated():
                 artifact = self._artifact(ctx, promise.val)
-            if artifact.digest not in made_here:
+            if artifact.digest not in produced:
                 _check(artifact)
         except (ArtifactError, ValidationError) as error:  # the latter: another version of Baton made it
             say(f"{stage} is cached, but its files were changed or removed. {error}\nMaking it again.")
             return self._again(ctx, **kwargs)
-        gone = artifact.digest not in made_here and is_gone(artifact.place)
-        lacking.made(artifact.digest, _made_from(artifact, kwargs), there=not gone)
-        if artifact.digest not in made_here | _received:
+        gone = artifact.digest not in produced and is_gone(artifact.place)
+        lacking.note_made(artifact.digest, _made_from(artifact, kwargs), exists=not gone)
+        if artifact.digest not in produced | _received:
             title = call.title or artifact.title(stage)
             self._note(title, artifact)
             say(f"✓ {title:<14} cached{', its files are gone' if gone else ''}")
@@ -95,7 +95,7 @@ class StageTask(PodTask, PythonFunctionTask[Stage]):
         return promise
 
     def _note(self, title: str, artifact: Artifact) -> None:
-        """Record an artifact from the cache with what made it, as far as that is there."""
+        """Record an artifact from the cache, with its spec and inputs if its manifest exists."""
         try:
             manifest = artifact.manifest()
         except ArtifactError:
@@ -114,7 +114,7 @@ class StageTask(PodTask, PythonFunctionTask[Stage]):
 
     def _again(self, ctx: FlyteContext, **kwargs: Any) -> Any:
         """Execute it whatever Flyte's cache has."""
-        os.environ["FLYTE_LOCAL_CACHE_OVERWRITE"] = "true"  # Flyte's own switch; it has no argument for it
+        os.environ["FLYTE_LOCAL_CACHE_OVERWRITE"] = "true"  # Flyte reads it from the environment only
         try:
             return super().local_execute(ctx, **kwargs)
         finally:
@@ -163,7 +163,7 @@ def _digests(value: Any) -> Iterator[str]:
 
 
 def _sent(value: Any, storage: str) -> Any:
-    """Artifacts and a spec's files as they are in storage, sent there first if necessary."""
+    """Artifacts and a spec's files as they are in storage, uploaded first if necessary."""
     if isinstance(value, Artifact):
         value = restored(value)
     if isinstance(value, HFModel) and value.base:

@@ -33,10 +33,10 @@ def send(directory: str, digest: str, root: str) -> str:
 
 
 def send_sealed(folder: Path, address: str, known: dict[str, int], stop: threading.Event | None = None) -> bool:
-    """Upload a directory with a manifest, the manifest last. `known` has the files that are already there, with their
+    """Upload a directory with a manifest, the manifest last. `known` has the files that are already stored, with their
     sizes. False if `stop` was set. Raises StorageError."""
-    found = {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
-    missing = [name for name, size in found.items() if name != MANIFEST and known.get(name) != size]
+    sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    missing = [name for name, size in sizes.items() if name != MANIFEST and known.get(name) != size]
     storage.put(folder, missing, address, stop)
     if stop is not None and stop.is_set():
         return False
@@ -66,7 +66,7 @@ def is_complete(place: str) -> bool:
 
 
 def check_sizes(place: str, digest: str) -> Manifest:
-    """The artifact's manifest, after checking that all its files are there, by their sizes. Raises ArtifactError,
+    """The artifact's manifest, after checking that all its files exist with the right sizes. Raises ArtifactError,
     StorageError."""
     manifest = _expected(place, digest)
     _sizes(place, manifest)

@@ -80,19 +80,19 @@ def token_ids(content: Mapping[str, Any]) -> dict[str, int]:
 def chat_templates(folder: Path, name: str | None = None) -> dict[str, str]:
     """The chat templates to use, by name; with `name` that one alone. Empty if the folder has none. Raises StageError
     if none of several is the default."""
-    found = _templates(folder)
+    templates = _templates(folder)
     if name is not None:
-        if name not in found:
-            raise StageError(f"there is no chat template {name!r}; there are {', '.join(sorted(found)) or 'none'}")
-        return {DEFAULT: found[name]}
-    if len(found) == 1:
-        return {DEFAULT: next(iter(found.values()))}
-    if found and DEFAULT not in found:
+        if name not in templates:
+            raise StageError(f"there is no chat template {name!r}; there are {', '.join(sorted(templates)) or 'none'}")
+        return {DEFAULT: templates[name]}
+    if len(templates) == 1:
+        return {DEFAULT: next(iter(templates.values()))}
+    if templates and DEFAULT not in templates:
         raise StageError(
-            f"there are the chat templates {', '.join(sorted(found))}, and none is called {DEFAULT}: choose one with "
-            "`chat_template`"
+            f"there are the chat templates {', '.join(sorted(templates))}, and none is called {DEFAULT}: choose one "
+            "with `chat_template`"
         )
-    return found
+    return templates
 
 
 def template_problem(folder: Path, name: str | None) -> list[Problem]:
@@ -117,7 +117,7 @@ def _templates(folder: Path) -> dict[str, str]:
         others = {}
     else:  # chat_template.json is a processor's file, which Transformers' tokenizers do not read
         places = (folder / CONFIG, folder / "chat_template.json")
-        others = next((found for path in places if (found := _named(path))), {})
+        others = next((templates for path in places if (templates := _named(path))), {})
     return others | {name: _read(path) for name, path in files.items()}
 
 
@@ -127,12 +127,12 @@ def _named(path: Path) -> dict[str, str]:
     if isinstance(value, str):
         return {DEFAULT: value}
     try:
-        found = value if isinstance(value, dict) else {each["name"]: each["template"] for each in value}
+        templates = value if isinstance(value, dict) else {each["name"]: each["template"] for each in value}
     except (KeyError, TypeError):
-        found = {DEFAULT: None}
-    if not all(isinstance(text, str) for text in found.values()):
+        templates = {DEFAULT: None}
+    if not all(isinstance(text, str) for text in templates.values()):
         raise StageError(f"{path}: chat_template: a template, or a list of objects with name and template expected")
-    return found
+    return templates
 
 
 def _check_ids(folder: Path, given: Mapping[str, Any], vocabulary: Mapping[str, int]) -> None:
@@ -147,7 +147,7 @@ def _check_ids(folder: Path, given: Mapping[str, Any], vocabulary: Mapping[str, 
         where = CONFIG if decoder else "added_tokens.json"
         raise StageError(
             f"{folder}: {where} has tokens that {TOKENIZER} lacks or gives another id: {', '.join(wrong[:8])}. "
-            f"{TOKENIZER} is what tokenizes: add them there (tokenizers.Tokenizer.add_special_tokens), or delete them "
+            f"{TOKENIZER} is what tokenizes: add them to it (tokenizers.Tokenizer.add_special_tokens), or delete them "
             f"from {where}"
         )
 

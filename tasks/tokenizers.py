@@ -3,7 +3,7 @@
     load(folder)             as Transformers has it, for rows: special tokens in a text are recognized
     plain(folder)            as the tokenizers library has it, for the text of a corpus: they are ordinary text
     write(source, target)    take over a tokenizer into an artifact
-    alone(folder)            a folder for engines, which load tokenizers in their own way
+    alone(folder)            a folder for engines, which load tokenizers themselves
 
 A tokenizer is its tokenizer.json. Transformers' AutoTokenizer (5.17) does not load that as it is where the files or
 the model's config name one of its own classes: it takes the vocabulary and the class' idea of the rest. A byte-level
@@ -120,12 +120,12 @@ def check(tokenizer: Any, folder: Path) -> None:
     for text in texts:
         for whole in (True, False):
             ids = expected.encode(text, add_special_tokens=whole).ids
-            found = tokenizer.encode(text, add_special_tokens=whole)
+            encoded = tokenizer.encode(text, add_special_tokens=whole)
             decoded, shown = (each.decode(ids, skip_special_tokens=False) for each in (expected, tokenizer))
-            if found != ids or shown != decoded:
+            if encoded != ids or shown != decoded:
                 raise StageError(
                     f"{folder}: {type(tokenizer).__name__} does not tokenize {text!r:.80} as {TOKENIZER} does: "
-                    f"{tokenizer.decode(found)!r:.80}"
+                    f"{tokenizer.decode(encoded)!r:.80}"
                 )
 
 
@@ -146,22 +146,22 @@ def size(tokenizer: Any) -> int:
 
 
 def alone(folder: Path) -> Path:
-    """A folder with a model's tokenizer and nothing else, in this node's cache. In a model's own folder AutoTokenizer
+    """A folder with a model's tokenizer and nothing else, in this node's cache. In a model's folder AutoTokenizer
     also reads config.json, and takes Qwen2's class for every model of its type (5.17; while
     `MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS` has "qwen2"). vLLM (0.31; while its `get_tokenizer` reads a config with
     retries) waits two seconds and prints errors where there is no config.json: that of `NO_CLASS` names no class."""
-    kept = cache_folder("tokenizers")
-    with TemporaryDirectory(dir=kept, prefix="partial-") as place:
-        made = Path(place) / "made"
-        made.mkdir()
-        write(folder, made)
-        write_json(made / "config.json", NO_CLASS)
-        digest = text_digest("".join(f"{path.name} {file_digest(path)}\n" for path in sorted(made.iterdir())))
-        if not (kept / digest).exists():
-            sync_tree(made)
+    cache = cache_folder("tokenizers")
+    with TemporaryDirectory(dir=cache, prefix="partial-") as place:
+        target = Path(place) / "target"
+        target.mkdir()
+        write(folder, target)
+        write_json(target / "config.json", NO_CLASS)
+        digest = text_digest("".join(f"{path.name} {file_digest(path)}\n" for path in sorted(target.iterdir())))
+        if not (cache / digest).exists():
+            sync_tree(target)
             with suppress(OSError):  # another process was faster
-                rename(made, kept / digest)
-    return kept / digest
+                rename(target, cache / digest)
+    return cache / digest
 
 
 def _opened(folder: Path) -> Tokenizer:
@@ -178,7 +178,7 @@ def _opened(folder: Path) -> Tokenizer:
     except Exception as error:  # the tokenizers library raises nothing narrower
         raise StageError(f"{path}: cannot be read: {error}") from error
     if dropout := getattr(tokenizer.model, "dropout", None):
-        raise StageError(f"{path}: its model has dropout {dropout:g}, which makes tokens random: set it to null there")
+        raise StageError(f"{path}: its model has dropout {dropout:g}, which makes tokens random: set it to null")
     tokenizer.no_truncation()  # the file may enable either
     tokenizer.no_padding()
     return tokenizer

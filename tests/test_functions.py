@@ -49,7 +49,7 @@ def write(path: Path, text: str) -> None:
 
 
 def test_the_source_of_the_file_and_of_what_it_imports_travels_in_the_spec(project: Path, tmp_path: Path) -> None:
-    found = function("sums.py:right").as_found()
+    found = function("sums.py:right").pinned()
 
     assert found.source == {"sums.py": SUMS, "words.py": "unit = ' apples'\n"}
 
@@ -59,33 +59,33 @@ def test_the_source_of_the_file_and_of_what_it_imports_travels_in_the_spec(proje
 
 
 def test_where_the_file_is_does_not_change_what_it_is(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = function("sums.py:right").as_found()
+    here = function("sums.py:right").pinned()
     monkeypatch.chdir(project.parent)
 
-    assert function("project/sums.py:right").as_found().identity() == here.identity()
-    assert function(f"{project}/sums.py:right").as_found().identity() == here.identity()
+    assert function("project/sums.py:right").pinned().identity() == here.identity()
+    assert function(f"{project}/sums.py:right").pinned().identity() == here.identity()
 
 
 def test_what_was_found_is_not_looked_for_again(project: Path) -> None:
-    found = function("sums.py:right").as_found()
+    found = function("sums.py:right").pinned()
     (project / "sums.py").unlink()
 
-    assert found.as_found() == found
+    assert found.pinned() == found
     assert found.problems() == []
 
 
 def test_another_text_of_an_imported_file_is_another_function(project: Path) -> None:
-    before = function("sums.py:right").as_found()
+    before = function("sums.py:right").pinned()
     (project / "words.py").write_text("unit = ' pears'\n")
 
-    assert function("sums.py:right").as_found().identity() != before.identity()
+    assert function("sums.py:right").pinned().identity() != before.identity()
 
 
 def test_a_module_of_the_project_is_found_from_the_current_directory(project: Path, tmp_path: Path) -> None:
     write(project / "checks/rewards.py", "from checks.text import same\n")
     write(project / "checks/text.py", "def same(completions, **kwargs):\n    return [0.5]\n")
 
-    found = function("checks.rewards:same").as_found()
+    found = function("checks.rewards:same").pinned()
 
     assert found.name == "checks/rewards.py:same"
     assert list(found.source or ()) == ["checks/rewards.py", "checks/text.py"]
@@ -98,7 +98,7 @@ def test_a_file_of_a_package_may_import_its_neighbours_relatively(project: Path,
     write(project / "pack/inner/sums.py", "from .. import FACTOR\nfrom ..other import one\ndef f(): return one() * 2\n")
     write(project / "pack/other.py", "def one(): return 1\n")
 
-    found = function("pack/inner/sums.py:f").as_found()
+    found = function("pack/inner/sums.py:f").pinned()
 
     assert list(found.source or ()) == ["pack/__init__.py", "pack/inner/__init__.py", "pack/inner/sums.py", "pack/other.py"]  # fmt: skip  # noqa: E501
     assert found.load(tmp_path / "pod")() == 2
@@ -108,16 +108,16 @@ def test_an_import_inside_a_function_and_in_a_circle_is_found_too(project: Path)
     write(project / "a.py", "def f():\n    import b\n    return b.x\n")
     write(project / "b.py", "import a\nx = 1\n")
 
-    assert list(function("a.py:f").as_found().source or ()) == ["a.py", "b.py"]
+    assert list(function("a.py:f").pinned().source or ()) == ["a.py", "b.py"]
 
 
 def test_an_installed_function_is_known_by_its_package_s_version(project: Path, tmp_path: Path) -> None:
-    found = function("blake3:blake3").as_found()
+    found = function("blake3:blake3").pinned()
 
     assert (found.version or "").startswith("blake3 ")
     assert found.source is None
     assert found.load(tmp_path)(b"").digest()
-    assert (function("statistics:mean").as_found().version or "").startswith("python 3.")
+    assert (function("statistics:mean").pinned().version or "").startswith("python 3.")
 
 
 # What is wrong is said before anything is run
@@ -149,7 +149,7 @@ def test_what_is_wrong_with_a_name(project: Path, name: str, words: str) -> None
     assert problem.value == name
     assert words in problem.allowed
     with pytest.raises(UserError, match="name"):
-        function(name).as_found()
+        function(name).pinned()
 
 
 def test_nothing_of_the_file_is_run_to_find_it(project: Path) -> None:
@@ -191,14 +191,14 @@ def test_an_error_of_an_import_says_file_and_line(project: Path, tmp_path: Path)
     (project / "words.py").write_text("\nunit = 1 / 0\n")
 
     with pytest.raises(StageError, match=r"ZeroDivisionError: division by zero \(words.py, line 2: unit = 1 / 0\)"):
-        function("sums.py:right").as_found().load(tmp_path / "pod")
+        function("sums.py:right").pinned().load(tmp_path / "pod")
 
 
 def test_a_name_that_is_taken_is_an_error(project: Path, tmp_path: Path) -> None:
     (project / "tasks.py").write_text("def f(): ...\n")
 
     with pytest.raises(StageError, match=r"the name tasks is taken by .*; rename the file"):
-        function("tasks.py:f").as_found().load(tmp_path / "pod")
+        function("tasks.py:f").pinned().load(tmp_path / "pod")
 
 
 def test_source_from_elsewhere_is_written_below_its_folder_only(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def ingest(recipe: ContinuousRecipe) -> str:
             return _end(f"{name}: skipped, another run is at work on it")
         known = [part(generation, "corpus") for generation in generations(name)]
         given = {f"corpus-{number}": corpus for number, corpus in enumerate(known)}
-        dag, names, corpus = Calls(), evaluated_names(recipe), recipe.corpus.as_found(ask_hub=True)
+        dag, names, corpus = Calls(), evaluated_names(recipe), recipe.corpus.pinned(ask_hub=True)
         newest = new_of(dag, corpus, [*given], prepared(dag, _resolved(recipe), None, names) if names else {})
         message: str = grow(recipe=recipe, newest=walk(dag, given)[newest])
         return message
@@ -91,7 +91,7 @@ def grow(recipe: ContinuousRecipe, newest: Corpus) -> str:
     if before:
         tokenizer = part(before[0], "tokenizer")
     else:
-        tokenizer = train_tokenizer(spec=recipe.tokenizer.as_found(), corpus=newest)
+        tokenizer = train_tokenizer(spec=recipe.tokenizer.pinned(), corpus=newest)
     dag = Calls()
     title = shards_of(dag, "shards", recipe.shards, "corpus", "tokenizer")
     shards = walk(dag, {"corpus": newest, "tokenizer": tokenizer})[title]
@@ -125,7 +125,7 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
         corpora = [part(generation, "corpus") for generation in accepted]
         held_out, new = gather(spec=GatherSpec(train=False), corpora=corpora, newest=newest), [newest]
     else:
-        start = [import_hf(spec=recipe.init_from.as_found())] if recipe.init_from else []
+        start = [import_hf(spec=recipe.init_from.pinned())] if recipe.init_from else []
         checkpoint = pretrain(spec=recipe.pretraining(), data=shards, more=[], start=start, resume=[])
         held_out, new = newest, []
     model = convert(spec=recipe.convert, checkpoint=checkpoint, tokenizer=tokenizer)
@@ -139,7 +139,7 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
     made = walk(dag, {"held_out": held_out})
     rows = [made[sets[name]] for name in recipe.evaluate.sets()]
     reports = [
-        evaluate(spec=recipe.evaluate.as_found(), model=compared, corpora=[held_out, *new], rows=rows)
+        evaluate(spec=recipe.evaluate.pinned(), model=compared, corpora=[held_out, *new], rows=rows)
         for compared in [model, *champion(_name(recipe))]
     ]
     decision = decide(spec=recipe.promotion, reports=reports)
@@ -209,7 +209,7 @@ def tune_champion(recipe: ContinuousRecipe, base: HFModel) -> str:
     model = made[last]
     rows = [made[sets[name]] for name in recipe.evaluate.sets()]
     reports = [
-        evaluate(spec=recipe.evaluate.as_found(), model=compared, corpora=[corpus], rows=rows)
+        evaluate(spec=recipe.evaluate.pinned(), model=compared, corpora=[corpus], rows=rows)
         for compared in [model, *champion(recipe.refresh.name)]
     ]
     decision = decide(spec=recipe.refresh.promotion, reports=reports)
@@ -235,7 +235,7 @@ def conclude_refresh(decision: Decision, promoted: Promotion) -> str:
 
 def _resolved(recipe: ContinuousRecipe) -> ContinuousRecipe:
     """The recipe with the present state of the files that it names, except the corpus's, which `ingest` looks up."""
-    others = recipe.model_copy(update={"corpus": None}).as_found()
+    others = recipe.model_copy(update={"corpus": None}).pinned()
     return others.model_copy(update={"corpus": recipe.corpus})
 
 

@@ -22,7 +22,7 @@ from workflows.walk import walk
 
 def dag(recipe: Recipe) -> Report:
     """The recipe's stages, in order."""
-    report: Report = walk(calls(recipe.as_found(), execution_id()))["report"]
+    report: Report = walk(calls(recipe.pinned(), execution_id()))["report"]
     return report
 
 

@@ -77,7 +77,7 @@ def _of_tasks(context: RunContext, shared: str) -> Iterator[LocalPath]:
     """What lm-eval's tasks read, except the texts that are in the spec."""
     spec: EvaluateSpec | None = context.specs.get("evaluate")
     for name, evaluator in spec.evaluators().items() if spec else ():
-        found = evaluator.as_found()
+        found = evaluator.pinned()
         if found.task_place and not _is_below(found.task_place, shared) and (files := found.local_files()):
             yield LocalPath(f"evaluate.{name}.task_place", found.task_place, files)
 
@@ -106,7 +106,7 @@ def with_source_code(part: Any) -> Any:
     """A recipe, or a part of one, with the source of its functions and of its evaluation tasks' files filled in. Other
     inputs are left to the pods, which may have credentials that this machine lacks."""
     if isinstance(part, Function | EvaluatorSpec | CustomSpec):
-        return part.as_found()
+        return part.pinned()
     if isinstance(part, Spec):
         found = {name: with_source_code(value) for name, value in part}
         return part.model_copy(update={name: value for name, value in found.items() if value != getattr(part, name)})

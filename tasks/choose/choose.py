@@ -19,7 +19,7 @@ from tasks.metric import Metric
 def work(job: Job) -> None:
     spec = job.spec(ChooseSpec)
     models = [job.inputs[name]["digest"] for name in job.names("models")]
-    evaluations = {found.model_digest: found for found in map(read_results, job.input_list("reports"))}
+    evaluations = {evaluation.model_digest: evaluation for evaluation in map(read_results, job.input_list("reports"))}
     measured = {digest: metric_of(evaluation, spec.metric) for digest, evaluation in evaluations.items()}
     candidates = [digest for digest in models if digest in measured]
     if not candidates:

@@ -65,7 +65,7 @@ class LoadHFSpec(StageSpec):
     )
     revision: str | None = Field(None, description="With a hub name: the commit or tag")
     state: str | None = Field(
-        None, description="State of the folder at the start of the run; filled in by Baton, see `as_found`"
+        None, description="State of the folder at the start of the run; filled in by Baton, see `pinned`"
     )
 
     def folder(self) -> Path | None:
@@ -157,7 +157,7 @@ class LoadHFSpec(StageSpec):
         except OSError as error:
             return error.strerror or str(error)
 
-    def as_found(self) -> "LoadHFSpec":
+    def pinned(self) -> "LoadHFSpec":
         """This spec with the folder's current state, so that changed weights are not a cache hit. Raises
         StorageError."""
         if digest_of(self.model):

@@ -1,1 +1,1 @@
-"""A stage of the user's own: a Python function, outside of Baton's tree, that a recipe names in `stages`."""
+"""A user-defined stage: a Python function, outside of Baton's tree, that a recipe names in `stages`."""

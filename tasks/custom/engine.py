@@ -66,7 +66,7 @@ def _take_over(spec: CustomSpec, folder: Path, job: Job) -> None:
 def _license(job: Job) -> dict[str, str]:
     """The license that the input models have; empty, with a notice, if they have several."""
     facts = [read_manifest(Path(entry["path"])).facts for entry in job.inputs.values()]
-    licenses = {tuple(sorted(found.items())) for each in facts if (found := each.get(LICENSE))}
+    licenses = {tuple(sorted(license.items())) for each in facts if (license := each.get(LICENSE))}
     if len(licenses) > 1:
         named = " and ".join(sorted(dict(each).get(LICENSE, "another") for each in licenses))
         job.notice(f"the inputs have different licenses ({named}), so none is recorded: set publish.license")

@@ -1,4 +1,4 @@
-"""The function of a custom stage, and its check in a process of its own.
+"""The function of a custom stage, and its check in a separate process.
 
 `python -m tasks.custom.function` is that process (infra.process.child): asked with a CustomSpec, it answers problems.
 """
@@ -23,21 +23,21 @@ ARGUMENTS = 4  # spec, inputs, output, job
 
 def load(spec: CustomSpec, folder: Path) -> tuple[Callable[..., Any], type[BaseModel]]:
     """The function, its source written below the folder, and the type of its first argument. Raises StageError."""
-    found = spec.as_found().function
-    assert found is not None
-    function = found.load(folder)
+    named = spec.pinned().function
+    assert named is not None
+    function = named.load(folder)
     names = [*inspect.signature(function).parameters]
     if len(names) != ARGUMENTS:
-        raise StageError(f"{found.name} has {len(names)} arguments; a stage has four: spec, inputs, output, job")
+        raise StageError(f"{named.name} has {len(names)} arguments; a stage has four: spec, inputs, output, job")
     kind = get_type_hints(function).get(names[0])
     if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
-        raise StageError(f"{found.name}: its first argument, {names[0]}, must be annotated with a pydantic model")
+        raise StageError(f"{named.name}: its first argument, {names[0]}, must be annotated with a pydantic model")
     return function, kind
 
 
 def checked(spec: CustomSpec) -> list[Problem]:
     """Import the function in a separate process, and check the stage's own fields."""
-    return [Problem(**problem) for problem in _checked(spec.as_found().model_dump_json())]
+    return [Problem(**problem) for problem in _checked(spec.pinned().model_dump_json())]
 
 
 @cache  # a recipe is read several times in one run
@@ -52,7 +52,7 @@ def problems_in(spec: CustomSpec, folder: Path) -> list[Problem]:
     """The problems of the stage's own fields, or why the function cannot be loaded."""
     try:
         _, kind = load(spec, folder)
-        own = kind.model_validate(spec.spec)
+        fields = kind.model_validate(spec.spec)
     except StageError as error:
         return [Problem("stage", spec.stage, f"a function that can be used as a stage; {error}")]
     except ValidationError as error:
@@ -60,7 +60,7 @@ def problems_in(spec: CustomSpec, folder: Path) -> list[Problem]:
             Problem(".".join(["spec", *map(str, item["loc"])]), item["input"], item["msg"])
             for item in error.errors(include_url=False)
         ]
-    return [problem.under("spec") for problem in own.problems()] if isinstance(own, Spec) else []
+    return [problem.under("spec") for problem in fields.problems()] if isinstance(fields, Spec) else []
 
 
 def _answer(spec: str, folder: Path) -> list[dict[str, Any]]:

@@ -50,13 +50,13 @@ class CustomSpec(StageSpec):
         twice = sorted({name for name in self.inputs if self.inputs.count(name) > 1})
         return [Problem("inputs", name, "each input once") for name in twice]
 
-    def as_found(self) -> Self:
+    def pinned(self) -> Self:
         """A copy with the function's current source, or its package's version. Raises UserError."""
         if self.function:
             return self
         if not (named := self.named()):
             raise UserError(f"stages: {self.name}: no installed package has an entry point {self.stage} in {GROUP}")
-        function = named.as_found()
+        function = named.pinned()
         return self.model_copy(update={"stage": function.name, "function": function})  # its path bears no identity
 
     def named(self) -> Function | None:

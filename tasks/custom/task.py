@@ -27,8 +27,8 @@ def custom_artifact(spec: CustomSpec, inputs: dict[str, Artifact]) -> Artifact:
 
 def _with_bases(inputs: Mapping[str, Artifact]) -> dict[str, Artifact]:
     """The inputs, and the bases of those that are adapters."""
-    found = dict(inputs)
+    artifacts = dict(inputs)
     for name, artifact in inputs.items():
         if artifact.manifest().kind == HFModel.kind and (base := HFModel.from_place(artifact.place).base_model()):
-            found[f"{name}.{BASE}"] = base
-    return found
+            artifacts[f"{name}.{BASE}"] = base
+    return artifacts

@@ -64,7 +64,7 @@ class ClassifierStep(Spec):
     keep: list[str] = Field(min_length=1, description="labels to keep, without `__label__`")
     min_score: float = Field(0.5, gt=0, le=1, description="smallest probability of these labels together")
     state: str | None = Field(
-        None, description="state of the model at the start of the run; filled in by Baton, see `as_found`"
+        None, description="state of the model at the start of the run; filled in by Baton, see `pinned`"
     )
 
     def source(self) -> FilesSource:
@@ -87,7 +87,7 @@ class ClassifierStep(Spec):
             begin = model.read(len(FASTTEXT))
         return [] if begin == FASTTEXT else [Problem("model", self.model, f"{allowed}, which this file is not")]
 
-    def as_found(self) -> Self:
+    def pinned(self) -> Self:
         """A copy with the model's state. Raises StorageError."""
         return self.model_copy(update={"state": self.source().state()})
 
@@ -144,7 +144,7 @@ class DecontaminateStep(Spec):
         "is found as a whole",
     )
     state: str | None = Field(
-        None, description="state of the files at the start of the run; filled in by Baton, see `as_found`"
+        None, description="state of the files at the start of the run; filled in by Baton, see `pinned`"
     )
     index: str | None = Field(
         None, description="folder of the index; filled in by Baton", json_schema_extra={"identity": False}
@@ -162,7 +162,7 @@ class DecontaminateStep(Spec):
             for problem in source.missing()
         ]
 
-    def as_found(self) -> Self:
+    def pinned(self) -> Self:
         """A copy with the files' state. Raises StorageError."""
         states = [source.state() for source in self.sources().values()]
         return self.model_copy(update={"state": "; ".join(states) or None})

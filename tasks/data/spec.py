@@ -87,7 +87,7 @@ class CorpusSpec(StageSpec):
         0.05, gt=0, lt=0.5, description="fraction of documents held out for evaluation, chosen by content hash"
     )
     state: str | None = Field(
-        None, description="state of the source at the start of the run; filled in by Baton, see `as_found`"
+        None, description="state of the source at the start of the run; filled in by Baton, see `pinned`"
     )
 
     @model_serializer(mode="wrap")
@@ -137,13 +137,13 @@ class CorpusSpec(StageSpec):
         """A line for each source that has files which are not read. Raises StorageError."""
         return [line for source in self.by_name().values() if isinstance(source, OnDisk) and (line := source.unread())]
 
-    def as_found(self, *, ask_hub: bool = False) -> "CorpusSpec":
+    def pinned(self, *, ask_hub: bool = False) -> "CorpusSpec":
         """This spec with the sources' current state: their files' names, sizes and times, or the interpreter's
         version. So changed files give a new corpus instead of a stale cache hit. With `ask_hub`, a hub
         dataset's state is its newest commit. Raises UserError."""
         states = {name: _state(source, ask_hub) for name, source in self.by_name().items()}
         state = states[None] if None in states else "; ".join(f"{name}: {state}" for name, state in states.items())
-        return super().as_found().model_copy(update={"state": state})
+        return super().pinned().model_copy(update={"state": state})
 
 
 class ShareSpec(StageSpec):
@@ -191,7 +191,7 @@ class TokenizerSpec(StageSpec):
         json_schema_extra={"identity": "if set"},
     )
     state: str | None = Field(
-        None, description="state of an existing folder at the start of the run; filled in by Baton, see `as_found`"
+        None, description="state of an existing folder at the start of the run; filled in by Baton, see `pinned`"
     )
 
     def memory(self) -> int:
@@ -215,7 +215,7 @@ class TokenizerSpec(StageSpec):
             return []
         return selected(files_in(expanded(self.existing), TEMPLATES), FILES)
 
-    def as_found(self) -> "TokenizerSpec":
+    def pinned(self) -> "TokenizerSpec":
         """This spec with the existing tokenizer's current state, so that changed files are not a cache hit. Raises
         StorageError."""
         if self.existing is None or digest_of(self.existing):

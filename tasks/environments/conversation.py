@@ -137,7 +137,7 @@ def serve(
                         _seed(message.get("seed", 0))
                         conversation = Conversation(environment, tools, folder)
                     answer = conversation.answer(message)
-                except BaseException as error:  # of the class's own __init__
+                except BaseException as error:  # also from the class's __init__
                     name = environment.__name__ if environment else "tools"
                     answer = {"error": f"{name}() raised {described(error, folder / SOURCES)}"}
             answers.write(json.dumps(answer) + "\n")

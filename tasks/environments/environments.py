@@ -1,4 +1,4 @@
-"""The environments of a batch of conversations, each in a process of its own.
+"""The environments of a batch of conversations, each in a separate process.
 
     with Environments(spec) as environments:                 # a ToolUse
         environments.schemas                                 # of the tools, for the chat template
@@ -8,7 +8,7 @@
 
 Processes are forked from one that has imported the user's files (host.py): an environment that leaks, exits or hangs
 affects its own conversation alone. A call that raises is answered with the error's text; a conversation whose process
-is gone is lost: it has no answers any more, and no final state. The processes see the environment variables that
+is gone is lost: it gets no more answers, and has no final state. The processes see the environment variables that
 rewards see (tasks/rewards/process.py), and are no sandbox against an attacker.
 """
 
@@ -78,7 +78,7 @@ class Environments:
             what="environment" if self.spec.environment else "tool",
         )
         try:
-            functions = {at: function.as_found() for at, function in self.spec.tool_functions().items()}
+            functions = {at: function.pinned() for at, function in self.spec.tool_functions().items()}
             for function in functions.values():
                 function.write(folder / SOURCES)
             places = {at: _place(function) for at, function in functions.items()}

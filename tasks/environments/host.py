@@ -148,19 +148,19 @@ class Host:
 
     def _fork(self, identity: str) -> Child:
         self.begun += 1
-        ours, theirs = socket.socketpair()
+        parent_end, child_end = socket.socketpair()
         stacks = self.folder / f"stacks-{self.begun}"
         pid = os.fork()
         if pid == 0:
             try:
-                for other in [ours, *(child.socket for child in self.children.values()), *self.pipes]:
+                for other in [parent_end, *(child.socket for child in self.children.values()), *self.pipes]:
                     other.close()  # or it would outlive this process, which the others notice by that
-                serve(theirs, stacks, self.folder, self.memory_bytes, self.environment, self.tools)
+                serve(child_end, stacks, self.folder, self.memory_bytes, self.environment, self.tools)
             finally:
                 os._exit(1)
-        theirs.close()
-        ours.setblocking(False)
-        self.children[identity] = Child(pid, ours, stacks)
+        child_end.close()
+        parent_end.setblocking(False)
+        self.children[identity] = Child(pid, parent_end, stacks)
         return self.children[identity]
 
     def _kill_late(self, identities: Any) -> None:
@@ -181,8 +181,8 @@ class Host:
             return {"lost": f"it did not finish within its time limit{', ' if where else ''}{where}"}
         if sent:
             return {"lost": "its process sent what is no answer"}
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return {"lost": f"its process {how}"}
+        ending = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return {"lost": f"its process {ending}"}
 
 
 def _answer(data: bytes, message: dict[str, Any]) -> dict[str, Any] | None:

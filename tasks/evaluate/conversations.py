@@ -50,7 +50,7 @@ def play(
         ) -> tuple[list[list[int]], list[list[float]]]:
             stops = [calls.end, *info.encoder.ends]
             starts.update({number: len(prompt) for number, prompt in zip(numbers, prompts, strict=True) if turn == 0})
-            # each to its own limit, whatever the others' and the engine's are
+            # each to its own limit, independent of the others' and the engine's
             rooms = [starts[at] + limits.new - len(prompt) for at, prompt in zip(numbers, prompts, strict=True)]
             sampled = model.turns(prompts, spec, rooms, seed=_seed(model.seed, name, begin, turn), stops=stops)
             return [list(turn.token_ids) for turn in sampled], [list(turn.logprobs) for turn in sampled]

@@ -112,10 +112,9 @@ def evaluate(job: Job, spec: EvaluateSpec, environments: Mapping[str, Environmen
     for name, evaluator in spec.evaluators().items():
         if name in asked:
             chosen = asked[name].questions
-            answers, own, of_turns = _answers(name, evaluator, chosen, environments.get(name), info, model)
-            scored = rewarded(job, name, evaluator, chosen, answers, info, saved, own)
-            found = scored.metrics(evaluator) | of_turns
-            metrics |= {f"{name}.{key}": metric for key, metric in found.items()}
+            answers, reward_name, of_turns = _answers(name, evaluator, chosen, environments.get(name), info, model)
+            scored = rewarded(job, name, evaluator, chosen, answers, info, saved, reward_name)
+            metrics |= {f"{name}.{key}": metric for key, metric in (scored.metrics(evaluator) | of_turns).items()}
             ceiling |= {f"{name}.{key}": value for key, value in scored.ceiling.items()}
             lines += scored.lines(name)
             counts[name] = {"asked": len(chosen), "too_long": asked[name].too_long, "ended": scored.ended}
@@ -180,7 +179,7 @@ def _answers(
     info: ModelInfo,
     model: "EvaluatedModel",
 ) -> tuple[Answers, str | None, dict[str, Metric]]:
-    """(completions or conversations, the name of the environment's own reward, metrics of the turns)."""
+    """(completions or conversations, the name of the environment's get_reward, metrics of the turns)."""
     if environments is None:
         return model.completions(name, [question.tokens for question in chosen], evaluator), None, {}
     from tasks.evaluate.conversations import play
@@ -190,7 +189,7 @@ def _answers(
 
 
 def _build_tasks(job: Job, spec: EvaluateSpec, info: ModelInfo) -> tuple[dict[str, "Tasks"], dict[str, "Lengths"]]:
-    """lm-eval's tasks, with every request rendered, and how long these are; by evaluator, only those that have any."""
+    """By evaluator that has any: lm-eval's tasks, with every request rendered, and the lengths of these."""
     evaluators = {name: evaluator for name, evaluator in spec.evaluators().items() if evaluator.lm_eval}
     if not evaluators:
         return {}, {}
@@ -244,17 +243,17 @@ def _measured(
     job: Job, spec: EvaluateSpec, scores: dict[str, dict[str, float]], counts: dict[str, dict[str, Any]]
 ) -> dict[str, str]:
     """What the metrics were measured on, in words: bits per byte, and each evaluator."""
-    found = {}
+    descriptions = {}
     for text in (scores[name] for name in scores if name == FIRST):
         of = f"corpus {job.inputs['corpora.0']['digest'][:12]}"
-        found["bits_per_byte"] = f"{text['documents']:,} held-out documents of {of} ({size(text['bytes'])})"
+        descriptions["bits_per_byte"] = f"{text['documents']:,} held-out documents of {of} ({size(text['bytes'])})"
     digests = {name: job.inputs[f"rows.{number}"]["digest"][:12] for number, name in enumerate(spec.sets())}
     for name, evaluator in spec.evaluators().items():
         if name in counts and evaluator.data is not None:
-            found[name] = f"{counts[name]['asked']:,} rows of data.{evaluator.data} {digests[evaluator.data]}"
+            descriptions[name] = f"{counts[name]['asked']:,} rows of data.{evaluator.data} {digests[evaluator.data]}"
         else:
-            found[name] = f"lm-eval's {', '.join(Path(task).name for task in evaluator.lm_eval)}"
-    return found
+            descriptions[name] = f"lm-eval's {', '.join(Path(task).name for task in evaluator.lm_eval)}"
+    return descriptions
 
 
 def _print(metrics: dict[str, Metric], ceiling: dict[str, float]) -> None:

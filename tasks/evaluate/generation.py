@@ -60,7 +60,7 @@ PARAMETERS: dict[str, Check] = {  # and what vLLM accepts
 
 @dataclass(frozen=True)
 class Generation:
-    """What a request generates, at most, and how."""
+    """Limits and sampling options of a generation request."""
 
     new_tokens: int
     stop: list[str]  # a text ends before the first of these

@@ -1,4 +1,4 @@
-"""A model for lm-eval that makes up its answers: a document's own target where there is one."""
+"""A model for lm-eval that makes up its answers: the document's target if it has one."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -2,7 +2,7 @@
 
     tasks = load_tasks("mine", evaluator, folder)      # with their data
     requests = build(tasks, model, seed)               # every prompt, before the engine starts
-    found = run_tasks(tasks, model, seed)
+    harnessed = run_tasks(tasks, model, seed)
 
 Results become metrics `<task>.<metric>`, followed by the name of lm-eval's filter if there is one
 (`gsm8k.exact_match.strict-match`); `results` is what lm-eval itself would write.
@@ -43,7 +43,7 @@ RESAMPLES = 1_000  # for the standard error of a metric that is not a mean
 SHARES = ("acc", "acc_norm", "acc_bytes", "acc_mutual_info", "acc_all", "exact_match", "em", "f1")
 MODEL = "language_model.py"
 HINTS: dict[type[BaseException], str] = {
-    ImportError: ". Install what the task needs; lm-eval has it as an extra for its own tasks (lm-eval[ifeval])",
+    ImportError: ". Install what the task needs; for lm-eval's tasks it is one of its extras (lm-eval[ifeval])",
     OSError: ". A task's data is local files (`dataset_path: json`) or an accessible data set on the Hugging Face Hub; "
     "a file that its Python code reads is taken along if a string in the code has its name, or the name's end",
 }
@@ -54,7 +54,7 @@ VOLATILE = ("date", "pretty_env_info", "total_evaluation_time_seconds", "git_has
 @dataclass(frozen=True)
 class Harnessed:
     metrics: dict[str, Metric]
-    results: dict[str, Any]  # lm-eval's own
+    results: dict[str, Any]  # as lm-eval returns them
     items: list[dict[str, Any]]  # per document: id, rewards (its metrics)
 
 
@@ -84,10 +84,10 @@ def load_tasks(name: str, spec: EvaluatorSpec, folder: Path) -> Tasks:
         manager, names = register(spec.lm_eval, spec.task_files or {}, folder)
         loaded: list[Any] = []
         for one in names:
-            found = manager.load([one])
-            groups = [*found["groups"].values()]
+            tree = manager.load([one])
+            groups = [*tree["groups"].values()]
             nested = {id(inner) for group in groups for inner in (*group.get_all_groups(), *group.get_all_tasks())}
-            loaded += [item for item in (*groups, *found["tasks"].values()) if id(item) not in nested]
+            loaded += [item for item in (*groups, *tree["tasks"].values()) if id(item) not in nested]
         members = {task.task_name for item in loaded if isinstance(item, Group) for task in item.get_all_tasks()}
         loaded = [item for item in loaded if isinstance(item, Group) or item.task_name not in members]
         manager.load(loaded)  # raises ValueError for a task that two groups have
@@ -119,13 +119,13 @@ def run_tasks(tasks: Tasks, model: LM, seed: int | None = None) -> Harnessed:
     stable = {key: value for key, value in output.items() if key not in VOLATILE}
     text = json.dumps(stable, default=handle_non_serializable)
     results = json.loads(text.replace(f"{tasks.folder}/", ""))  # independent of the machine's paths
-    found = list(_metrics(results, _shares(tasks, samples), _filters(samples)))
-    names = Counter(name for name, _ in found)
+    metrics = list(_metrics(results, _shares(tasks, samples), _filters(samples)))
+    names = Counter(name for name, _ in metrics)
     if twice := [name for name, times in names.items() if times > 1]:
         raise SameName(
             f"evaluate.{tasks.name}.lm_eval: {twice[0]} is the name of two metrics: rename one, or its filter"
         )
-    return Harnessed(dict(found), results, list(_items(results, samples)))
+    return Harnessed(dict(metrics), results, list(_items(results, samples)))
 
 
 class SameName(StageError):
@@ -203,8 +203,8 @@ def _errors_named(where: str, folder: Path) -> Iterator[None]:
         if any(Path(frame.filename).name == MODEL for frame in traceback.extract_tb(error.__traceback__)):
             raise
         hint = next((hint for kind, hint in HINTS.items() if isinstance(error, kind)), "")
-        said = ". ".join([described(error, folder), *errors.texts])
-        raise StageError(f"{where}: {said[:800]}{hint}") from error
+        message = ". ".join([described(error, folder), *errors.texts])
+        raise StageError(f"{where}: {message[:800]}{hint}") from error
     finally:
         logging.getLogger("lm_eval").removeHandler(errors)
 
@@ -222,23 +222,23 @@ class _Errors(logging.Handler):
 
 def _shares(tasks: Tasks, samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> set[tuple[str, str, str]]:
     """(task or group, metric, filter) of the metrics that are shares."""
-    found: dict[tuple[str, str, str], bool] = {}
+    shares: dict[tuple[str, str, str], bool] = {}
     for task in tasks.single:
         for line in samples[task.task_name]:
             for measure in line["metrics"]:
                 key = (task.task_name, measure, line["filter"])
-                found[key] = found.get(key, measure in SHARES) and _is_share(task, measure, line[measure])
+                shares[key] = shares.get(key, measure in SHARES) and _is_share(task, measure, line[measure])
     for group in (one for item in tasks.loaded if isinstance(item, Group) for one in (item, *item.get_all_groups())):
         members = {task.task_name for task in group.get_all_tasks()}
-        for task, measure, name in [*found]:
+        for task, measure, name in [*shares]:
             if task in members:
                 of_group = (group.name, measure, name)
-                found[of_group] = found.get(of_group, True) and found[task, measure, name]
-    return {key for key, share in found.items() if share}
+                shares[of_group] = shares.get(of_group, True) and shares[task, measure, name]
+    return {key for key, share in shares.items() if share}
 
 
 def _is_share(task: Any, measure: str, value: Any) -> bool:
-    """Whether a document's value lies in [0, 1]; or, of one that is not a number, lm-eval's own aggregation does."""
+    """Whether a document's value lies in [0, 1]; for one that is not a number, whether lm-eval itself aggregates it."""
     if isinstance(value, Real):
         return 0 <= float(value) <= 1
     return task.aggregation().get(measure) in AGGREGATION_REGISTRY.values()

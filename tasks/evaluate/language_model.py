@@ -118,36 +118,36 @@ class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         return texts
 
     def _generate(self, contexts: Sequence[str], gen_kwargs: dict[str, Any], seed: int) -> list[str]:
-        how = self._generation(gen_kwargs)
+        settings = self._generation(gen_kwargs)
         completions = sample(
             self.engine(),
-            [self._prompt(context, how) for context in contexts],
-            max_tokens=how.new_tokens,
+            [self._prompt(context, settings) for context in contexts],
+            max_tokens=settings.new_tokens,
             seed=seed,
-            stop=how.stop,
-            **how.options,
+            stop=settings.stop,
+            **settings.options,
         )
         # decoded here, since vLLM's text omits an incomplete character at the end
         texts = [self.tokenizer.decode(one.token_ids, skip_special_tokens=True) for one in completions]
-        return [str(postprocess_generated_text(text, how.stop, None)) for text in texts]
+        return [str(postprocess_generated_text(text, settings.stop, None)) for text in texts]
 
     def _generation(self, gen_kwargs: dict[str, Any]) -> Generation:
         """Raises StageError."""
-        how = generation(gen_kwargs, self.tokenizer.decode(self.eot_token_id))
-        if how.new_tokens >= self.max_length:
+        settings = generation(gen_kwargs, self.tokenizer.decode(self.eot_token_id))
+        if settings.new_tokens >= self.max_length:
             raise StageError(
-                f"an lm-eval task generates {how.new_tokens} tokens, but the model has {self.max_length} positions for "
-                "prompt and completion: set a smaller `max_gen_toks` in the task's generation_kwargs"
+                f"an lm-eval task generates {settings.new_tokens} tokens, but the model has {self.max_length} "
+                "positions for prompt and completion: set a smaller `max_gen_toks` in the task's generation_kwargs"
             )
-        return how
+        return settings
 
-    def _prompt(self, context: str, how: Generation) -> list[int]:
+    def _prompt(self, context: str, settings: Generation) -> list[int]:
         """Its tokens; a prompt that leaves no room is truncated on the left."""
-        return self.tok_encode(context)[-self._room(how) :]
+        return self.tok_encode(context)[-self._room(settings) :]
 
-    def _room(self, how: Generation) -> int:
+    def _room(self, settings: Generation) -> int:
         """For the prompt, in tokens."""
-        return self.max_length - how.new_tokens
+        return self.max_length - settings.new_tokens
 
 
 class Lengths(VLLMModel):
@@ -171,15 +171,15 @@ class Lengths(VLLMModel):
         return [(0.0, False)] * len(requests)
 
     def _generate(self, contexts: Sequence[str], gen_kwargs: dict[str, Any], seed: int) -> list[str]:
-        how = self._generation(gen_kwargs)
+        settings = self._generation(gen_kwargs)
         for tokens in map(self.tok_encode, contexts):
-            self._note(len(tokens), min(len(tokens), self._room(how)), how.new_tokens)
+            self._note(len(tokens), min(len(tokens), self._room(settings)), settings.new_tokens)
         return [""] * len(contexts)
 
-    def _note(self, whole: int, kept: int, new: int) -> None:
+    def _note(self, whole: int, remaining: int, new: int) -> None:
         self.requests += 1
-        self.truncated += kept < whole
-        self.longest = max(self.longest, kept + new)
+        self.truncated += remaining < whole
+        self.longest = max(self.longest, remaining + new)
 
 
 def _calls(requests: Sequence[tuple[str, dict[str, Any]]]) -> list[tuple[int, tuple[list[str], dict[str, Any]]]]:

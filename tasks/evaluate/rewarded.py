@@ -73,7 +73,7 @@ class Rewarded:
 
 
 def start_rewards(spec: EvaluatorSpec) -> None:
-    """Load an evaluator's rewards once, so that one that cannot be used here (an import, a sandbox) costs no sampling.
+    """Load an evaluator's rewards once, so that one that cannot be used (an import, a sandbox) fails before sampling.
     Raises StageError."""
     with Scorer(spec.rewards):
         pass
@@ -87,10 +87,10 @@ def rewarded(
     answers: Answers,
     info: ModelInfo,
     saved: SavedAnswers,
-    own: str | None = None,
+    reward_name: str | None = None,
 ) -> Rewarded:
-    """Run the rewards on the answers, and on the references of the questions that have one. `own`: the name of the
-    environment's get_reward; nothing is known of references there, since no environment has met them."""
+    """Run the rewards on the answers, and on the references of the questions that have one. `reward_name`: the
+    environment's get_reward, which has no value for references, since these were not produced in an environment."""
     sampled = [
         _completion(question, answer)
         for question, samples in zip(questions, answers, strict=True)
@@ -104,14 +104,14 @@ def rewarded(
     ]
     (rewards,) = saved.answer(lambda: [_score(job, name, spec.rewards, sampled, spec.samples)])
     (gold_rewards,) = saved.answer(lambda: [_score(job, name, spec.rewards, gold, 1)])
-    if own:
-        rewards = rewards | {own: [[one.reward for one in samples if isinstance(one, Played)] for samples in answers]}
+    if reward_name:
+        rewards = rewards | {reward_name: [[one.reward for one in each if isinstance(one, Played)] for each in answers]}
     ceiling = _metrics(gold_rewards, [text_of(one.completion) for one in gold if one]) if gold else {}
     return Rewarded(questions, answers, rewards, {key: metric.value for key, metric in ceiling.items()})
 
 
 def _completion(question: Question, answer: "Answer | Played") -> Completion | None:
-    """None if its environment is lost: there is nothing that a reward could see of it."""
+    """None if its environment is lost: rewards have nothing to score then."""
     if not isinstance(answer, Played):
         return Completion(question.prompt, question.answer(answer.text), answer.tokens, question.scored)
     if answer.lost:
@@ -135,15 +135,15 @@ def _score(
 ) -> Rewards:
     """Score completions, of which every `samples` consecutive ones answer the same question; None where there is no
     completion."""
-    kept = [one for one in completions if one]
+    present = [one for one in completions if one]
     scored: dict[str, list[float | None]] = {spec.label: [] for spec in specs}
-    columns = reward_columns([one.row for one in kept])
+    columns = reward_columns([one.row for one in present])
     with Scorer(specs) as scorer:
-        scorer.refuse_partial([one.row for one in kept])
-        for begin in range(0, len(kept), COMPLETIONS_A_CALL):
-            job.progress(begin, len(kept), "completions", now=f"rewards of {name}")
+        scorer.refuse_partial([one.row for one in present])
+        for begin in range(0, len(present), COMPLETIONS_A_CALL):
+            job.progress(begin, len(present), "completions", now=f"rewards of {name}")
             end = begin + COMPLETIONS_A_CALL
-            batch = kept[begin:end]
+            batch = present[begin:end]
             scores = scorer.score(
                 [one.prompt for one in batch],
                 [one.completion for one in batch],

@@ -86,14 +86,14 @@ class EvaluatorSpec(ToolUse):
         ]
         return problems
 
-    def as_found(self) -> Self:
+    def pinned(self) -> Self:
         """A copy with the current source of its rewards and of its tasks' files. Raises UserError."""
         if self.task_files is not None or not self.lm_eval:
-            return super().as_found()
-        found = gathered(self.lm_eval)
-        files = {"task_files": found.texts, "task_data": found.digests}
-        place = {"task_place": str(found.root)} if found.digests else {}
-        named = {"lm_eval": found.tasks, "lm_eval_version": _lm_eval_version()}
+            return super().pinned()
+        gathered_files = gathered(self.lm_eval)
+        files = {"task_files": gathered_files.texts, "task_data": gathered_files.digests}
+        place = {"task_place": str(gathered_files.root)} if gathered_files.digests else {}
+        named = {"lm_eval": gathered_files.tasks, "lm_eval_version": _lm_eval_version()}
         return self.model_copy(update=named | files | place)
 
     def local_files(self) -> list[File]:
@@ -108,8 +108,8 @@ class EvaluatorSpec(ToolUse):
         if self.data is None:
             return []
         labels = [reward.label for reward in self.rewards if reward.is_one()]
-        own = [self.environment.attribute] if self.environment else []
-        return [*labels, *own, *self._own_measures(), *(f"pass@{k}" for k in self.pass_at)]
+        environment_reward = [self.environment.attribute] if self.environment else []
+        return [*labels, *environment_reward, *self._own_measures(), *(f"pass@{k}" for k in self.pass_at)]
 
     def _own_measures(self) -> list[str]:
         return ["distinct", *(TURNS if self.uses_tools() else ())]
@@ -146,9 +146,9 @@ class EvaluateSpec(StageSpec):
         """With that of each evaluator."""
         return super().identity() | {name: evaluator.identity() for name, evaluator in self.evaluators().items()}
 
-    def as_found(self) -> Self:
+    def pinned(self) -> Self:
         """A copy with the current content of the files its evaluators name. Raises UserError."""
-        return self.model_copy(update={name: evaluator.as_found() for name, evaluator in self.evaluators().items()})
+        return self.model_copy(update={name: evaluator.pinned() for name, evaluator in self.evaluators().items()})
 
     def sent(self, storage: str) -> Self:
         changed = {

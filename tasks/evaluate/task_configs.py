@@ -1,7 +1,7 @@
 """Make the tasks of YAML files known to lm-eval, with paths and modules as they are below a folder of copies.
 
 lm-eval resolves a task's data relative to the current directory, a group's members by folders that it is told to
-search, and lets a task's Python file import installed modules only. Here a task may also name data and import modules
+search, and lets a task's Python file import installed modules only. Here, a task may also name data and import modules
 beside its file, and a group may have members that other files of the spec define.
 """
 
@@ -84,33 +84,33 @@ def _check_supported(names: Iterable[str], index: Mapping[str, Entry]) -> None:
             raise StageError(f"{name!r} has {media[0]}: only tasks of text can be evaluated")
 
 
-def load_config(path: Path, here: Path) -> dict[str, Any]:
-    """A task's or a group's config, with what it includes. Paths in each file are relative to it, or else to `here`."""
+def load_config(path: Path, root: Path) -> dict[str, Any]:
+    """A task's or a group's config, with what it includes. Paths in each file are relative to it, or else to `root`."""
     config: dict[str, Any] = {}
-    for included in _includes(path, here):
-        config |= load_config(included, here)
-    own = load_yaml(path, recursive=False)
-    own.pop("include", None)
-    return config | _with_local_data(own, path.parent, here)
+    for included in _includes(path, root):
+        config |= load_config(included, root)
+    config_of_file = load_yaml(path, recursive=False)
+    config_of_file.pop("include", None)
+    return config | _with_local_data(config_of_file, path.parent, root)
 
 
-def _includes(path: Path, here: Path) -> list[Path]:
+def _includes(path: Path, root: Path) -> list[Path]:
     """The files that a YAML file includes."""
     named = load_yaml(path, resolve_func=False, recursive=False).get("include") or [] if is_file_name(path.name) else []
     return [
-        Path(os.path.normpath(path.parent / name if (path.parent / name).is_file() else here / name))
+        Path(os.path.normpath(path.parent / name if (path.parent / name).is_file() else root / name))
         for name in (named if isinstance(named, list) else [named])
     ]
 
 
-def _with_local_data(config: dict[str, Any], folder: Path, here: Path) -> dict[str, Any]:
+def _with_local_data(config: dict[str, Any], folder: Path, root: Path) -> dict[str, Any]:
     """Also those of a group's members."""
-    found = with_local_data(config, folder, here)
-    if isinstance(members := found.get("task"), list):
-        found["task"] = [
-            _with_local_data(member, folder, here) if isinstance(member, dict) else member for member in members
+    resolved = with_local_data(config, folder, root)
+    if isinstance(members := resolved.get("task"), list):
+        resolved["task"] = [
+            _with_local_data(member, folder, root) if isinstance(member, dict) else member for member in members
         ]
-    return found
+    return resolved
 
 
 def _members(config: Mapping[str, Any]) -> Iterator[str]:
@@ -141,17 +141,17 @@ def _shipped(names: frozenset[str]) -> dict[str, Entry]:
         index |= TaskIndex.build([SHIPPED / folder for folder in sorted(indexed | folders)]) if folders else {}
         indexed |= folders
         entries = [index[name] for name in waiting if name in index]
-        found = {member for entry in entries for member in (*_members(entry.cfg or {}), *entry.tags)}
-        waiting = {name for name in found if not {*_folders().get(name, ())} <= indexed}
+        members = {member for entry in entries for member in (*_members(entry.cfg or {}), *entry.tags)}
+        waiting = {name for name in members if not {*_folders().get(name, ())} <= indexed}
     return index
 
 
 @cache
 def _folders() -> dict[str, list[str]]:
     """The folders of lm-eval's tasks by the names that their files define, of a tag those of all its tasks. lm-eval
-    takes ten seconds to read its 14,000 files, so this is kept in Baton's home."""
-    kept = baton_home() / "lm_eval" / f"{version('lm-eval')}.json"
-    if not kept.exists():
+    takes ten seconds to read its 14,000 files, so this is cached in Baton's home."""
+    path = baton_home() / "lm_eval" / f"{version('lm-eval')}.json"
+    if not path.exists():
         index = TaskManager().task_index
         folders = {name: _top(entry.yaml_path) for name, entry in index.items() if entry.yaml_path}
         of_tags = {
@@ -159,10 +159,10 @@ def _folders() -> dict[str, list[str]]:
             for name, entry in index.items()
             if entry.kind == Kind.TAG
         }
-        make_folder(kept.parent)
-        write_json(kept, {name: [folder] for name, folder in folders.items()} | of_tags)
-    found: dict[str, list[str]] = json.loads(kept.read_text())
-    return found
+        make_folder(path.parent)
+        write_json(path, {name: [folder] for name, folder in folders.items()} | of_tags)
+    folders_by_name: dict[str, list[str]] = json.loads(path.read_text())
+    return folders_by_name
 
 
 def _top(path: Path) -> str:
@@ -178,7 +178,7 @@ class Names(NamedTuple):
 
 def named_metrics(names: Iterable[str], index: Mapping[str, Entry]) -> Names:
     """The metrics of tasks, groups and tags."""
-    found = Names(set(), set())
+    merged = Names(set(), set())
     for name in names:
         entry = index.get(name)
         if entry is None or entry.kind == Kind.TAG:
@@ -186,9 +186,9 @@ def named_metrics(names: Iterable[str], index: Mapping[str, Entry]) -> Names:
         else:
             config = entry.cfg or {}
             inner = _of_group(name, config, index) if _is_group(config) else _of_task(name, config)
-        found.metrics.update(inner.metrics)
-        found.more.update(inner.more)
-    return found
+        merged.metrics.update(inner.metrics)
+        merged.more.update(inner.more)
+    return merged
 
 
 def _of_task(name: str, config: Mapping[str, Any]) -> Names:
@@ -196,14 +196,14 @@ def _of_task(name: str, config: Mapping[str, Any]) -> Names:
     metrics = listed or DEFAULT_METRIC_REGISTRY[config.get("output_type") or "generate_until"]
     filters = [str(one["name"]) for one in config.get("filter_list") or ({"name": "none"},)]
     known = [str(metric) for metric in metrics if metric in METRIC_REGISTRY]
-    own_functions = {"process_results", "class"} & config.keys() or len(known) < len(metrics)
-    return Names({(name, metric, each) for metric in known for each in filters}, {name} if own_functions else set())
+    custom_functions = {"process_results", "class"} & config.keys() or len(known) < len(metrics)
+    return Names({(name, metric, each) for metric in known for each in filters}, {name} if custom_functions else set())
 
 
 def _of_group(name: str, config: Mapping[str, Any], index: Mapping[str, Entry]) -> Names:
     members = named_metrics(_members(config), index)
     aggregated = GroupConfig(group=name, aggregate_metric_list=config.get("aggregate_metric_list"))
-    found = {
+    metrics = {
         (name, metric.metric, each)
         for metric in aggregated.aggregate_metric_list or ()
         for each in metric.filter_list
@@ -211,7 +211,7 @@ def _of_group(name: str, config: Mapping[str, Any], index: Mapping[str, Entry]) 
     }
     # a group inside of this one has another name then, `group::inner`
     inline = any(isinstance(member, dict) and "group" in member for member in _listed(config.get("task")))
-    return Names(found | members.metrics, members.more | ({name} if members.more or inline else set()))
+    return Names(metrics | members.metrics, members.more | ({name} if members.more or inline else set()))
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""The files that lm-eval tasks given as YAML files read: found, embedded in the spec or named by digest, placed again.
+"""The files that lm-eval tasks in YAML files read: they are embedded in the spec or named by digest, then placed again.
 
-    found = gathered(["tasks/mine.yaml"])          # on the machine that starts the run
+    files = gathered(["tasks/mine.yaml"])          # on the machine that starts the run
     place(folder, texts, digests, where)           # where it runs: the same files below `folder`
 
 Thus a changed file changes the cache key, and the files reach every pod. A task reads the YAML files that it includes,
@@ -70,7 +70,7 @@ def gathered(tasks: Sequence[str]) -> Gathered:
     if not paths:
         return Gathered(list(tasks), Path.cwd(), {}, {})
     root = search.root()
-    names = {path: path.relative_to(root).as_posix() for path in sorted(search.found)}
+    names = {path: path.relative_to(root).as_posix() for path in sorted(search.files)}
     texts = {names[path]: text for path, text in search.texts.items()}
     digests: dict[str, str] = {}
     size = sum(len(text.encode()) for text in texts.values())
@@ -91,7 +91,7 @@ def gathered(tasks: Sequence[str]) -> Gathered:
 
 
 def place(folder: Path, texts: Mapping[str, str], digests: Mapping[str, str], where: str | None) -> None:
-    """Write the texts below `folder`, and link the other files there; they are in the folder or archive `where`. Raises
+    """Write the texts below `folder`, and link the other files; they are in the folder or archive `where`. Raises
     StageError, StorageError."""
     write_files(texts, folder)
     source = bring(where) if where and digest_of(where) else Path(where or ".")
@@ -115,24 +115,24 @@ class _Search:
     """Collects the files of tasks; `texts` are those of sources."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        self.here = Path.cwd()
-        self.allowed = [self.here, *folders]
-        self.found: set[Path] = set()
+        self.cwd = Path.cwd()
+        self.allowed = [self.cwd, *folders]
+        self.files: set[Path] = set()
         self.texts: dict[Path, str] = {}
         self.groups: set[int] = set()  # nodes whose members were looked for
-        self.from_here = False  # whether a name was relative to the current directory, which must then be the root
+        self.from_cwd = False  # whether a name was relative to the current directory, which must then be the root
 
     def root(self) -> Path:
         """The common folder of all files. Raises UserError."""
-        common = Path(os.path.commonpath([path.parent for path in self.found]))
-        if not self.from_here:
+        common = Path(os.path.commonpath([path.parent for path in self.files]))
+        if not self.from_cwd:
             return common
-        if not common.is_relative_to(self.here):
+        if not common.is_relative_to(self.cwd):
             raise UserError(
-                f"evaluate: lm-eval tasks in {common} name files relative to the current directory {self.here}, which "
+                f"evaluate: lm-eval tasks in {common} name files relative to the current directory {self.cwd}, which "
                 "does not contain them all: run from a folder that does, or name the files relative to the YAML file"
             )
-        return self.here
+        return self.cwd
 
     def task(self, path: Path) -> None:
         """A YAML file: a task, a group, or what one of them includes."""
@@ -141,7 +141,7 @@ class _Search:
         top = self._yaml(path)
         for name in _scalars(top.get("include")):
             if not (included := self._file(name, path)):
-                raise UserError(f"evaluate: {path}: include: {name!r}: no such file beside it or in {self.here}")
+                raise UserError(f"evaluate: {path}: include: {name!r}: no such file beside it or in {self.cwd}")
             self.task(included)
         self._data(top, path)
         for node in top.values():
@@ -156,7 +156,7 @@ class _Search:
         except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
             reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
             raise UserError(f"evaluate: {path}: cannot read this file of an lm-eval task: {reason}") from error
-        self.found.add(path)
+        self.files.add(path)
         return _mapping(node)
 
     def _strings(self, node: yaml.Node | None, path: Path) -> None:
@@ -165,7 +165,7 @@ class _Search:
             if scalar.tag == "!function":
                 self._function(scalar.value, path)
             elif scalar.tag == "tag:yaml.org,2002:str" and (file := self._file(scalar.value, path)):
-                self.found.add(file)
+                self.files.add(file)
 
     def _members(self, node: yaml.Node | None, path: Path) -> None:
         """Members of a group: those that a YAML file beside it or below its folder defines. Others are lm-eval's."""
@@ -183,23 +183,23 @@ class _Search:
                 self.task(file)
 
     def _data(self, config: Mapping[str, yaml.Node], path: Path) -> None:
-        """The files of a task's data set. Raises UserError for one that is not there."""
+        """The files of a task's data set. Raises UserError for a missing one."""
         kwargs, source = _mapping(config.get("dataset_kwargs")), _scalar(config.get("dataset_path"))
         folders = []
         for name in (_scalar(kwargs.get("data_dir")), source):
             if name not in BUILDERS and _may_be_a_name(name):
                 if folder := self._resolved(name, [path.parent], path, Path.is_dir):
                     folders.append(folder)
-                    self.found.update(_below(folder))
+                    self.files.update(_below(folder))
                 elif name == source:
-                    return  # a data set on the hub, whose data_files are there too
+                    return  # a data set on the hub, as are its data_files
         for name in _scalars(kwargs.get("data_files")):
             matches = self._matches(name, [*folders, path.parent], path, partial(matching, name))
             if not matches and source and "://" not in name:
                 raise UserError(
-                    f"evaluate: {path}: data_files: {name!r}: no such file beside the YAML file or in {self.here}"
+                    f"evaluate: {path}: data_files: {name!r}: no such file beside the YAML file or in {self.cwd}"
                 )
-            self.found.update(matches)
+            self.files.update(matches)
 
     def _function(self, name: str, path: Path) -> None:
         """The Python file of `!function utils.score`, if it is not of an installed package."""
@@ -217,12 +217,12 @@ class _Search:
             tree = ast.parse(text, str(path))
         except (OSError, SyntaxError, ValueError, RecursionError) as error:
             raise UserError(f"evaluate: {path}: cannot read this file of an lm-eval task: {error}") from error
-        self.found.add(path)
+        self.files.add(path)
         for name in imported(text, path.name):
-            for root in (path.parent, folder, self.here):
+            for root in (path.parent, folder, self.cwd):
                 if file := module_file(root, name):
                     self._check(file, path)
-                    self.from_here |= root not in (path.parent, folder)
+                    self.from_cwd |= root not in (path.parent, folder)
                     self._python(file, folder)
                     break
         for node in ast.walk(tree):
@@ -233,7 +233,7 @@ class _Search:
     def _put_together(self, pattern: str, path: Path, folders: Sequence[Path]) -> None:
         """The files that a string with unknown parts, or a glob, may name."""
         if FILE_PATTERN.fullmatch(pattern):
-            self.found.update(self._matches(pattern, folders, path, partial(_globbed, pattern), "/" in pattern))
+            self.files.update(self._matches(pattern, folders, path, partial(_globbed, pattern), "/" in pattern))
 
     def _opened(self, name: str, path: Path, folders: Sequence[Path]) -> None:
         """The file or folder that a string of a Python file names, if any: most strings name none."""
@@ -241,25 +241,25 @@ class _Search:
             return
         far = "." in name or "/" in name  # else a word may be a folder of the current directory by chance
         if file := self._resolved(name, folders, path, Path.is_file, far):
-            self.found.add(file)
+            self.files.add(file)
         elif not name.startswith(("/", "~", ".")) and (
             inner := self._resolved(name, folders, path, partial(_is_beside, path), "/" in name)
         ):
-            self.found.update(_below(inner))
+            self.files.update(_below(inner))
 
     def _file(self, name: str, path: Path) -> Path | None:
         """The file that a string of a YAML file names, if any."""
         return self._resolved(name, [path.parent], path, Path.is_file) if _may_be_a_name(name) else None
 
     def _resolved(
-        self, name: str, folders: Sequence[Path], path: Path, kind: Callable[[Path], bool], from_here: bool = True
+        self, name: str, folders: Sequence[Path], path: Path, kind: Callable[[Path], bool], from_cwd: bool = True
     ) -> Path | None:
         """What the file `path` names, in the first of `folders` and the current directory that has it. Raises
         UserError."""
-        found = self._matches(
-            name, folders, path, lambda base: [it] if kind(it := _absolute(base, name)) else [], from_here
+        matches = self._matches(
+            name, folders, path, lambda base: [it] if kind(it := _absolute(base, name)) else [], from_cwd
         )
-        return found[0] if found else None
+        return matches[0] if matches else None
 
     def _matches(
         self,
@@ -267,17 +267,17 @@ class _Search:
         folders: Sequence[Path],
         path: Path,
         look: Callable[[Path], list[Path]],
-        from_here: bool = True,
+        from_cwd: bool = True,
     ) -> list[Path]:
-        for base in dict.fromkeys([*folders, *([self.here] if from_here else [])]):
-            if not (found := look(base)):
+        for base in dict.fromkeys([*folders, *([self.cwd] if from_cwd else [])]):
+            if not (files := look(base)):
                 continue
-            for file in found:
+            for file in files:
                 self._check(file, path)
             if Path(name).is_absolute():
                 raise UserError(f"evaluate: {path}: {name!r}: name it relative to this file: other machines lack it")
-            self.from_here |= base not in folders
-            return found
+            self.from_cwd |= base not in folders
+            return files
         return []
 
     def _check(self, file: Path, path: Path) -> None:
@@ -293,30 +293,30 @@ class _Search:
             raise UserError(f"evaluate: {path}: names the hidden file {file}: rename it, or leave it out")
 
 
-def with_local_data(config: dict[str, Any], folder: Path, here: Path) -> dict[str, Any]:
-    """A task's config with absolute paths for its data: files and folders below `folder`, or else below `here`."""
-    found, source = dict(config), config.get("dataset_path")
+def with_local_data(config: dict[str, Any], folder: Path, root: Path) -> dict[str, Any]:
+    """A task's config with absolute paths for its data: files and folders below `folder`, or else below `root`."""
+    resolved, source = dict(config), config.get("dataset_path")
     if isinstance(source, str) and source not in BUILDERS:
-        if not (path := _folder(source, folder, here)):
-            return found
-        found["dataset_path"] = str(path)
+        if not (path := _folder(source, folder, root)):
+            return resolved
+        resolved["dataset_path"] = str(path)
     if not isinstance(kwargs := config.get("dataset_kwargs"), dict):
-        return found
-    kwargs = {key: _local_name(value, folder, here) for key, value in kwargs.items()}
-    bases = [folder, here]
-    if isinstance(name := kwargs.get("data_dir"), str) and (path := _folder(name, folder, here)):
+        return resolved
+    kwargs = {key: _local_name(value, folder, root) for key, value in kwargs.items()}
+    bases = [folder, root]
+    if isinstance(name := kwargs.get("data_dir"), str) and (path := _folder(name, folder, root)):
         kwargs["data_dir"] = str(path)
         bases.insert(0, path)
     if "data_files" in kwargs:
-        bases = [Path(found["dataset_path"]), *bases] if source and source not in BUILDERS else bases
+        bases = [Path(resolved["dataset_path"]), *bases] if source and source not in BUILDERS else bases
         kwargs["data_files"] = _local_files(kwargs["data_files"], bases)
-    return found | {"dataset_kwargs": kwargs}
+    return resolved | {"dataset_kwargs": kwargs}
 
 
-def _local_name(value: Any, folder: Path, here: Path) -> Any:
+def _local_name(value: Any, folder: Path, root: Path) -> Any:
     """An argument of a task's own data function that names a file."""
     if isinstance(value, str) and _may_be_a_name(value):
-        return next((str(base / value) for base in (folder, here) if (base / value).is_file()), value)
+        return next((str(base / value) for base in (folder, root) if (base / value).is_file()), value)
     return value
 
 
@@ -327,10 +327,10 @@ def _local_files(value: Any, bases: Sequence[Path]) -> Any:
         return [file for item in value for file in _as_list(_local_files(item, bases))]
     if not isinstance(value, str) or "://" in value:
         return value
-    found = next((files for base in bases if (files := matching(value, base))), None)
-    if found is None:
+    paths = next((files for base in bases if (files := matching(value, base))), None)
+    if paths is None:
         return value
-    return str(found[0]) if len(found) == 1 else [str(file) for file in found]
+    return str(paths[0]) if len(paths) == 1 else [str(file) for file in paths]
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -376,8 +376,8 @@ def _pattern(node: ast.AST) -> str:
 
 
 def _below(folder: Path) -> list[Path]:
-    """All files in a folder, except hidden ones and Baton's own; links are followed."""
-    found = []
+    """All files in a folder, except hidden ones and those in Baton's home; links are followed."""
+    paths = []
     seen = {os.path.realpath(home_path())}
     for place, folders, files in os.walk(folder, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
@@ -385,14 +385,14 @@ def _below(folder: Path) -> list[Path]:
             folders.clear()
             continue
         seen.add(real)
-        found += [Path(place, name) for name in files if not name.startswith(".")]
-    return sorted(path for path in found if path.is_file())
+        paths += [Path(place, name) for name in files if not name.startswith(".")]
+    return sorted(path for path in paths if path.is_file())
 
 
-def _folder(name: str, folder: Path, here: Path) -> Path | None:
+def _folder(name: str, folder: Path, root: Path) -> Path | None:
     if not _may_be_a_name(name):
         return None
-    return next((path for base in (folder, here) if (path := _absolute(base, name)).is_dir()), None)
+    return next((path for base in (folder, root) if (path := _absolute(base, name)).is_dir()), None)
 
 
 def _may_be_a_name(text: str) -> bool:
@@ -400,7 +400,7 @@ def _may_be_a_name(text: str) -> bool:
 
 
 def _absolute(base: Path, name: str) -> Path:
-    """Without `..`, and without following links: a link to data elsewhere is the user's own."""
+    """Without `..`, and without following links: a link may lead to data elsewhere."""
     return Path(os.path.normpath(base / Path(name).expanduser()))
 
 
@@ -467,11 +467,11 @@ def _mapping(node: yaml.Node | None, within: tuple[yaml.Node, ...] = ()) -> dict
     """A mapping's values, with those of the mappings that it merges (<<)."""
     if not isinstance(node, yaml.MappingNode) or node in within:
         return {}
-    own, merged = dict[str, yaml.Node](), dict[str, yaml.Node]()
+    values, merged = dict[str, yaml.Node](), dict[str, yaml.Node]()
     for key, value in node.value:
         if key.tag == MERGE:
             for each in reversed(value.value) if isinstance(value, yaml.SequenceNode) else [value]:
                 merged |= _mapping(each, (*within, node))
         else:
-            own[_scalar(key)] = value
-    return merged | own
+            values[_scalar(key)] = value
+    return merged | values

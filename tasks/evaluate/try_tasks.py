@@ -1,6 +1,6 @@
 """Try lm-eval tasks before a run: load them, render their first documents, and see which metrics they give.
 
-`tried(name, spec, model)` asks a process of its own (infra.process.child), since a task's functions are the user's.
+`tried(name, spec, model)` asks a separate process (infra.process.child), since a task's functions are the user's.
 Nothing is downloaded: of a task whose data set is not on this machine only the config is read. The answers are made
 up, so what the metrics are is not known, but which they are.
 """
@@ -40,8 +40,8 @@ class Tried:
 def tried(name: str, spec: EvaluatorSpec, model: Path | None = None) -> Tried:
     """Try the tasks of evaluator `name`, with the chat template of `model`. Raises UserError if their files cannot be
     read."""
-    found = spec.as_found()
-    few = found.model_copy(update={"limit": min(found.limit or DOCUMENTS, DOCUMENTS)})
+    resolved = spec.pinned()
+    few = resolved.model_copy(update={"limit": min(resolved.limit or DOCUMENTS, DOCUMENTS)})
     return _tried(json.dumps({"name": name, "spec": few.model_dump(mode="json"), "model": str(model or "")}))
 
 
@@ -66,7 +66,7 @@ def _answer(request: str, folder: Path) -> dict[str, Any]:
 
 
 def _try(name: str, spec: EvaluatorSpec, model: str, folder: Path) -> Tried:
-    """All tasks together; if not all have their data here, each by itself."""
+    """All tasks together; if the data of some is not on this machine, each by itself."""
     try:
         return _answered(name, spec, model, folder)
     except StageError as error:
@@ -103,15 +103,15 @@ def _answered(name: str, spec: EvaluatorSpec, model: str, folder: Path) -> Tried
         if request.request_type == "generate_until":
             generation(request.args[1], "")
     try:
-        found = run_tasks(tasks, guesses)
+        harnessed = run_tasks(tasks, guesses)
     except SameName:
         raise
-    except Exception as error:  # made-up answers may be nothing that a task's own function can score
+    except Exception as error:  # a task's function may be unable to score made-up answers
         named = named_metrics(tasks.names, tasks.manager.task_index)
         more = {*named.more, *(task.task_name for task in tasks.single)}
         untried = f"scoring made-up answers raises {described(error, folder)[:500]}, which a model's answers may not"
         return Tried([metric_name(*one) for one in sorted(named.metrics)], None, sorted(more), untried=untried)
-    return Tried([*found.metrics], sorted({name for item in found.items for name in item["rewards"]}))
+    return Tried([*harnessed.metrics], sorted({name for item in harnessed.items for name in item["rewards"]}))
 
 
 def _nothing(results: Any) -> None:

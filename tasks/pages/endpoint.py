@@ -21,16 +21,16 @@ def endpoint(source: Source) -> list[Block]:
     chat = "and a chat " if content["chat"] is not None else "(it has no chat template) "
     summary = f"Healthy after {content['started_s']:.0f} s; a completion {chat}answered under the model's digest."
     answers: list[Block] = [Code(content[kind], kind) for kind in ("completion", "chat") if content[kind] is not None]
-    how = Fold("Answers and server arguments", [*answers, Code(" ".join(content["arguments"]), content["engine"])])
+    details = Fold("Answers and server arguments", [*answers, Code(" ".join(content["arguments"]), content["engine"])])
     if not levels:
-        return [Text(summary), how]
+        return [Text(summary), details]
     table = Table(
         "Load test: medians and 95th percentiles",
         list(COLUMNS),
         [_row(level) for level in levels],
         "r" * len(COLUMNS),
     )
-    return [Text(summary), table, _charts(levels), *_errors(levels), how]
+    return [Text(summary), table, _charts(levels), *_errors(levels), details]
 
 
 def _row(level: dict[str, Any]) -> list[Cell]:
@@ -52,5 +52,5 @@ def _charts(levels: list[dict[str, Any]]) -> Grid:
 
 
 def _errors(levels: list[dict[str, Any]]) -> list[Block]:
-    found = sorted({error for level in levels for error in level["errors"]})
-    return [Text(f"Errors: {'; '.join(found)}", "bad")] if found else []
+    errors = sorted({error for level in levels for error in level["errors"]})
+    return [Text(f"Errors: {'; '.join(errors)}", "bad")] if errors else []

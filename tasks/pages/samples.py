@@ -49,7 +49,7 @@ def _remark(row: dict[str, Any]) -> Mark:
 
 def _by_prompt(result: Results) -> dict[Key, dict[str, Any]]:
     """The first completion of each prompt, in file order."""
-    found: dict[Key, dict[str, Any]] = {}
+    first: dict[Key, dict[str, Any]] = {}
     for row in result.completions:
-        found.setdefault((str(row["evaluator"]), str(row["id"])), row)
-    return found
+        first.setdefault((str(row["evaluator"]), str(row["id"])), row)
+    return first

@@ -36,12 +36,12 @@ def measured_on(results: list[Results]) -> list[Text]:
     labels: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for result in results:
         labels.setdefault(tuple(result.measured.items()), []).append(result.label)
-    found = []
+    texts = []
     for measured, models in labels.items():
         on = "; ".join(f"{name}: {what}" for name, what in measured)
         who = "Measured" if len(labels) == 1 else f"{', '.join(models)}: measured"
-        found += [Text(f"{who} on {on}.", "quiet" if len(labels) == 1 else "bad")] if on else []
-    return found
+        texts += [Text(f"{who} on {on}.", "quiet" if len(labels) == 1 else "bad")] if on else []
+    return texts
 
 
 def seed_table(results: list[Results]) -> list[Block]:
@@ -113,10 +113,10 @@ def _ceiling(results: list[Results]) -> dict[str, float]:
 def _values(name: str, metric: Metric, models: list[list[Results]]) -> list[Cell]:
     """A metric of each model, the best one marked."""
     known = [[run.metrics[name].value for run in runs if name in run.metrics] for runs in models]
-    found = [Spread.of(values) if values else None for values in known]
-    means = [replace(metric, value=spread.mean).worth() for spread in found if spread]
+    spreads = [Spread.of(values) if values else None for values in known]
+    means = [replace(metric, value=spread.mean).worth() for spread in spreads if spread]
     cells: list[Cell] = []
-    for spread in found:
+    for spread in spreads:
         text = spread.shown(metric.unit) if spread else "–"
         best = spread and len(means) > 1 and replace(metric, value=spread.mean).worth() == max(means)
         cells.append(Mark(text, "best") if best else text)

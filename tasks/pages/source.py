@@ -44,7 +44,7 @@ class Source:
         return {name: sorted(points.items()) for name, points in by_name.items()}
 
     def notices(self) -> list[str]:
-        """What the user must know about the artifact, as its engine said it."""
+        """What the user must know about the artifact, in its engine's words."""
         return list(dict.fromkeys(str(line["text"]) for line in self.record_lines("notices.jsonl")))
 
     def record_lines(self, name: str) -> list[dict[str, Any]]:

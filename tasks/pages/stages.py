@@ -63,10 +63,10 @@ def _sources(source: Source) -> list[Block]:
 
 def _curation(source: Source) -> list[Block]:
     """What each step of the curation did to each source, and samples of what it dropped."""
-    found = source.record_json("curation.json")
-    if found is None:
+    curation = source.record_json("curation.json")
+    if curation is None:
         return []
-    counts = [(step, name, of) for step, sources in found["steps"].items() for name, of in sources.items()]
+    counts = [(step, name, of) for step, sources in curation["steps"].items() for name, of in sources.items()]
     rows: list[list[Cell]] = []
     excerpts: list[Block] = []
     for step, name, of in counts:
@@ -168,7 +168,7 @@ def _shards(source: Source) -> list[Block]:
 
 
 def _speeds(source: Source) -> list[Block]:
-    """How fast the rounds of a data stage were; what was there before counts as items only."""
+    """How fast the rounds of a data stage were; earlier results count as items only."""
     rows: list[list[Cell]] = []
     for speed in source.record_json("speeds.json") or []:
         seconds, cpu_s = max(1e-6, speed["seconds"]), max(1e-6, speed["cpu_s"])
@@ -217,24 +217,24 @@ def _model(source: Source) -> list[Block]:
 
 def _audit(source: Source) -> list[Block]:
     """The evidence that the converted model equals the trained one."""
-    found = json.loads((source.directory / "audit.json").read_text())
-    largest, bound, agreement = found["logits_max_abs_diff"], found["bound"], found["argmax_agreement"]
-    different = found["config_differences"] or found["weight_differences"] or found.get("file_differences")
+    audit = json.loads((source.directory / "audit.json").read_text())
+    largest, bound, agreement = audit["logits_max_abs_diff"], audit["bound"], audit["argmax_agreement"]
+    different = audit["config_differences"] or audit["weight_differences"] or audit.get("file_differences")
     met = largest <= bound and agreement == 1 and not different
     verdict = (
-        f"{'✓ Same model' if met else '✗ Not the same model'}: {number(found['parameters'])} parameters were compared "
-        f"bit by bit, and config.json field by field. On {number(found['tokens'])} held-out tokens the logits of the "
+        f"{'✓ Same model' if met else '✗ Not the same model'}: {number(audit['parameters'])} parameters were compared "
+        f"bit by bit, and config.json field by field. On {number(audit['tokens'])} held-out tokens the logits of the "
         f"checkpoint and of the safetensors differ by at most {largest:.2g} (allowed: {bound:.2g}; mean "
-        f"{found['logits_mean_abs_diff']:.2g}), and the most likely token agrees on {share(agreement)}."
+        f"{audit['logits_mean_abs_diff']:.2g}), and the most likely token agrees on {share(agreement)}."
     )
-    parts = [(weight, part) for weight in found["weights"] for part in weight["parts"]]
+    parts = [(weight, part) for weight in audit["weights"] for part in weight["parts"]]
     rows: list[list[Cell]] = [
         [part["name"], weight["megatron"], " × ".join(map(str, part["shape"])), part["dtype"], part["digest"][:12]]
         for weight, part in parts[:MOST_ROWS]
     ]
     head = ["Hugging Face", "Megatron", "shape", "type", "digest"]
     mapping = Table("Every tensor and its sources", head, rows, "lllll")
-    layers: list[list[Cell]] = [[str(layer), f"{diff:.2g}"] for layer, diff in enumerate(found["layer_max_abs_diff"])]
+    layers: list[list[Cell]] = [[str(layer), f"{diff:.2g}"] for layer, diff in enumerate(audit["layer_max_abs_diff"])]
     more = f", the first {MOST_ROWS} shown" if len(parts) > MOST_ROWS else ""
     return [
         Text(verdict, "good" if met else "bad"),
@@ -294,14 +294,14 @@ def _pairs(caption: str, items: Mapping[str, Any]) -> Table:
 
 def _flat(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested fields by their path: model.hidden."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, item in spec.items():
         name = json.dumps(key, ensure_ascii=False) if "." in key else key
         if isinstance(item, Mapping) and item:
-            found |= _flat(item, f"{prefix}{name}.")
+            flat |= _flat(item, f"{prefix}{name}.")
         else:
-            found[prefix + name] = item
-    return found
+            flat[prefix + name] = item
+    return flat
 
 
 # in the order of a report

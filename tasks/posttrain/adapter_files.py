@@ -26,8 +26,8 @@ WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
 def source_of(job: Job) -> Path:
-    """The directory of weights of the stage's model. An adapter's is made first, in work/source: merged into its base,
-    in the base's dtype."""
+    """The directory of weights of the stage's model. An adapter is first merged into its base, in
+    work/source and in the base's dtype."""
     model = model_of(job)
     if model.adapter is None:
         return model.directory
@@ -55,7 +55,7 @@ def base_facts(job: Job) -> dict[str, str]:
 
 
 def forget_source(job: Job) -> None:
-    """Delete what `source_of` has made."""
+    """Delete the merged weights of `source_of`."""
     remove(job.work / SOURCE)
 
 
@@ -88,7 +88,7 @@ def joined(first: Adapter, second: Adapter) -> tuple[dict[str, torch.Tensor], in
     """(weights, rank) of the adapter, its alpha equal to its rank, whose update is the sum of both. A layer that only
     one of them adapts is padded with zeros, since vLLM wants one rank."""
     rank = first[1] + second[1]
-    found: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     for name in sorted(first[0].keys() | second[0].keys()):
         of_b = ".lora_B." in name
         parts = []
@@ -98,5 +98,5 @@ def joined(first: Adapter, second: Adapter) -> tuple[dict[str, torch.Tensor], in
                 other = (first if weights is second[0] else second)[0][name]
                 like = other.new_zeros((len(other), own_rank) if of_b else (own_rank, other.shape[1]))
             parts.append(like.float() * (alpha / own_rank if of_b else 1))
-        found[name] = torch.cat(parts, dim=1 if of_b else 0).contiguous()
-    return found, rank
+        tensors[name] = torch.cat(parts, dim=1 if of_b else 0).contiguous()
+    return tensors, rank

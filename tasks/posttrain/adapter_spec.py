@@ -1,4 +1,4 @@
-"""Spec of an adapter: the weights that are trained instead of the model's own."""
+"""Spec of an adapter: weights that are trained in place of the model's weights."""
 
 from typing import Literal
 
@@ -13,10 +13,10 @@ MOST_SERVED = 512  # vLLM's largest rank
 def linear_layers(model: ModelSpec) -> dict[str, tuple[int, int]]:
     """(inputs, outputs), in either order, of each linear layer of a decoder layer. Fused expert weights are none."""
     hidden, queries, keys = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
-    found = dict.fromkeys(("k_proj", "v_proj"), (hidden, keys)) | dict.fromkeys(("q_proj", "o_proj"), (hidden, queries))
+    sizes = dict.fromkeys(("k_proj", "v_proj"), (hidden, keys)) | dict.fromkeys(("q_proj", "o_proj"), (hidden, queries))
     if not model.experts:
-        found |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), (hidden, model.ffn_hidden))
-    return found
+        sizes |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), (hidden, model.ffn_hidden))
+    return sizes
 
 
 class LoRASpec(Spec):

@@ -67,14 +67,14 @@ class Chat:
 
 def chat_of(tokenizer: Any, tools: bool = False) -> Chat:
     """The chat of conversations, `tools`: of those with tools. Sets the tokenizer's template if it is given one."""
-    own = tokenizer.chat_template
-    if isinstance(own, dict):  # several: Transformers' rule, see tasks/tokenizer_files.py
-        template = own[WITH_TOOLS if tools and WITH_TOOLS in own else DEFAULT]
+    original = tokenizer.chat_template
+    if isinstance(original, dict):  # several: Transformers' rule, see tasks/tokenizer_files.py
+        template = original[WITH_TOOLS if tools and WITH_TOOLS in original else DEFAULT]
         marked, given = training_template(tokenizer, template), False
     else:
-        marked = training_template(tokenizer, own) if own else chatml(tokenizer)[0]
+        marked = training_template(tokenizer, original) if original else chatml(tokenizer)[0]
         given = marked in chatml(tokenizer)
-        template = tokenizer.chat_template = marked if given else own
+        template = tokenizer.chat_template = marked if given else original
     end = end_of_turn(tokenizer, template)
     return Chat(template, given, marked, tokenizer.eos_token_id if end is None else end)
 
@@ -125,7 +125,7 @@ def _rendered(tokenizer: Any, messages: list[Row], template: str) -> str | None:
                 messages, chat_template=template, tokenize=False, add_generation_prompt=prompt
             )
         )
-    except Exception:  # a template is a program of its own: any exception can occur
+    except Exception:  # a template is a program: any exception can occur
         return None
 
 

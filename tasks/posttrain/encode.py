@@ -156,18 +156,18 @@ class Encoder:
 
     def notices(self) -> list[str]:
         """What a user should know of the rows so far: where a template has several renderings of the same messages."""
-        found = self.unprinted.notices(self._text)
+        notices = self.unprinted.notices(self._text)
         if self.other_prompts:
-            found.append(
+            notices.append(
                 f"{self.other_prompts} prompts are learned as the chat template renders them before their answers, "
                 "which is not how it renders them when the model is asked"
             )
         if self.unlike:
-            found.append(
+            notices.append(
                 f"{self.unlike} conversations are learned as TRL's template with marks renders them, which the "
                 "model's own renders differently: it leaves something out of earlier turns, such as thoughts"
             )
-        return found
+        return notices
 
     def _assistant(self, row: Row) -> tuple[list[int], list[int]]:
         chat = self._chat_of(row)
@@ -237,10 +237,10 @@ class Encoder:
                 **kwargs,
                 **{"return_dict": True} | options,
             )
-        except Exception as error:  # a template is a program of its own: any exception can occur
-            said = error if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
+        except Exception as error:  # a template is a program: any exception can occur
+            reason = error if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
             raise RowRefused(
-                f"the chat template {chat.shown!r} rejects a row: {said}. Change the row, or the model's "
+                f"the chat template {chat.shown!r} rejects a row: {reason}. Change the row, or the model's "
                 f"chat_template.jinja. The row: {_cut(row)}"
             ) from error
 

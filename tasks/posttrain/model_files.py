@@ -98,11 +98,11 @@ def is_all(dtype: torch.dtype, directory: Path) -> bool:
 def _counted(directory: Path) -> Counter[str]:
     """Elements by float type."""
     tensors = list(tensors_in(directory).values())
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for tensor in tensors:
-        found[tensor.dtype] += prod(tensor.shape) if tensor.dtype in FLOATS else 0
-    found = +found
-    if not found:
+        counts[tensor.dtype] += prod(tensor.shape) if tensor.dtype in FLOATS else 0
+    counts = +counts
+    if not counts:
         kinds = ", ".join(sorted({tensor.dtype for tensor in tensors})) or "no type"
         raise StageError(f"{directory}: the weights are in {kinds}; one of {', '.join(FLOATS)} is needed")
-    return found
+    return counts

@@ -13,7 +13,7 @@ from tasks.rows.stored import Row, reward_columns
 
 
 def reserved(names: Iterable[str], metrics: Mapping[str, str]) -> str:
-    """Those of the names that training's `metrics` (TRL's name -> ours) or metrics.jsonl's own fields have, listed."""
+    """The names that training's `metrics` (TRL's name -> ours) or metrics.jsonl's fields already have, joined."""
     return ", ".join(sorted(set(names) & {*metrics.values(), "step", "time", "memory_gb"}))
 
 
@@ -21,7 +21,7 @@ def try_on_gold(
     rewards: Sequence[RewardSpec], rows: Sequence[Row], encode: Callable[[str], list[int]], tried: bool
 ) -> None:
     """Check, before sampling, that the rows' own answers score higher than those of other rows. `encode` tokenizes an
-    answer; `tried`: tasks/reward_check has done it, as far as it can be done there. Raises StageError."""
+    answer; `tried`: tasks/reward_check has done it, as far as possible. Raises StageError."""
     if lines := check_gold(late(rewards) if tried else rewards, rows, encode):
         print(table(lines), flush=True)
 
@@ -55,7 +55,7 @@ def of_all_ranks(reward: Callable[..., list[float | None]], heart: Heartbeat) ->
 
         def together(asked: list[tuple[Any, ...]]) -> list[float | None]:
             gathered = dict(zip(columns, map(list, zip(*asked, strict=True)), strict=True))
-            with heart.repeated():  # the rewards have time limits of their own
+            with heart.repeated():  # the rewards have their own time limits
                 return reward(**gathered, trainer_state=trainer_state, **others)
 
         heart.beat(trainer_state.global_step, "rewards")

@@ -55,7 +55,7 @@ class StepCost:
 class VLLMEngine:
     """A vLLM engine that a stage opens."""
 
-    field: str  # that has its settings; "": the stage's own
+    field: str  # of the spec, that has its settings; "": the spec itself
     memory_share: float  # of each GPU
     gpus: int = 1
 
@@ -249,7 +249,7 @@ class PostTrainSpec(StageSpec):
         return False
 
     def servers(self) -> RolloutServers | None:
-        """vLLM engines on GPUs or machines of their own."""
+        """vLLM engines on separate GPUs or machines."""
         return None
 
     def tool_use(self) -> ToolUse | None:

@@ -42,7 +42,7 @@ class ToolCalls:
         if self._known:
             return parsed_response(self.tokenizer, ids, prefix, self.schemas)
         text = str(self.tokenizer.decode(ids[:-1] if self.is_ended(ids) else ids))
-        calls = [call for found in _HERMES.findall(text) if (call := _hermes(found))]
+        calls = [call for block in _HERMES.findall(text) if (call := _hermes(block))]
         if not calls:
             return {"role": "assistant", "content": text}
         return {"role": "assistant", "content": text.partition("<tool_call>")[0].strip(), "tool_calls": calls}

@@ -91,9 +91,9 @@ class Setup(Generic[S]):
         for text in self.encoder.notices():
             self.job.notice(text)
 
-    def fit(self, trainer: Any, metrics: Mapping[str, str], **how: Any) -> None:
+    def fit(self, trainer: Any, metrics: Mapping[str, str], **options: Any) -> None:
         """Train to the last step."""
-        fit(trainer, self.job, metrics, **how)
+        fit(trainer, self.job, metrics, **options)
 
     def finish(self, trainer: Any) -> None:
         """Write the output."""

@@ -114,8 +114,8 @@ def _sample(
 
 
 def _answer(conversation: Conversation, count: int, calls: ToolCalls, new: int) -> bool:
-    """Append the tokens of its last `count` messages, the answers. Whether there is room for them and a further turn;
-    else the conversation stays as it is."""
+    """Append the tokens of its last `count` messages, the answers. Returns whether there is room for them and a further
+    turn; else the conversation stays as it is."""
     ids = calls.encoded(conversation.messages[-count:])
     if len(conversation.ids) + len(ids) >= new:
         return False

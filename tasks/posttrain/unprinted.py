@@ -30,23 +30,23 @@ class Unprinted:
         self._rows: dict[str, list[Row]] = defaultdict(list)
 
     def look(self, row: Row) -> None:
-        found = {name for message in _messages(row) for name, value in message.items() if value}
-        found |= {name for name in OPTIONAL if row.get(name)}
-        for name in found.difference(NOT_LOOKED_AT):
+        names = {name for message in _messages(row) for name, value in message.items() if value}
+        names |= {name for name in OPTIONAL if row.get(name)}
+        for name in names.difference(NOT_LOOKED_AT):
             if len(self._rows[name]) < MOST:
                 self._rows[name].append(row)
 
     def notices(self, render: Render) -> list[str]:
-        found = []
+        notices = []
         for name, rows in sorted(self._rows.items()):
             same = [one == other for row in rows for one, other in _with_and_without(name, row, render)]
             if any(same):
                 what = name if name in OPTIONAL else f"{name} of messages"
-                found.append(
+                notices.append(
                     f"the chat template does not print {what} in {sum(same)} of {len(same)} places that were tried: "
                     "it is neither learned nor seen by the model"
                 )
-        return found
+        return notices
 
 
 def conversations(row: Row) -> list[list[Row]]:

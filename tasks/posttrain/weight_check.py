@@ -33,14 +33,14 @@ def check_weights(trainer: Named, engine: Mapping[str, Held], step: int) -> Comp
     Raises StageError if any differ or none have the same name."""
     wrong, same, skipped = [], {}, []
     for name, tensor in trainer:
-        there = name if name in engine else f"{DECODER}.{name.partition('.')[2]}"
-        if (held := engine.get(there)) is None:
+        engine_name = name if name in engine else f"{DECODER}.{name.partition('.')[2]}"
+        if (held := engine.get(engine_name)) is None:
             skipped.append(name)
             continue
         rounded = tensor.to(getattr(torch, held.dtype))
-        own = digest(rounded)
-        if held.digests == [own] or _rearranged(rounded, held, engine.get(there + SORTED)):
-            same[name] = own
+        expected = digest(rounded)
+        if held.digests == [expected] or _rearranged(rounded, held, engine.get(engine_name + SORTED)):
+            same[name] = expected
         else:
             wrong.append(name)
     if wrong or not same:

@@ -30,13 +30,13 @@ class Difference:
 
 def fewer(candidate: Floats, champion: Floats, confidence: float, resamples: int, seed: int) -> Difference:
     """By which fraction the candidate's total is lower than the champion's: 1 − Σ candidate / Σ champion."""
-    return _bootstrap(candidate, champion, lambda ours, theirs: 1 - ours / theirs, confidence, resamples, seed)
+    return _bootstrap(candidate, champion, lambda a, b: 1 - a / b, confidence, resamples, seed)
 
 
 def more(candidate: Floats, champion: Floats, confidence: float, resamples: int, seed: int) -> Difference:
     """By how much the candidate's mean is higher than the champion's."""
     count = len(candidate)
-    return _bootstrap(candidate, champion, lambda ours, theirs: (ours - theirs) / count, confidence, resamples, seed)
+    return _bootstrap(candidate, champion, lambda a, b: (a - b) / count, confidence, resamples, seed)
 
 
 def items_needed(confidence: float) -> int:
@@ -61,7 +61,7 @@ def _bootstrap(
         return Difference(value, None, None)
     bounds = bootstrap(
         (candidate, champion),
-        lambda ours, theirs, axis: statistic(ours.sum(axis), theirs.sum(axis)),
+        lambda a, b, axis: statistic(a.sum(axis), b.sum(axis)),
         paired=True,
         n_resamples=resamples,
         batch=max(1, DRAWS_AT_ONCE // count),

@@ -34,7 +34,7 @@ class LedgerError(StageError):
 
 @dataclass(frozen=True)
 class Part:
-    """An artifact that a generation was made of, or is."""
+    """An artifact of a generation: an input of its model, or the model."""
 
     name: str  # a key of PARTS
     digest: str
@@ -43,7 +43,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Generation:
-    """One version of a registered model and the artifacts that it was made of."""
+    """One version of a registered model and the artifacts that it was made from."""
 
     name: str
     number: int  # 1, 2, … among those with a decision; 0 for one without
@@ -60,7 +60,7 @@ class Generation:
         """Raises LedgerError if the registry has no record of it."""
         if name not in self.parts:
             raise LedgerError(
-                f"{self.name} version {self.version}: the registry does not say which {name} it was made of: it was "
+                f"{self.name} version {self.version}: the registry does not say which {name} it was made from: it was "
                 "published by hand or by an older version of Baton; use another name for continuous training"
             )
         return self.parts[name]

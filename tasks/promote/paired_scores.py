@@ -13,12 +13,12 @@ from tasks.promote.spec import PromotionSpec
 def figures(candidate: Results, champion: Results | None, name: str) -> tuple[Floats, Floats, Floats]:
     """For each item of a metric that both have: the candidate's amount, the champion's, and the weight. (A reward may
     apply to the completion of one model only.) Without a champion the second array is empty."""
-    ours, theirs = candidate.items(name), champion.items(name) if champion else {}
-    items = [item for item in ours if champion is None or item in theirs]
+    candidate_items, champion_items = candidate.items(name), champion.items(name) if champion else {}
+    items = [item for item in candidate_items if champion is None or item in champion_items]
     return (
-        np.array([ours[item][0] for item in items]),
-        np.array([theirs[item][0] for item in items if champion]),
-        np.array([ours[item][1] for item in items]),
+        np.array([candidate_items[item][0] for item in items]),
+        np.array([champion_items[item][0] for item in items if champion]),
+        np.array([candidate_items[item][1] for item in items]),
     )
 
 
@@ -42,19 +42,19 @@ def check_known(spec: PromotionSpec, candidate: Results) -> None:
 
 def check_comparable(candidate: Results, champion: Results) -> None:
     """Raises StageError unless both were evaluated with the same spec on the same documents and prompts."""
-    ours, theirs = candidate.report["spec"], champion.report["spec"]
-    for name in [*ours, *(name for name in theirs if name not in ours)]:
-        if ours.get(name) != theirs.get(name):
+    specs = candidate.report["spec"], champion.report["spec"]
+    for name in dict.fromkeys([*specs[0], *specs[1]]):
+        first, second = (spec.get(name) for spec in specs)
+        if first != second:
             raise _incomparable(
-                f"evaluate.{name} is {ours.get(name)!r:.200} for the candidate and {theirs.get(name)!r:.200} for the "
-                "champion"
+                f"evaluate.{name} is {first!r:.200} for the candidate and {second!r:.200} for the champion"
             )
     for what in ("documents", "completions", "lm_eval"):
-        ours, theirs = ([_identity(row) for row in getattr(results, what)] for results in (candidate, champion))
-        if ours != theirs:
-            different = len(set(ours) ^ set(theirs))
+        first, second = ([_identity(row) for row in getattr(results, what)] for results in (candidate, champion))
+        if first != second:
+            different = len(set(first) ^ set(second))
             raise _incomparable(
-                f"the candidate has {len(ours)} held-out {what}, the champion {len(theirs)}, and {different} of them "
+                f"the candidate has {len(first)} held-out {what}, the champion {len(second)}, and {different} of them "
                 "only one model has" + ("" if different else " (their order differs)")
             )
 

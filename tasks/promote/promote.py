@@ -56,7 +56,7 @@ def work(job: Job) -> None:
         "registry_name": name,
         "registry_version": str(version.version),
         "outcome": outcome,
-        **{alias: str(found.version) if found else None for alias, found in at.items()},
+        **{alias: str(holder.version) if holder else None for alias, holder in at.items()},
     }
     job.empty_output()
     write_json(job.output / "promotion.json", {**facts, "words": decision["words"]})
@@ -66,19 +66,19 @@ def work(job: Job) -> None:
 def _registered(job: Job, facts: dict[str, Any], decision: dict[str, Any]) -> Version:
     """The published version in the registry. Raises StageError if it is not the one that was decided about."""
     name, number = facts["registry_name"], int(facts["registry_version"])
-    found = next((version for version in versions(name) if version.version == number), None)
-    if found is None or found.content != job.inputs["published"]["digest"]:
+    registered = next((version for version in versions(name) if version.version == number), None)
+    if registered is None or registered.content != job.inputs["published"]["digest"]:
         raise StageError(
             f"the model registry has no {name} version {number} with the published files: they were published to "
             "another registry, or this one was emptied. Point MLFLOW_TRACKING_URI to the other, or publish again "
             f"(delete {job.inputs['published']['path']} and run the same command)"
         )
-    if found.digest != decision["candidate"]:
+    if registered.digest != decision["candidate"]:
         raise StageError(
-            f"{name} version {number} is the model {found.digest[:12]}, and the decision is about "
+            f"{name} version {number} is the model {registered.digest[:12]}, and the decision is about "
             f"{decision['candidate'][:12]}: promote the version of the model that was compared"
         )
-    return found
+    return registered
 
 
 def _compared_with(version: Version, decision: dict[str, Any]) -> int | None:

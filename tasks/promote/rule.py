@@ -106,38 +106,38 @@ def far(ratio: float) -> str:
 
 
 def _measure(name: str, spec: PromotionSpec, candidate: Results, champion: Results | None) -> Measure:
-    ours, theirs, weights = figures(candidate, champion, name)
+    amounts, champion_amounts, weights = figures(candidate, champion, name)
     metric = candidate.metric(name)
-    if metric is None or not len(ours):
+    if metric is None or not len(amounts):
         return Measure(name, metric.unit if metric else "", 0, None)
-    value = _finite(float(ours.sum() / weights.sum()))
+    value = _finite(float(amounts.sum() / weights.sum()))
     if champion is None or value is None:
-        return Measure(name, metric.unit, len(ours), value)
+        return Measure(name, metric.unit, len(amounts), value)
     if _is_relative(name):
-        found = fewer(ours, theirs, spec.confidence, spec.resamples, spec.seed)
+        difference = fewer(amounts, champion_amounts, spec.confidence, spec.resamples, spec.seed)
     else:
         sign = 1 if metric.higher_is_better else -1
-        found = more(sign * ours, sign * theirs, spec.confidence, spec.resamples, spec.seed)
+        difference = more(sign * amounts, sign * champion_amounts, spec.confidence, spec.resamples, spec.seed)
     margin = spec.margin if name == spec.metric else None
     allowed = spec.regressions.get(name)
     return Measure(
         name,
         metric.unit,
-        len(ours),
+        len(amounts),
         value,
-        _finite(float(theirs.sum() / weights.sum())),
-        _finite(found.value),
-        _finite(found.low),
-        _finite(found.high),
+        _finite(float(champion_amounts.sum() / weights.sum())),
+        _finite(difference.value),
+        _finite(difference.low),
+        _finite(difference.high),
         margin,
         allowed,
-        _met(found, margin, allowed),
+        _met(difference, margin, allowed),
     )
 
 
-def _met(found: Difference, margin: float | None, allowed: float | None) -> bool | None:
-    conditions = [found.low is not None and found.low > margin] if margin is not None else []
-    conditions += [found.value >= -allowed] if allowed is not None else []
+def _met(difference: Difference, margin: float | None, allowed: float | None) -> bool | None:
+    conditions = [difference.low is not None and difference.low > margin] if margin is not None else []
+    conditions += [difference.value >= -allowed] if allowed is not None else []
     return all(conditions) if conditions else None
 
 

@@ -114,23 +114,23 @@ def _at(client: MlflowClient, model: RegisteredModel | None, alias: str) -> Vers
 
 
 def all_versions(client: MlflowClient, name: str) -> list[Version]:
-    found: list[ModelVersion] = []
+    model_versions: list[ModelVersion] = []
     token: str | None = ""
     while token is not None:
         page = client.search_model_versions(f"name = '{name}'", page_token=token or None)
-        found += page
+        model_versions += page
         token = page.token or None
-    return sorted(map(as_version, found), key=lambda version: version.version)
+    return sorted(map(as_version, model_versions), key=lambda version: version.version)
 
 
-def as_version(found: ModelVersion) -> Version:
-    tags = dict(found.tags)
+def as_version(version: ModelVersion) -> Version:
+    tags = dict(version.tags)
     return Version(
-        name=str(found.name),
-        version=int(found.version),
+        name=str(version.name),
+        version=int(version.version),
         digest=tags.get(MODEL_TAG, ""),
         content=tags.get(DIGEST_TAG, ""),
-        source=str(found.source),
+        source=str(version.source),
         tags=tags,
-        created=found.creation_timestamp / 1000,
+        created=version.creation_timestamp / 1000,
     )

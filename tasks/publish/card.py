@@ -68,11 +68,11 @@ def _front_matter(spec: PublishSpec, model: Manifest, chain: list[Link], reports
         if report.facts["model_digest"] == model.digest
         for name, metric in metrics_of(report.facts).items()
     ]
-    found = {"license": spec.license} if spec.license else _inherited_license(model, chain)
+    license_fields = {"license": spec.license} if spec.license else _inherited_license(model, chain)
     data = ModelCardData(
-        license=found.get("license"),
-        license_name=found.get("license_name"),
-        license_link=found.get("license_link"),
+        license=license_fields.get("license"),
+        license_name=license_fields.get("license_name"),
+        license_link=license_fields.get("license_link"),
         library_name="transformers",
         pipeline_tag="text-generation",
         base_model=_base_model(chain),

@@ -16,7 +16,7 @@ _PATH = re.compile(r"(?:file://|(?<![\w.:/\\<…]))(?:~[\w.-]*/|/)(?=[\w.~@+-])[
 
 @dataclass(frozen=True)
 class Link:
-    """One artifact of the chain and what made it."""
+    """One artifact of the chain and the stage that made it."""
 
     title: str  # corpus, pretrain, base, chat, …
     manifest: Manifest
@@ -73,7 +73,7 @@ def _shown(value: Any, name: str = "") -> Any:
     if isinstance(value, dict):
         if name == "source" and all(str(file).endswith(".py") for file in value):
             return {_without_paths(file): f"blake3 {text_digest(text)[:12]}" for file, text in value.items()}
-        # `state` is what Baton found in a folder, for its own cache
+        # `state` is the recorded state of a folder, for Baton's cache
         shown = {key: item for key, item in value.items() if item is not None and key != "state"}
         return {_without_paths(str(key)): _shown(item, str(key)) for key, item in shown.items()}
     if isinstance(value, list):
@@ -84,4 +84,4 @@ def _shown(value: Any, name: str = "") -> Any:
 def _without_paths(text: str) -> str:
     if text.startswith(("/", "~")) and "\n" not in text:
         return f"…/{PurePath(text).name}"
-    return _PATH.sub(lambda found: f"…/{PurePath(found[0]).name}", text)
+    return _PATH.sub(lambda match: f"…/{PurePath(match[0]).name}", text)

@@ -1,9 +1,9 @@
 """Move the champion: promotion and rollback.
 
-MLflow has no compare-and-set for aliases. So a writer first sets a claim on the registered model (a tag of its own) and
+MLflow has no compare-and-set for aliases. So a writer first sets a claim on the registered model (a unique tag) and
 then looks for other claims: of two concurrent writers at least one sees the other, backs off and retries.
 
-A writer may die, and leave its claim; or it may be suspended, and go on later. On its own machine the two are told
+A writer may die and leave its claim, or be suspended and continue later. On the writer's machine the two can be told
 apart. Elsewhere a claim is valid for CLAIM_S, and its writer begins no write after HOLD_S; what is left to chance is a
 machine that is suspended for longer within a single write.
 """
@@ -121,7 +121,7 @@ def while_claimed(client: MlflowClient, name: str, work: Callable[[Hold], T]) ->
 
 @contextmanager
 def _claimed(client: MlflowClient, name: str) -> Iterator[Hold]:
-    me, began, said = this_process(), _clock(), False
+    me, began, reported = this_process(), _clock(), False
     seen: dict[str, float] = {}  # others' claims and when they were first seen, by this machine's own clock
     while True:
         since, mine = _clock(), f"{CLAIM}{uuid4().hex}"
@@ -138,9 +138,9 @@ def _claimed(client: MlflowClient, name: str) -> Iterator[Hold]:
         who = f"{name}: its champion is being moved by process {' of '.join(by.split()[:2])}"
         if _clock() - began > WAIT_S:
             raise ChampionClaimed(f"{who} for {WAIT_S:g} s. Let it continue (kill -CONT) or end it, and run this again")
-        if _clock() - began > SAY_S and not said:
+        if _clock() - began > SAY_S and not reported:
             say(f"{who}; waiting for it")
-            said = True
+            reported = True
         time.sleep(random.uniform(0.05, 0.5))  # random, so that two writers do not retry together
 
     def hold() -> MlflowClient:
@@ -187,14 +187,14 @@ def _ended(past: list[Any], when: str, why: str) -> list[Any]:
     return past if last["until"] else [*past[:-1], last | {"until": when, "why": why}]
 
 
-def _mark(hold: Hold, found: list[Version], was: int, now: int, when: str) -> None:
+def _mark(hold: Hold, versions: list[Version], was: int, now: int, when: str) -> None:
     """Clear the mark of the versions that were rolled back together with `now`; when moving backwards, mark the
     versions after it."""
-    before = {version.version: version.tags.get(ROLLED_BACK_TAG) for version in found}
+    before = {version.version: version.tags.get(ROLLED_BACK_TAG) for version in versions}
     after = {number: None if mark == before[now] else mark for number, mark in before.items()}
     if now < was:
         after |= {number: mark or when for number, mark in after.items() if number > now}
-    for version in found:
+    for version in versions:
         number, mark = version.version, after[version.version]
         if mark and mark != before[number]:
             hold().set_model_version_tag(version.name, str(number), ROLLED_BACK_TAG, mark)
@@ -216,12 +216,12 @@ def _choose(client: MlflowClient, name: str, to: int | None) -> tuple[Version, V
         raise NoSuchVersion(f"{name}: no version is champion, so there is nothing to roll back")
     if now is None:
         raise NoSuchVersion(f"{name}: version {was} is the first champion, so there is none to roll back to")
-    found = {version.version: version for version in all_versions(client, name)}
-    earlier = [number for number, version in found.items() if terms(version) and number != was]
+    by_number = {version.version: version for version in all_versions(client, name)}
+    earlier = [number for number, version in by_number.items() if terms(version) and number != was]
     if now not in earlier:
         known = ", ".join(map(str, earlier)) or "none"
         raise NoSuchVersion(f"{name}: version {now}: not an earlier champion; those are: {known} (champion: {was})")
-    return found[was], found[now]
+    return by_number[was], by_number[now]
 
 
 def _name(version: int | None) -> str:

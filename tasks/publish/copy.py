@@ -44,14 +44,14 @@ def _copy(source: Path, target: Path) -> None:
 
 def _index(base: Path) -> dict[str, Any]:
     """Where the tensors of a base are, from the folder above `base/`."""
-    size, found = 0, dict[str, str]()
+    size, weight_map = 0, dict[str, str]()
     for path in sorted(base.glob("*.safetensors")):
         with path.open("rb") as stream:
             header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
         tensors = {name: entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"}
         size += sum(end - start for start, end in tensors.values())
-        found |= dict.fromkeys(tensors, f"{BASE}/{path.name}")
-    return {"metadata": {"total_size": size}, "weight_map": found}
+        weight_map |= dict.fromkeys(tensors, f"{BASE}/{path.name}")
+    return {"metadata": {"total_size": size}, "weight_map": weight_map}
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

@@ -39,7 +39,7 @@ PAUSE_S = 2.0
 UPLOAD_TIMEOUT_S = 120  # per response: a server that stores a large file is slow
 
 DIGEST_TAG = "baton.digest"
-PART_TAG = "baton.part."  # + name: "<digest> <place>" of an artifact that the model was made of; in the home, relative
+PART_TAG = "baton.part."  # + name: "<digest> <place>" of an artifact that the model was made from; relative in the home
 
 # MLflow's error codes of transient errors
 _TRANSIENT = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED")
@@ -121,8 +121,8 @@ def ask(
 def _find(client: MlflowClient, what: Publication) -> str | None:
     """The first version with this content."""
     query = f"name = '{what.name}' and tags.`{DIGEST_TAG}` = '{what.digest}'"
-    found: list[ModelVersion] = list(client.search_model_versions(query))
-    return str(min(int(version.version) for version in found)) if found else None
+    versions: list[ModelVersion] = list(client.search_model_versions(query))
+    return str(min(int(version.version) for version in versions)) if versions else None
 
 
 def _retag(client: MlflowClient, what: Publication, version: str) -> None:
@@ -141,16 +141,16 @@ def _create(client: MlflowClient, what: Publication, uri: str) -> str:
             raise
     on_server = urlsplit(uri).scheme in ("http", "https")
     model_id = _upload(client, what) if on_server else None
-    made = client.create_model_version(
+    created = client.create_model_version(
         what.name,
         source=f"models:/{model_id}" if model_id else what.directory.as_uri(),
         model_id=model_id,
         tags={DIGEST_TAG: what.digest, **what.tags},
         description=what.description,
     )
-    first = _find(client, what) or made.version
-    if first != str(made.version):  # concurrent publications: the first one wins
-        client.delete_model_version(what.name, made.version)
+    first = _find(client, what) or created.version
+    if first != str(created.version):  # concurrent publications: the first one wins
+        client.delete_model_version(what.name, created.version)
     return str(first)
 
 
@@ -159,9 +159,9 @@ def _upload(client: MlflowClient, what: Publication) -> str:
     completed."""
     experiment = client.get_experiment_by_name(experiment_name())
     where = experiment.experiment_id if experiment else client.create_experiment(experiment_name(), artifact_location())
-    found = client.search_logged_models([where], f"tags.`{DIGEST_TAG}` = '{what.digest}'")
+    models = client.search_logged_models([where], f"tags.`{DIGEST_TAG}` = '{what.digest}'")
     tags = {DIGEST_TAG: what.digest, **what.tags}
-    model = found[0] if found else client.create_logged_model(where, what.name.replace(".", "-"), tags=tags)
+    model = models[0] if models else client.create_logged_model(where, what.name.replace(".", "-"), tags=tags)
     if str(model.status) != "READY":
         client.log_model_artifacts(model.model_id, str(what.directory))
         client.finalize_logged_model(model.model_id, "READY")

@@ -50,11 +50,11 @@ def compare(before: Results, after: Results) -> list[Line]:
 
 def evaluations_of(digests: Collection[str], evaluations: list[Results]) -> list[Results]:
     """The evaluation of each model with one of these digests."""
-    found: dict[str, Results] = {}
+    by_digest: dict[str, Results] = {}
     for evaluation in evaluations:
         if evaluation.model_digest in digests:
-            found.setdefault(evaluation.model_digest, evaluation)
-    return list(found.values())
+            by_digest.setdefault(evaluation.model_digest, evaluation)
+    return list(by_digest.values())
 
 
 def started_from(model: Source) -> list[str]:
@@ -67,43 +67,43 @@ def started_from(model: Source) -> list[str]:
 def verdict(models: list[Source], evaluations: list[Results]) -> list[Block]:
     """A line for each tuned model, and one table: a row per metric, a column per model (its seeds together). Empty
     unless some model and the one it started from were both evaluated."""
-    found: dict[str, list[list[Line]]] = {}
+    comparisons: dict[str, list[list[Line]]] = {}
     texts: list[Block] = []
     for model in models:
         before = evaluations_of(started_from(model), evaluations)
         for after in evaluations_of([model.manifest.digest], evaluations):
             for one in before:
                 start = "the model it started from" if len(before) == 1 else "which it was made from"
-                texts.append(Text(_against(one, after, model.label, start, found)))
-    if not found:
+                texts.append(Text(_against(one, after, model.label, start, comparisons)))
+    if not comparisons:
         return texts
-    names = list(dict.fromkeys(line.name for runs in found.values() for lines in runs for line in lines))
-    rows: list[list[Cell]] = [[name, *[_cell(name, runs) for runs in found.values()]] for name in names]
+    names = list(dict.fromkeys(line.name for runs in comparisons.values() for lines in runs for line in lines))
+    rows: list[list[Cell]] = [[name, *[_cell(name, runs) for runs in comparisons.values()]] for name in names]
     caption = "Change from the model each was tuned from, ± 1.96 standard errors: ✓ better, ✗ worse, ≈ within noise"
-    if any(len(runs) > 1 for runs in found.values()):
+    if any(len(runs) > 1 for runs in comparisons.values()):
         caption += "; with several seeds: the mean change ± its sample standard deviation, and a mark per seed"
-    return [*texts, Table(caption, ["metric", *found], rows)]
+    return [*texts, Table(caption, ["metric", *comparisons], rows)]
 
 
-def _against(before: Results, after: Results, label: str, start: str, found: dict[str, list[list[Line]]]) -> str:
-    """A sentence on one model against another; the lines of their comparison are added to those found."""
+def _against(before: Results, after: Results, label: str, start: str, comparisons: dict[str, list[list[Line]]]) -> str:
+    """A sentence on one model against another; the lines of their comparison are added to `comparisons`."""
     if before is after:
         return f"{label} has the same weights as the model it started from: training changed nothing."
     lines = compare(before, after)
-    found.setdefault(f"{without_seed(after.label)} from {without_seed(before.label)}", []).append(lines)
+    comparisons.setdefault(f"{without_seed(after.label)} from {without_seed(before.label)}", []).append(lines)
     counts = [f"{number} {finding}" for finding in MARKS if (number := sum(line.finding == finding for line in lines))]
     return f"{after.label} against {before.label}, {start}: {', '.join(counts)}."
 
 
 def _cell(name: str, runs: list[list[Line]]) -> Cell:
     """One model's change in a metric: of a single run, or over its seeds."""
-    found = [line for lines in runs for line in lines if line.name == name]
-    if len(found) < 2:
-        return found[0].cell() if found else "–"
-    over, unit = Spread.of([line.change for line in found]), found[0].metric.unit
+    lines = [line for run in runs for line in run if line.name == name]
+    if len(lines) < 2:
+        return lines[0].cell() if lines else "–"
+    over, unit = Spread.of([line.change for line in lines]), lines[0].metric.unit
     shown = plus_minus(change(over.mean, unit), over.deviation, unit)
-    findings = {line.finding for line in found}
-    marks = "".join(MARKS[line.finding] for line in found)
+    findings = {line.finding for line in lines}
+    marks = "".join(MARKS[line.finding] for line in lines)
     return Mark(f"{marks} {shown}".strip(), TONES[findings.pop()] if len(findings) == 1 else "quiet")
 
 

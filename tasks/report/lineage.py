@@ -31,8 +31,8 @@ def lineage(sources: list[Source]) -> Figure:
     nodes = layout(sources)
     edges = []
     for node in nodes:
-        made_of = " and ".join(nodes[parent].source.name for parent in node.parents)
-        edges.append(f"{node.source.name} from {made_of}" if made_of else f"{node.source.name} from outside")
+        parents = " and ".join(nodes[parent].source.name for parent in node.parents)
+        edges.append(f"{node.source.name} from {parents}" if parents else f"{node.source.name} from outside")
     alt = "Lineage: " + "; ".join(edges)
     return Figure(_draw(nodes, alt, down=False), alt, narrow=_draw(nodes, alt, down=True))
 
@@ -68,28 +68,28 @@ def layout(sources: list[Source]) -> list[Node]:
 
 
 def _parents(sources: list[Source]) -> list[set[int]]:
-    """The indices of what each source was made from. Of equal contents that is preferably one that was not made from
-    the source's own content: that one is older."""
+    """The indices of what each source was made from. Among equal contents, preferably one that was not made from
+    the same content as the source: that one is older."""
     at: dict[str, list[int]] = {}
     for index, source in enumerate(sources):
         at.setdefault(source.manifest.digest, []).append(index)
     parents: list[set[int]] = [set() for _ in sources]
 
     def above(index: int, step: Callable[[int], Iterable[int]]) -> set[int]:
-        found, waiting = set[int](), [index]
+        reached, waiting = set[int](), [index]
         while waiting:
-            new = set(step(waiting.pop())) - found
-            found |= new
+            new = set(step(waiting.pop())) - reached
+            reached |= new
             waiting += new
-        return found
+        return reached
 
     def of_equal_content(index: int) -> list[int]:
         return [one for digest in sources[index].made_from().values() for one in at.get(digest, ())]
 
     for index, source in enumerate(sources):
-        own = set(at[source.manifest.digest])
+        same_content = set(at[source.manifest.digest])
         for digest in source.made_from().values():
-            candidates = sorted(at.get(digest, ()), key=lambda one: bool(above(one, of_equal_content) & own))
+            candidates = sorted(at.get(digest, ()), key=lambda one: bool(above(one, of_equal_content) & same_content))
             older = (one for one in candidates if index not in {one, *above(one, parents.__getitem__)})
             parents[index].update([*older][:1])
     return parents

@@ -21,6 +21,6 @@ def report(spec: ReportSpec, models: list[HFModel], reports: list[EvalReport], p
         mark_last()
     if this_pod():
         note_used([*parts.values(), *models, *reports])
-    made = run(ENGINE, Report, spec, models=models, reports=reports, parts=parts)
-    print((made.local() / "report.md").read_text(encoding="utf-8"))
-    return made
+    artifact = run(ENGINE, Report, spec, models=models, reports=reports, parts=parts)
+    print((artifact.local() / "report.md").read_text(encoding="utf-8"))
+    return artifact

@@ -2,7 +2,7 @@
 
     python -m tasks.reward_check.check JOB_DIR        inputs: rows.0, …, in the order of `spec.sets()`
 
-A reward that cannot tell own answers from others ends the run if something is trained with it; of an evaluation it is
+A reward that does not prefer a row's own answer ends the run if something is trained with it; in an evaluation it is
 a notice. Out: check.json, for each list its path, `rows` with an answer, and `lines`, the scores of each reward.
 """
 
@@ -26,15 +26,15 @@ from tasks.rows.stored import Row, read_rows
 def work(job: Job) -> None:
     spec = job.spec(RewardCheckSpec)
     rows = dict(zip(spec.sets(), job.input_list("rows"), strict=True))
-    found: list[dict[str, Any]] = []
+    lists: list[dict[str, Any]] = []
     wrong: list[str] = []
     for done, one in enumerate(spec.lists):
         job.progress(done, len(spec.lists), "lists", now=one.path)
         tried = list(islice(_rows(one, rows[one.data]), ROWS))
         lines = _lines(job, one, tried)
-        found.append({"path": one.path, "data": one.data, "rows": _answered(tried), "lines": list(map(asdict, lines))})
+        lists.append({"path": one.path, "data": one.data, "rows": _answered(tried), "lines": list(map(asdict, lines))})
         if not lines:
-            say(f"{one.path}: nothing to try: {_why_nothing(one, found[-1]['rows'])}")
+            say(f"{one.path}: nothing to try: {_why_nothing(one, lists[-1]['rows'])}")
         elif not (fault := faults(lines)):
             print(f"{one.path}: {table(lines)}", flush=True)
         elif one.required:
@@ -44,13 +44,13 @@ def work(job: Job) -> None:
     if wrong:
         raise StageError("\n".join(wrong))
     job.empty_output()
-    write_json(job.output / "check.json", found)
-    every = [line for one in found for line in one["lines"]]
+    write_json(job.output / "check.json", lists)
+    every = [line for one in lists for line in one["lines"]]
     job.finish(rewards=len(every), faults=sum(bool(line["fault"]) for line in every))
 
 
 def _rows(one: RewardListSpec, folder: Path) -> Iterator[Row]:
-    """As the stage gives them to its rewards: with a prompt, and the own answer as completion."""
+    """As the stage gives them to its rewards: with a prompt, and the row's answer as completion."""
     for row in read_rows(folder, one.split):
         if one.split == "train":
             yield prompted(row)
@@ -60,7 +60,7 @@ def _rows(one: RewardListSpec, folder: Path) -> Iterator[Row]:
 
 
 def _lines(job: Job, one: RewardListSpec, rows: list[Row]) -> list[GoldLine]:
-    """A reward that fails ends the run; in a pod, which may lack what the stage's own has, it is a notice."""
+    """A reward that fails ends the run; in a pod, which may lack what the stage's pod has, it is a notice."""
     try:
         return gold_lines(one.rewards, rows)
     except StageError as error:
@@ -76,7 +76,7 @@ def _answered(rows: list[Row]) -> int:
 
 def _why_nothing(one: RewardListSpec, answered: int) -> str:
     if answered < 2:
-        return f"the rows of data.{one.data} have no answers of their own"
+        return f"the rows of data.{one.data} have no answers"
     return "the answers are all the same, or no reward compares with one"
 
 

@@ -4,8 +4,8 @@ TRL's signature    f(prompts, completions, completion_ids, **columns, trainer_st
 verl's signature   compute_score(data_source, solution_str, ground_truth, extra_info) per completion, returning a number
                    or a dict with "score"; detected by the parameter `solution_str`
 
-A function gets the arguments it has parameters for, or all of them if it takes `**kwargs`; it may be async. They are
-its own: what it changes in them no other function sees.
+A function gets the arguments it has parameters for, or all of them if it takes `**kwargs`; it may be async. It gets
+copies: no other function sees its changes to them.
 """
 
 import asyncio
@@ -121,7 +121,7 @@ class Reward:
             return self._checked(result, batch)
         except Unusable:
             raise
-        except Exception as error:  # of the object's own methods
+        except Exception as error:  # from the object's methods
             what = described(error, self.folder)
             raise Unusable(f"{self.name} returned an object of {type(result).__name__} that raises {what}") from error
 
@@ -138,7 +138,7 @@ class Reward:
             return [_score(_awaited(self._verl(one)), log) for one in map(batch.row, range(len(batch.prompts)))]
         arguments = {**batch.columns, "prompts": batch.prompts, "completions": batch.completions}
         if ENVIRONMENTS in arguments:
-            arguments[ENVIRONMENTS] = [Attributes(**_own(state)) for state in arguments[ENVIRONMENTS]]
+            arguments[ENVIRONMENTS] = [Attributes(**_copied(state)) for state in arguments[ENVIRONMENTS]]
         state = SimpleNamespace(**(_START | batch.state))
         return _awaited(
             self._with(arguments | {"trainer_state": state, "log_metric": log.metric, "log_extra": log.column})
@@ -151,7 +151,7 @@ class Reward:
     def _with(self, arguments: dict[str, Any]) -> Any:
         """Call it with the arguments it has parameters for."""
         return self.function(
-            **{name: _own(value) for name, value in arguments.items() if self._takes_all or name in self.parameters}
+            **{name: _copied(value) for name, value in arguments.items() if self._takes_all or name in self.parameters}
         )
 
     def _checked(self, result: Any, batch: Batch) -> list[float | None]:
@@ -181,12 +181,12 @@ class Reward:
         return number
 
 
-def _own(value: Any) -> Any:
+def _copied(value: Any) -> Any:
     """A copy of a JSON value; text, which nobody can change, is shared."""
     if isinstance(value, list):
-        return [_own(each) if isinstance(each, list | dict) else each for each in value]
+        return [_copied(each) if isinstance(each, list | dict) else each for each in value]
     if isinstance(value, dict):
-        return {name: _own(each) if isinstance(each, list | dict) else each for name, each in value.items()}
+        return {name: _copied(each) if isinstance(each, list | dict) else each for name, each in value.items()}
     return value
 
 

@@ -74,12 +74,12 @@ def gold_lines(
             ids = [encode(text_of(answer)) for answer in answers] if encode else None
             return scorer.score(prompts, answers, columns, completion_ids=ids, only=labels).rewards
 
-        own, others = score([answer for _, answer, _ in pairs]), score([other for _, _, other in pairs])
+        own_scores, other_scores = score([answer for _, answer, _ in pairs]), score([other for _, _, other in pairs])
         parameters = scorer.columns
     lines = []
     for reward in usable:
         must = reward.gold or reward.builtin is not None or bool(names & parameters[reward.label].keys())
-        lines.append(_line(reward.label, must, pairs, own[reward.label], others[reward.label]))
+        lines.append(_line(reward.label, must, pairs, own_scores[reward.label], other_scores[reward.label]))
     return lines
 
 
@@ -123,8 +123,8 @@ def table(lines: Sequence[GoldLine]) -> str:
     width = max(len(line.reward) for line in lines)
     shown = [f"{'reward':{width}}  {'own answers':>12}  {'of other rows':>13}  {'rows':>5}"]
     for line in lines:
-        own, others = ("-" if value is None else f"{value:.4g}" for value in (line.own, line.others))
-        shown.append(f"{line.reward:{width}}  {own:>12}  {others:>13}  {line.rows:>5}  {line.fault}".rstrip())
+        own_mean, other_mean = ("-" if value is None else f"{value:.4g}" for value in (line.own, line.others))
+        shown.append(f"{line.reward:{width}}  {own_mean:>12}  {other_mean:>13}  {line.rows:>5}  {line.fault}".rstrip())
     return "rewards on the rows' own answers and on those of other rows:\n" + "\n".join(shown)
 
 
@@ -143,12 +143,12 @@ def _line(
     name: str,
     must: bool,
     pairs: Sequence[tuple[Mapping[str, Any], Any, Any]],
-    own: Sequence[float | None],
-    others: Sequence[float | None],
+    own_scores: Sequence[float | None],
+    other_scores: Sequence[float | None],
 ) -> GoldLine:
     both = [
         (mine, other, pair)
-        for mine, other, pair in zip(own, others, pairs, strict=True)
+        for mine, other, pair in zip(own_scores, other_scores, pairs, strict=True)
         if mine is not None and other is not None
     ]
     if not both:

@@ -2,7 +2,7 @@
 
 What the functions start ends with it, in whatever session or process group: the subprocess is two, and the first of
 them adopts what the second leaves behind (tasks/load_function.py: `end_together`). That takes neither root nor
-namespaces, and process ids are the machine's own.
+namespaces, and process ids are those of the machine.
 """
 
 import json
@@ -136,8 +136,8 @@ class Process:
         self.close()
         if where := stuck_at(self.folder / STACKS, self.folder / SOURCES):
             return f"{self.what} {last['at']} did not finish within {last['limit']}: {where}"
-        how = "closed its pipe" if code is None else ended(code)
-        return f"the process of {self.what} {last['at']} {how}; see the log for its output"
+        ending = "closed its pipe" if code is None else ended(code)
+        return f"the process of {self.what} {last['at']} {ending}; see the log for its output"
 
     def _is_stopped(self) -> bool:
         """Whether the process, or its child, is stopped."""

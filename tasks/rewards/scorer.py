@@ -1,13 +1,13 @@
 """Score completions with several rewards, run in subprocesses.
 
-    with Scorer([RewardSpec.model_validate("sums.py:right").as_found(), …]) as scorer:
+    with Scorer([RewardSpec.model_validate("sums.py:right").pinned(), …]) as scorer:
         scores = scorer.score(prompts, completions, columns)
         scores.rewards["right"], scores.total       # a number or None per completion
         scorer.save(checkpoint), scorer.load(checkpoint)
 
 Functions run in parallel subprocesses, one per set of source files (so that files of the same name don't clash). They
 get prompts, completions and the rows' columns as JSON, no tensors, and only the environment needed to run Python. They
-are the user's own code: this protects the trainer's secrets and speed from mistakes, it is no sandbox against an
+are user code: this protects the trainer's secrets and speed from mistakes, it is no sandbox against an
 attacker. What a model writes is executed only by code_tests, python_output and program, in a sandbox. If a function
 fails, StageError names it, the row, and the line.
 """
@@ -50,7 +50,7 @@ class Scorer:
     def __init__(self, rewards: Sequence[RewardSpec]) -> None:
         if problems := rewards_problems(rewards):
             raise StageError("rewards:\n" + "\n".join(map(str, problems)))
-        self.rewards = [reward.as_found() for reward in rewards]
+        self.rewards = [reward.pinned() for reward in rewards]
         self.columns: dict[str, dict[str, bool]] = {}  # reward -> its column parameters, and whether each is required
         self._processes: list[Process] = []
 
@@ -147,7 +147,7 @@ class Scorer:
             groups.setdefault(_group(reward), []).append(reward)
         for number, members in enumerate(groups.values()):
             environment = [name for reward in members for name in _environment(reward)]
-            owner = "theirs" if members[0].function else "own"
+            owner = "user" if members[0].function else "builtin"
             # what runs programs limits them itself, and their memory is not that of the worker
             memory_gb = 0 if _runs_code(members[0]) else max(reward.memory_gb for reward in members)
             process = Process(home / str(number), environment, "tasks.rewards.worker", owner, str(memory_gb))

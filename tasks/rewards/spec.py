@@ -7,7 +7,7 @@
       - {judge: {model: judge, rubric: …}, weight: 0.5, name: kind}
       - {diversity: {}, weight: 0.8}
 
-`rewards_problems(specs)` validates without running any function; `spec.as_found()` embeds the source of the function's
+`rewards_problems(specs)` validates without running any function; `spec.pinned()` embeds the source of the function's
 or program's files. The columns that a function needs are known once it is imported: `Scorer.needs`.
 """
 

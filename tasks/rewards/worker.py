@@ -1,5 +1,5 @@
-"""Run rewards in a subprocess: `python -P -m tasks.rewards.worker FOLDER own|theirs MEMORY_GB`, see process.py. Beyond
-that memory, of each of its processes, allocations fail; 0 is no limit.
+"""Run rewards in a subprocess: `python -P -m tasks.rewards.worker FOLDER builtin|user MEMORY_GB`, see process.py.
+Beyond that memory, of each of its processes, allocations fail; 0 is no limit.
 
 A request is a line of JSON on standard input, its answer a line of JSON on standard output:
 
@@ -111,11 +111,11 @@ def _state(reward: Reward) -> Any:
 
 
 def main() -> None:
-    folder, own, memory_bytes = Path(sys.argv[1]), sys.argv[2] == "own", int(float(sys.argv[3]) * 1e9)
+    folder, builtin, memory_bytes = Path(sys.argv[1]), sys.argv[2] == "builtin", int(float(sys.argv[3]) * 1e9)
     end_together()
     if memory_bytes:
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
-    if not own:
+    if not builtin:
         leave_project()
     requests, answers = take_pipes()
     waiting: SimpleQueue[dict[str, Any]] = SimpleQueue()

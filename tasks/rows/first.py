@@ -43,7 +43,7 @@ def faults(spec: RowsSpec) -> list[Problem]:
 def first_rows(spec: RowsSpec) -> First:
     """Raises StageError if the function fails, TooSlow if it takes too long."""
     return _first_rows(
-        spec.as_found().model_copy(update={"limit": min(spec.limit or MOST_SEEN, MOST_SEEN)}).model_dump_json()
+        spec.pinned().model_copy(update={"limit": min(spec.limit or MOST_SEEN, MOST_SEEN)}).model_dump_json()
     )
 
 

@@ -6,7 +6,7 @@
 
     spec.problems()         problems across fields
     spec.missing()          what is missing on this machine, by files' names and sizes
-    spec = spec.as_found()  with the source's current state, so that changed files are not a cache hit
+    spec = spec.pinned()    with the source's current state, so that changed files are not a cache hit
 
 See formats.py for the supported formats.
 """
@@ -126,7 +126,7 @@ class RowsSpec(StageSpec):
     faulty: Literal["refuse", "drop"] = Field(
         "refuse", description="refuse: a faulty row fails the stage; drop: it is dropped, counted and reported"
     )
-    state: str | None = Field(None, description="the source's state at the start; filled in by Baton, see `as_found`")
+    state: str | None = Field(None, description="the source's state at the start; filled in by Baton, see `pinned`")
 
     def problems(self) -> list[Problem]:
         given = [name for name in SOURCES if getattr(self, name) is not None]
@@ -153,7 +153,7 @@ class RowsSpec(StageSpec):
             return [problem.under("huggingface") for problem in problems if problem.path != "text_field"]
         return [problem.under("function") for problem in self.function.problems()] if self.function else []
 
-    def as_found(self, *, ask_hub: bool = False) -> "RowsSpec":
+    def pinned(self, *, ask_hub: bool = False) -> "RowsSpec":
         """A copy with the source's current state: the files' names, sizes and times; the function's source; with
         `ask_hub` the newest commit of a Hub dataset. Raises UserError."""
         if self.path is not None:
@@ -162,7 +162,7 @@ class RowsSpec(StageSpec):
             source = self.huggingface.source()
             state = source.state() or (source.commit() if ask_hub else "")
             return self.model_copy(update={"state": state})
-        return self.model_copy(update={"function": self.function.as_found()}) if self.function else self
+        return self.model_copy(update={"function": self.function.pinned()}) if self.function else self
 
     def unread(self) -> list[str]:
         """A line about the files of `path` that are not read, if there are any. Raises StorageError."""

@@ -2,7 +2,7 @@
 
 vLLM (0.27 and 0.31) registers more paths than OpenAI's API and checks its key on some of them only: /invocations runs
 chats and completions without one. So the proxy passes on an allow-list, and each vLLM server, which listens on a port
-of this machine, gets a key of its own, without which it answers nothing (`Guard`).
+of this machine, gets a separate key, without which it answers nothing (`Guard`).
 """
 
 import hmac

@@ -67,20 +67,20 @@ class Follower:
         """The version that should serve: the alias', or the active one if there is none, it failed, or the registry is
         unreachable."""
         try:
-            found = self._query(stopping)
+            target = self._query(stopping)
         except StageError as error:
             self._say_once(f"the registry is unreachable, so {_titled(self.serving)} keeps serving. {error}")
             return self.serving
-        if found is None:
+        if target is None:
             self._say_once(f"{self.name} has no {self.alias}, so {_titled(self.serving)} keeps serving")
             return self.serving
-        if self.refused and found.version == self.refused.version:
+        if self.refused and target.version == self.refused.version:
             return self.serving
         if self.refused:
             self.refused = None
             self._set_status(refused=None)
-        self._say_once(f"{self.alias} is {_titled(found)}")
-        return found
+        self._say_once(f"{self.alias} is {_titled(target)}")
+        return target
 
     def _query(self, stopping: Event) -> Version | None:
         """The version that has the alias. Raises StageError, also as soon as `stopping` is set: a hanging registry must
@@ -139,10 +139,10 @@ class Follower:
     def _moved_from(self, version: Version, stopping: Event) -> bool:
         """Whether the alias is known to have moved."""
         try:
-            found = self._query(stopping)
+            target = self._query(stopping)
         except StageError:
             return False
-        return found is None or found.version != version.version
+        return target is None or target.version != version.version
 
     def _refuse(self, version: Version, error: Exception, stopping: Event) -> None:
         if stopping.is_set():

@@ -39,8 +39,8 @@ def measure(server: Server, load: LoadSpec) -> Iterator[dict[str, Any]]:
             "requests_per_s": float(result["request_throughput"]),
             "tokens_per_s": float(result["output_throughput"]),
             **{
-                ours: {f"p{share}": float(result[f"p{share}_{theirs}_ms"]) for share in PERCENTILES}
-                for ours, theirs in LATENCIES.items()
+                name: {f"p{share}": float(result[f"p{share}_{vllm_name}_ms"]) for share in PERCENTILES}
+                for name, vllm_name in LATENCIES.items()
             },
         }
 

@@ -5,7 +5,7 @@ Uses aiohttp (3.14) on both sides. Under raw-socket attacks, uvicorn waits forev
 passes, is not installed by pip. httpx compares headers pairwise: 10,000 of them took 11 s.
 
 A request is forwarded once it has arrived completely, so a slow client occupies no backend; it is sent once, on a
-connection of its own: when a kept-alive one breaks, nobody knows whether the backend has begun the request. Responses
+new connection: when a kept-alive one breaks, nobody knows whether the backend has begun the request. Responses
 are streamed, with the model's digest in `x-baton-model`. The proxy itself answers /healthz and /baton.
 """
 

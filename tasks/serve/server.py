@@ -146,12 +146,12 @@ class Server:
         """A client for its health checks."""
         return httpx.Client(timeout=5, trust_env=False, headers=authorization(self.key))
 
-    def failed(self, how: str) -> ServerFailed:
+    def failed(self, reason: str) -> ServerFailed:
         """The error of a failed server, with the end of its log."""
         lines = end_of(self.log, self._begins).decode(errors="replace").splitlines()
         errors = [line for line in lines if ERROR.match(line)][-3:]  # of several processes: the cause is not the last
         shown = "".join(f"\n    {line[:300]}" for line in errors or lines[-LOG_LINES:])
-        return ServerFailed(f"the server of model {self.model.digest[:12]} {how}. End of its log ({self.log}):{shown}")
+        return ServerFailed(f"the server of model {self.model.digest[:12]} {reason}. Its log ({self.log}) ends:{shown}")
 
     def age_s(self) -> float:
         return time.monotonic() - self.started

@@ -28,7 +28,7 @@ FULL = f"HTTP/1.1 503 Service Unavailable\r\nRetry-After: {RETRY_S}\r\nConnectio
 
 
 def run_service(switch: Switch, bound: socket.socket, drain_s: float, keep: Keeper, limits: Limits) -> None:
-    """Serve on the socket until a signal, or until `keep` returns or raises; its error is raised here. `keep(stopping)`
+    """Serve on the socket until a signal, or until `keep` returns or raises; its error is re-raised. `keep(stopping)`
     runs in a thread and stops its servers before it returns; `stopping` is set after the last response."""
     allow_files(limits.connections)
     stopping = Event()

@@ -34,16 +34,16 @@ def unsupported(name: str, config: Mapping[str, Any]) -> list[str]:
     """What config.json has that vLLM's class for the architecture refuses when it is built."""
     code = _code(listed_architectures().get(name, ""))
     layer = code + "".join(_code(module) for module in MLP_OF.findall(code))
-    found = []
+    problems = []
     if SILU_ONLY in layer and (activation := config.get("hidden_act", "silu")) != "silu":
-        found.append(f"hidden_act: silu, the only activation of vLLM's {name}; here {activation}")
+        problems.append(f"hidden_act: silu, the only activation of vLLM's {name}; this one: {activation}")
     layers, first = (config.get(field) for field in ("num_hidden_layers", "max_window_layers"))
     mixed = len(set(config.get("layer_types") or ())) > 1 or (config.get("use_sliding_window") and first)
     if SAME_WINDOWS in code and mixed and first != layers:
-        found.append(
-            f"attention windows in all layers or in none, for vLLM's {name}; here from layer {first} of {layers} on"
+        problems.append(
+            f"attention windows in all layers or none, for vLLM's {name}; this one: from layer {first} of {layers} on"
         )
-    return found
+    return problems
 
 
 @cache
@@ -53,12 +53,12 @@ def listed_architectures() -> dict[str, str]:
     path = _package("vllm") / REGISTRY
     if not path.is_file():
         return {}
-    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
     for statement in ast.parse(path.read_text(encoding="utf-8")).body:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict() as table) if name in GENERATIVE:
-                found |= {architecture: entry[0] for architecture, entry in ast.literal_eval(table).items()}
-    return found
+                modules |= {architecture: entry[0] for architecture, entry in ast.literal_eval(table).items()}
+    return modules
 
 
 @cache
@@ -71,7 +71,7 @@ def runs_on_transformers(model_type: str) -> bool:
 
 
 def _code(module: str) -> str:
-    """Of a module of vLLM's models; empty if there is none."""
+    """The source of a module of vLLM's models; empty if it does not exist."""
     path = _package("vllm") / MODELS / f"{module}.py"
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 

@@ -82,7 +82,7 @@ def open_engine(
     """Load a Hugging Face directory, or an adapter's with the weights in `base`. `max_model_len` limits prompt plus
     completion, in tokens; `gpu_memory_share` is the fraction of the GPU's memory to use. `seed` determines all
     sampling: the same calls in the same order on the same machine give the same tokens. `whole_prompts`: compute no
-    prompt in parts, without which the CPU build fails on requests with seeds of their own (it would turn back a
+    prompt in parts, without which the CPU build fails on requests with their own seeds (it would turn back a
     generator, which torch's on CPUs cannot). `options` go to vLLM's LLM."""
     opened = Model(model, base or model)
     with _errors_named(opened):
@@ -173,8 +173,8 @@ def sample(
     most = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
     params = [SamplingParams(**common | options, max_tokens=most[at // n], logprobs=0) for at in range(len(requests))]
     if seeds is not None:
-        for request_params, own in zip(params, seeds, strict=True):
-            request_params.seed = own
+        for request_params, request_seed in zip(params, seeds, strict=True):
+            request_params.seed = request_seed
     if seed is not None:
         llm.reset_prefix_cache()
         if ON_GPU:

@@ -22,9 +22,9 @@ def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     files too, but not as in vLLM (GPT-NeoX: by head), the sorted values are yielded besides."""
     fused: dict[str, list[str]] = getattr(model, "packed_modules_mapping", {})
     for path, module in model.named_modules():
-        parent, _, own = path.rpartition(".")
+        parent, _, leaf = path.rpartition(".")
         if isinstance(module, LinearBase):
-            sizes, names = module.output_partition_sizes, fused.get(own, [own])
+            sizes, names = module.output_partition_sizes, fused.get(leaf, [leaf])
             whole = {"weight": _weight(module), "bias": module.bias}
             for kind, tensor in whole.items():
                 if tensor is not None and len(names) == len(sizes):

@@ -55,11 +55,11 @@ def reload_weights(llm: "LLM", **source: Any) -> None:
 def before_each_step(llm: "LLM", call: Callable[[], None]) -> None:
     """Call `call` before each of the engine's steps."""
     engine = llm.llm_engine
-    own = engine.step
+    original_step = engine.step
 
     def step(*args: Any, **more: Any) -> Any:
         call()
-        return own(*args, **more)
+        return original_step(*args, **more)
 
     engine.step = step  # type: ignore[method-assign]
 

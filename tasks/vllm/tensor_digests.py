@@ -15,17 +15,17 @@ class Held(NamedTuple):
     """What a process holds under a name."""
 
     dtype: str  # `bfloat16`
-    digests: list[str]  # of the different values there
+    digests: list[str]  # of its different values
 
 
 def digests(named: Named) -> dict[str, Held]:
-    """Those of all tensors, by name."""
-    found: dict[str, Held] = {}
+    """The digests of all tensors, by name."""
+    by_name: dict[str, Held] = {}
     for name, tensor in named:
-        held = found.setdefault(name, Held(str(tensor.dtype).removeprefix("torch."), []))
-        if (own := digest(tensor)) not in held.digests:
-            held.digests.append(own)
-    return found
+        held = by_name.setdefault(name, Held(str(tensor.dtype).removeprefix("torch."), []))
+        if (tensor_digest := digest(tensor)) not in held.digests:
+            held.digests.append(tensor_digest)
+    return by_name
 
 
 def in_order(tensor: torch.Tensor) -> torch.Tensor:

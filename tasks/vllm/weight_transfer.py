@@ -26,8 +26,8 @@ SENDER = 0  # its rank in the group
 
 
 def open_group(address: str, port: int, rank: int, size: int, listening: socket | None = None) -> ProcessGroup:
-    """A process group beside torch.distributed's own, of the trainer (rank 0, which is `listening` on the port: torch
-    would on all interfaces) and all workers."""
+    """A process group beside torch.distributed's, of the trainer (rank 0, which is `listening` on the port: torch would
+    on all interfaces) and all workers."""
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     group: ProcessGroup = stateless_init_torch_distributed_process_group(
         address, port, rank, size, backend, listen_socket=listening

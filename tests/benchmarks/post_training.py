@@ -119,7 +119,7 @@ def run_baton(job: Path, stage: str, model: Path, rows: Path) -> float:
     if stage == "grpo":
         reward = job.with_name("length.py")
         reward.write_text(inspect.getsource(length))
-        function = RewardSpec.model_validate({"function": f"{reward}:length"}).as_found()
+        function = RewardSpec.model_validate({"function": f"{reward}:length"}).pinned()
         spec |= {"generations": GENERATIONS, "beta": 0.0, "rewards": [function.model_dump(mode="json")]}
     write_job(job, stage, spec, model=model, rows=rows)
     run(job, "tasks.posttrain.engine", str(job))

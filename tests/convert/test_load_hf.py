@@ -109,7 +109,7 @@ def test_a_model_at_an_address_is_downloaded_and_loaded(
         spec = LoadHFSpec(model=f"{s3.address}/{key}")
         assert spec.missing() == []
         assert spec.max_positions() == 128
-        state = spec.as_found().state
+        state = spec.pinned().state
         write_job(tmp_path / "job", "load_hf", "hf_model", spec.model_dump(mode="json"))
         work(open_job(tmp_path / "job"))
         s3.delete(f"{key}/config.json", f"{key}/model.safetensors")
@@ -117,7 +117,7 @@ def test_a_model_at_an_address_is_downloaded_and_loaded(
             "a folder with a valid config.json",
             "a folder with *.safetensors (pickled weights are not read)",
         ]
-        assert spec.as_found().state != state
+        assert spec.pinned().state != state
     verify(tmp_path / "job/output")
     (kept,) = (path for path in (tmp_path / "cache/brought").iterdir() if path.is_dir())
     assert not (kept / "original").exists()
@@ -474,7 +474,7 @@ def test_additional_chat_templates_are_part_of_the_model_s_state(model: Path) ->
     path = model / "additional_chat_templates" / "tool_use.jinja"
     path.write_text("one")
     spec = LoadHFSpec(model=str(model))
-    before = spec.as_found().state
+    before = spec.pinned().state
     path.write_text("other")
-    assert spec.as_found().state != before
+    assert spec.pinned().state != before
     assert "additional_chat_templates/tool_use.jinja" in {file.name for file in spec.local_files()}

@@ -120,7 +120,7 @@ def test_an_installed_package_s_stage_is_found_by_its_entry_point(
     (info / "RECORD").write_text("soups.py,,\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    stage = CustomSpec.model_validate(MERGED | {"stage": "soup"}).as_found()
+    stage = CustomSpec.model_validate(MERGED | {"stage": "soup"}).pinned()
     assert stage.function and stage.function.version == "soups 1.5" and stage.stage == "soups:merge"
     assert not functions_of_stages(context_of(recipe(MERGED | {"stage": "soup", "spec": {"weights": None}})))
 
@@ -128,10 +128,10 @@ def test_an_installed_package_s_stage_is_found_by_its_entry_point(
 def test_where_the_file_lies_bears_no_identity(tmp_path: Path) -> None:
     (tmp_path / "merge.py").write_text(Path(MERGE.partition(":")[0]).read_text())
     here, there = (
-        CustomSpec.model_validate(MERGED | {"stage": stage}).as_found()
+        CustomSpec.model_validate(MERGED | {"stage": stage}).pinned()
         for stage in (MERGE, f"{tmp_path / 'merge.py'}:merge")
     )
     assert here.identity() == there.identity()
     (tmp_path / "merge.py").write_text("# changed\n" + (tmp_path / "merge.py").read_text())
-    changed = CustomSpec.model_validate(MERGED | {"stage": f"{tmp_path / 'merge.py'}:merge"}).as_found()
+    changed = CustomSpec.model_validate(MERGED | {"stage": f"{tmp_path / 'merge.py'}:merge"}).pinned()
     assert changed.identity() != here.identity()

@@ -29,7 +29,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def made(folder: Path, models: dict[str, Path], stage: str, **fields: Any) -> Manifest:
     """Run the engine's work on all models; the manifest of what it made."""
-    spec = CustomSpec.model_validate({"name": "merged", "stage": stage, "inputs": [*models], **fields}).as_found()
+    spec = CustomSpec.model_validate({"name": "merged", "stage": stage, "inputs": [*models], **fields}).pinned()
     inputs = {f"inputs.{name}": path for name, path in sorted(models.items())}
     job = write_job(folder / "job", "custom", "hf_model", spec.model_dump(mode="json"), **inputs)
     try:

@@ -161,10 +161,10 @@ def test_memory_does_not_grow_with_what_is_read(s3: S3, tmp_path: Path) -> None:
 def test_files_that_changed_are_noticed(bucket: Bucket) -> None:
     spec = CorpusSpec(source=JsonlSource(path=bucket.address))
     bucket.write("a.jsonl", lines("one"))
-    first = spec.as_found()
-    assert first.state == spec.as_found().state
+    first = spec.pinned()
+    assert first.state == spec.pinned().state
     bucket.write("a.jsonl", lines("two"))  # as large as before
-    assert spec.as_found().state != first.state
+    assert spec.pinned().state != first.state
 
 
 def test_the_next_day_at_an_address_is_as_in_a_folder(bucket: Bucket, tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_tokenizer_is_brought_once(bucket: Bucket, tokenizer: Path, corpus: Pa
     spec = TokenizerSpec(existing=bucket.address)
     assert spec.missing() == []
     assert spec.size() == 600
-    assert (spec.as_found().state or "") != ""
+    assert (spec.pinned().state or "") != ""
     job = new_job(tmp_path / "job", "tokenizer", spec.model_dump(mode="json"), corpus=corpus)
     tokenizer_engine.work(job)
     (kept,) = (path for path in (tmp_path / "cache/brought").iterdir() if path.is_dir())

@@ -78,9 +78,9 @@ def test_a_corpus_is_curated_by_it(model: Path, tmp_path: Path) -> None:
 
 
 def test_another_model_in_the_same_file_is_another_corpus(model: Path) -> None:
-    before = CurateStep.model_validate(step(model)).as_found()
+    before = CurateStep.model_validate(step(model)).pinned()
     write_model(model, {"en": ["river"], "de": ["Fluss"]})
-    assert CurateStep.model_validate(step(model)).as_found().identity() != before.identity()
+    assert CurateStep.model_validate(step(model)).pinned().identity() != before.identity()
 
 
 def test_a_recipe_names_a_file_that_is_no_model(model: Path, tmp_path: Path) -> None:

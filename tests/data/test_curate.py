@@ -34,7 +34,7 @@ def prose(seed: int, lines: int = 12) -> str:
 def curated(step: dict[str, Any], *texts: str, folder: Path = Path()) -> tuple[list[str | None], Tally]:
     """What one step makes of each text."""
     tally = Tally()
-    curation = Curation([CurateStep.model_validate(step).as_found()], folder)
+    curation = Curation([CurateStep.model_validate(step).pinned()], folder)
     found = [curation.apply(document(f"a.txt#{number}", text), None, tally) for number, text in enumerate(texts)]
     return [item.text if item else None for item in found], tally
 
@@ -128,7 +128,7 @@ def corpus_job(folder: Path, sources: dict[str, list[str]], *steps: dict[str, An
         (folder / f"{name}.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
     named = {name: {"kind": "jsonl", "path": str(folder / f"{name}.jsonl")} for name in sources}
     raw = {"sources": named, "curate": list(steps), "held_out": 0.3, "partitions": {"size_mb": 0.01, **partitions}}
-    spec = CorpusSpec.model_validate(raw).as_found()
+    spec = CorpusSpec.model_validate(raw).pinned()
     return new_job(folder / "job", "corpus", spec.model_dump(mode="json"))
 
 
@@ -175,7 +175,7 @@ def test_a_step_that_drops_more_than_it_may_is_refused(tmp_path: Path) -> None:
 
 def test_the_limit_is_in_no_cache_key_and_a_function_s_source_is(filters: Path) -> None:
     def identity(*steps: dict[str, Any]) -> dict[str, Any]:
-        return CorpusSpec.model_validate({"curate": list(steps)}).as_found().identity()
+        return CorpusSpec.model_validate({"curate": list(steps)}).pinned().identity()
 
     assert identity(STEPS[0]) == identity(STEPS[0] | {"max_dropped": 0.5})
     before = identity({"function": f"{filters}:keep"})
@@ -210,7 +210,7 @@ def test_two_different_files_of_one_name_are_refused(tmp_path: Path) -> None:
     assert problem.path == "curate.1.function"
     assert "two different ones are imported as twins.py; rename one" in problem.allowed
     with pytest.raises(StageError, match=r"another function's file is named twins\.py too; rename one"):
-        Curation([CurateStep.model_validate(step).as_found() for step in steps], tmp_path / "job")
+        Curation([CurateStep.model_validate(step).pinned() for step in steps], tmp_path / "job")
 
 
 def test_an_unchanged_document_keeps_its_id() -> None:

@@ -55,7 +55,7 @@ class Days:
             "partitions": {"size_mb": 0.002, "concurrency": 2},
             "held_out": 0.3,
         }
-        found = CorpusSpec.model_validate(spec).as_found().model_dump(mode="json")
+        found = CorpusSpec.model_validate(spec).pinned().model_dump(mode="json")
         return new_job(self.root / name, "increment", found, known=self.made)
 
     def look(self) -> Path:

@@ -81,7 +81,7 @@ def corpus(folder: Path, step: dict[str, Any], texts: list[str], **inputs: list[
     spec = CorpusSpec.model_validate(
         {"source": {"kind": "files", "path": f"{folder}/text"}, "held_out": 0.2, "curate": [{"decontaminate": step}]}
     )
-    job = new_job(folder / "job", "corpus", spec.as_found().model_dump(mode="json"), **inputs)
+    job = new_job(folder / "job", "corpus", spec.pinned().model_dump(mode="json"), **inputs)
     work(job)
     return job
 
@@ -112,9 +112,9 @@ def test_another_evaluation_is_another_corpus(tmp_path: Path) -> None:
     exam = tmp_path / "exam.txt"
     exam.write_text("one two three")
     step = {"curate": [{"decontaminate": {"against": [str(exam)]}}]}
-    before = CorpusSpec.model_validate(step).as_found().identity()
+    before = CorpusSpec.model_validate(step).pinned().identity()
     exam.write_text("another text")
-    assert CorpusSpec.model_validate(step).as_found().identity() != before
+    assert CorpusSpec.model_validate(step).pinned().identity() != before
 
 
 def test_the_evaluation_must_be_given(tmp_path: Path) -> None:

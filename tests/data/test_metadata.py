@@ -38,7 +38,7 @@ def source_of(kind: str, folder: Path) -> dict[str, Any]:
 
 
 def corpus(folder: Path, **spec: Any) -> Path:
-    found = CorpusSpec.model_validate({"held_out": 0.3} | spec).as_found()
+    found = CorpusSpec.model_validate({"held_out": 0.3} | spec).pinned()
     job = new_job(folder, "corpus", found.model_dump(mode="json"))
     work(job)
     return job.output

@@ -128,10 +128,10 @@ def test_a_missing_file_is_found_under_its_source(tmp_path: Path) -> None:
 
 def test_a_change_in_one_source_changes_the_state(sources: dict[str, Any], tmp_path: Path) -> None:
     spec = CorpusSpec.model_validate({"sources": sources})
-    before = spec.as_found()
-    assert before == spec.as_found()
+    before = spec.pinned()
+    assert before == spec.pinned()
     (tmp_path / "web.jsonl").write_text(json.dumps({"text": "changed"}))
-    assert spec.as_found().identity() != before.identity()
+    assert spec.pinned().identity() != before.identity()
 
 
 def test_shards_have_a_data_set_for_each_source(sources: dict[str, Any], tokenizer: Path, tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def test_a_file_that_changes_while_it_is_read_is_named(source: Path, home: Path,
         }
     )
     with pytest.raises(StageError, match=r"00\.jsonl: changed while it was read"):
-        work(new_job(tmp_path / "job", "corpus", spec.as_found().model_dump(mode="json")))
+        work(new_job(tmp_path / "job", "corpus", spec.pinned().model_dump(mode="json")))
     assert not (home / "partitions").exists()
 
 

@@ -345,7 +345,7 @@ def test_a_dataset_of_the_hub_is_as_its_newest_commit_says(tmp_path: Path) -> No
     info.write_text(json.dumps({"id": "a/b", "sha": "5" * 40}))
     program = """if True:
         from tasks.data.spec import CorpusSpec
-        print(CorpusSpec(source={"kind": "huggingface", "name": "a/b"}).as_found(ask_hub=True).state)"""
+        print(CorpusSpec(source={"kind": "huggingface", "name": "a/b"}).pinned(ask_hub=True).state)"""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
     hub = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
 

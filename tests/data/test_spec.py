@@ -118,21 +118,21 @@ def test_the_state_changes_with_a_file_of_the_same_size_and_time(tmp_path: Path)
     """As `cp -p`, `rsync -t` and `tar` leave it."""
     path = tmp_path / "a.txt"
     path.write_text("Monday")
-    before, times = corpus(kind="files", path=str(path)).as_found().state, path.stat()
+    before, times = corpus(kind="files", path=str(path)).pinned().state, path.stat()
     path.write_text("Sunday")
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert corpus(kind="files", path=str(path)).as_found().state != before
+    assert corpus(kind="files", path=str(path)).pinned().state != before
 
 
 def test_the_state_changes_with_the_files_and_with_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one")
     spec = corpus(kind="files", path=str(tmp_path))
-    before = spec.as_found()
-    assert before == spec.as_found()
+    before = spec.pinned()
+    assert before == spec.pinned()
     (tmp_path / "unrelated.csv").write_text("x")
-    assert before == spec.as_found()
+    assert before == spec.pinned()
     (tmp_path / "a.txt").write_text("two!")
-    assert before != spec.as_found()
+    assert before != spec.pinned()
 
 
 @pytest.mark.parametrize("file", ["dataset_dict.json", "train/dataset_info.json"])

@@ -79,7 +79,7 @@ class World:
     def request(self, spec: Mapping[str, Any], corpora: Sequence[str] = (), model: str = "model") -> dict[str, Any]:
         checked = EvaluateSpec.model_validate(spec)
         with chdir(self.root):
-            found = checked.as_found()
+            found = checked.pinned()
         inputs = {"model": self.root / model}
         inputs |= {f"corpora.{number}": self.root / name for number, name in enumerate(["corpus", *corpora])}
         inputs |= {f"rows.{number}": self.root / name for number, name in enumerate(checked.sets())}

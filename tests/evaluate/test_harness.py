@@ -46,7 +46,7 @@ def metrics(*tasks: str) -> dict[str, Metric]:
     from tasks.evaluate.guesses import Guesses
     from tasks.evaluate.harness import build, load_tasks, run_tasks
 
-    loaded = load_tasks("mine", EvaluatorSpec(lm_eval=[*tasks]).as_found(), Path("copies").absolute())
+    loaded = load_tasks("mine", EvaluatorSpec(lm_eval=[*tasks]).pinned(), Path("copies").absolute())
     guesses = Guesses(loaded.single)
     build(loaded, guesses)
     return run_tasks(loaded, guesses).metrics
@@ -98,7 +98,7 @@ def test_requests_are_rendered_once() -> None:
     from tasks.evaluate.guesses import Guesses
     from tasks.evaluate.harness import build, load_tasks, run_tasks
 
-    spec = EvaluatorSpec(lm_eval=[write("mine", CHOICE + "num_fewshot: 2\n")], limit=3).as_found()
+    spec = EvaluatorSpec(lm_eval=[write("mine", CHOICE + "num_fewshot: 2\n")], limit=3).pinned()
     loaded = load_tasks("mine", spec, Path("copies").absolute())
     requests = build(loaded, Guesses(loaded.single), seed=7)
     assert len(requests) == 6 and all(request.args[0].count("?") == 3 for request in requests)

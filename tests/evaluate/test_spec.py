@@ -95,7 +95,7 @@ def test_the_source_of_rewards_and_the_files_of_tasks_travel_in_the_spec(tmp_pat
             "sums": SUMS | {"rewards": [f"{tmp_path}/sums.py:right"]},
             "tasks": {"lm_eval": ["arc_easy", f"{tmp_path}/mine.yaml"]},
         }
-    ).as_found()
+    ).pinned()
     (reward,) = spec.evaluators()["sums"].rewards
     assert reward.function and reward.function.source and "return [1.0]" in reward.function.source["sums.py"]
     tasks = spec.evaluators()["tasks"]

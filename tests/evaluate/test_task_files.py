@@ -259,7 +259,7 @@ def test_a_file_that_is_no_yaml_is_named(text: str) -> None:
 
 
 def key(task: str = "tasks/mine.yaml") -> dict[str, Any]:
-    return EvaluateSpec.model_validate({"mine": {"lm_eval": [task]}}).as_found().identity()
+    return EvaluateSpec.model_validate({"mine": {"lm_eval": [task]}}).pinned().identity()
 
 
 @pytest.mark.parametrize("size", [10, 1_500_000])
@@ -312,7 +312,7 @@ def test_files_are_placed_again_from_the_folder_and_from_an_archive(
     monkeypatch.setenv("BATON_HOME", str(tmp_path / "home"))
     here = placed(large, tmp_path / "here", str(large.root))
     assert here.keys() == {"mine.yaml", "data/large.jsonl"} and here["data/large.jsonl"] == LARGE.encode()
-    spec = EvaluatorSpec(lm_eval=["tasks/mine.yaml"]).as_found()
+    spec = EvaluatorSpec(lm_eval=["tasks/mine.yaml"]).pinned()
     digest = pack(spec.local_files(), tmp_path / "files.tar")
     assert placed(large, tmp_path / "there", f"file://{tmp_path}/files.tar{DIGEST}{digest}") == here
 
@@ -321,7 +321,7 @@ def test_a_rented_machine_finds_them_in_the_storage(
     large: Gathered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BATON_HOME", str(tmp_path / "home"))
-    spec = EvaluateSpec.model_validate({"mine": {"lm_eval": ["tasks/mine.yaml"]}}).as_found()
+    spec = EvaluateSpec.model_validate({"mine": {"lm_eval": ["tasks/mine.yaml"]}}).pinned()
     sent = spec.sent(f"file://{tmp_path}/storage")
     assert sent.identity() == spec.identity() and str(Path.cwd()) not in sent.model_dump_json()
     where = sent.evaluators()["mine"].task_place

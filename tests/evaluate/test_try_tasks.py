@@ -62,7 +62,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def here(*tasks: str, **options: object) -> Tried:
     """In this process: importing lm-eval takes seconds."""
     spec = EvaluatorSpec.model_validate({"lm_eval": [*tasks], "limit": 2} | options)
-    return _try("mine", spec.as_found(), "", Path.cwd().with_name("tried"))
+    return _try("mine", spec.pinned(), "", Path.cwd().with_name("tried"))
 
 
 def write(text: str, name: str = "mine") -> str:

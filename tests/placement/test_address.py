@@ -203,7 +203,7 @@ def test_an_archive_that_is_here_is_not_asked_for_again(s3: S3, archive: str) ->
 def test_an_archive_is_known_by_its_content_wherever_it_is(archive: str) -> None:
     """In the stage's cache key, and in the name of its job."""
     name = archive.partition(DIGEST)[2]
-    one, other = (CorpusSpec(source=FilesSource(path=f"s3://{each}{DIGEST}{name}")).as_found() for each in "ab")
+    one, other = (CorpusSpec(source=FilesSource(path=f"s3://{each}{DIGEST}{name}")).pinned() for each in "ab")
     assert one.identity() == other.identity()
     (what, how), (same, elsewhere) = one.split_options(), other.split_options()
     assert what == same

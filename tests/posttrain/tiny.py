@@ -66,7 +66,7 @@ def reward(folder: Path, name: str = "right", **spec: Any) -> dict[str, Any]:
     """A user's function as in a job's spec."""
     folder.mkdir(exist_ok=True)
     (folder / "twice.py").write_text(REWARD)
-    found = RewardSpec.model_validate({"function": f"{folder / 'twice.py'}:{name}", **spec}).as_found()
+    found = RewardSpec.model_validate({"function": f"{folder / 'twice.py'}:{name}", **spec}).pinned()
     return found.model_dump(mode="json")
 
 

@@ -165,7 +165,7 @@ def test_a_part_that_is_gone_or_another_is_an_error_with_a_way_out(home: Path, t
     model(tmp_path / "corpus-one")
     with pytest.raises(LedgerError, match=r"has the hf_model .* not the corpus"):
         load(generation.part("corpus"))
-    with pytest.raises(LedgerError, match="does not say which checkpoint it was made of"):
+    with pytest.raises(LedgerError, match="does not say which checkpoint it was made from"):
         generation.part("checkpoint")
 
 

@@ -23,7 +23,7 @@ FOLDER = ROOT / "workflows/recipes/arithmetic"
 @pytest.fixture
 def load(tmp_path: Path) -> Callable[[str], Callable[..., Any]]:
     """A function of the example's file, by its name, loaded as a user's is."""
-    return lambda name: Function(name=f"{FOLDER / 'sums.py'}:{name}").as_found().load(tmp_path)
+    return lambda name: Function(name=f"{FOLDER / 'sums.py'}:{name}").pinned().load(tmp_path)
 
 
 Load = Callable[[str], Callable[..., Any]]

@@ -29,7 +29,7 @@ def recipe(name: str) -> dict[str, Any]:
 
 @pytest.fixture
 def problems(tmp_path: Path) -> list[dict[str, Any]]:
-    return list(Function(name=f"{FOLDER / 'problems.py'}:humaneval").as_found().load(tmp_path)())
+    return list(Function(name=f"{FOLDER / 'problems.py'}:humaneval").pinned().load(tmp_path)())
 
 
 @pytest.mark.parametrize(("damage", "solved"), [("", 164), ("    return NotImplemented\n", 0)])

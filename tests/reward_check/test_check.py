@@ -54,7 +54,7 @@ def checked(some: list[dict[str, Any]], *rewards: Any, **options: Any) -> Path:
     """The job of one list of rewards, on rows of the set `sums`."""
     split = options.setdefault("split", "train")
     one = {"path": "post_training.0.grpo.rewards", "data": "sums", "rewards": [*rewards], **options}
-    spec = RewardCheckSpec.model_validate({"lists": [one]}).as_found()
+    spec = RewardCheckSpec.model_validate({"lists": [one]}).pinned()
     job = write_job(Path("job").absolute(), "rewards", "reward_check", spec.model_dump(mode="json"),
                     **{"rows.0": rows("rows", some, split)})  # fmt: skip
     work(open_job(job))
@@ -94,7 +94,7 @@ def test_in_an_evaluation_it_is_a_notice() -> None:
 def test_rows_without_answers_have_nothing_to_try(capsys: pytest.CaptureFixture[str]) -> None:
     job = checked([{"prompt": f"Say {n}."} for n in range(10)], {"length": {"at_most": 100}})
     assert lines(job) == []
-    assert "nothing to try: the rows of data.sums have no answers of their own" in capsys.readouterr().err
+    assert "nothing to try: the rows of data.sums have no answers" in capsys.readouterr().err
     assert "nothing to try; 0 of the first rows have an answer" in stage_page(job / "output")
     assert not (job / "notices.jsonl").exists()
 

@@ -118,6 +118,6 @@ def test_an_early_trial_leaves_what_needs_a_server_a_key_or_tokens_to_the_stage(
     Path("tokens.py").write_text("def counted(completion_ids, **columns):\n    return [0.0 for _ in completion_ids]\n")
     judge = {"judge": {"model": "judge", "rubric": "Kind."}}
     paid = {"function": "sums.py:short", "environment": ["KEY"]}
-    rewards = [RewardSpec.model_validate(one).as_found() for one in ("similarity", judge, paid, "tokens.py:counted")]
+    rewards = [RewardSpec.model_validate(one).pinned() for one in ("similarity", judge, paid, "tokens.py:counted")]
     assert [reward.label for reward in rewards if early(reward)] == ["similarity", "counted"]
     assert [reward.label for reward in late(rewards)] == ["judge", "short", "counted"]

@@ -33,17 +33,17 @@ def test_a_name_is_short_for_a_function_or_a_built_in() -> None:
 
 def test_it_comes_back_from_its_own_words() -> None:
     for words in ("sums.py:right", {"json_schema": {"schema": {"type": "object"}}}, {"diversity": {}, "weight": 0.5}):
-        found = spec(words).as_found()
+        found = spec(words).pinned()
 
         assert RewardSpec.model_validate(found.model_dump(mode="json")) == found
         assert RewardSpec.model_validate_json(found.model_dump_json()) == found
 
 
 def test_what_its_file_says_is_part_of_what_it_is() -> None:
-    before = spec("sums.py:right").as_found().identity()
+    before = spec("sums.py:right").pinned().identity()
     Path("sums.py").write_text("def right(completions, answer): return [0.0]\n")
 
-    assert spec("sums.py:right").as_found().identity() != before
+    assert spec("sums.py:right").pinned().identity() != before
 
 
 def test_how_it_is_reached_is_not_what_it_is() -> None:

@@ -150,7 +150,7 @@ def spec_of(code: Path, name: str) -> dict[str, Any]:
     """A function with its embedded source: the folder does not exist when the engine runs."""
     from tasks.functions import Function
 
-    return Function(name=f"{code / 'sums.py'}:{name}").as_found().model_dump(mode="json")
+    return Function(name=f"{code / 'sums.py'}:{name}").pinned().model_dump(mode="json")
 
 
 def test_a_function_s_rows_are_read_with_the_seed_and_up_to_the_limit(code: Path, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_function_that_is_not_there_is_missing(tmp_path: Path) -> None:
     (problem,) = RowsSpec.model_validate({"function": f"{tmp_path / 'sums.py'}:row"}).missing()
     assert problem.path == "function.name" and "rows" in problem.allowed
     with pytest.raises(UserError):
-        RowsSpec.model_validate({"function": f"{tmp_path / 'sums.py'}:row"}).as_found()
+        RowsSpec.model_validate({"function": f"{tmp_path / 'sums.py'}:row"}).pinned()
 
 
 def test_a_spec_and_a_look_at_rows_load_no_heavy_library() -> None:
@@ -68,12 +68,12 @@ def test_a_spec_and_a_look_at_rows_load_no_heavy_library() -> None:
 
 def test_changed_files_and_changed_code_are_another_set(tmp_path: Path) -> None:
     source = jsonl(tmp_path / "a.jsonl", {"text": "a"})
-    before = RowsSpec(path=str(source)).as_found()
+    before = RowsSpec(path=str(source)).pinned()
     os.utime(source, (0, 0))
-    assert RowsSpec(path=str(source)).as_found().identity() != before.identity()
+    assert RowsSpec(path=str(source)).pinned().identity() != before.identity()
     (tmp_path / "sums.py").write_text("def rows(): return []\n")
     spec = RowsSpec.model_validate({"function": f"{tmp_path / 'sums.py'}:rows"})
-    found = spec.as_found()
+    found = spec.pinned()
     assert found.function and found.function.source == {"sums.py": "def rows(): return []\n"}
     (tmp_path / "sums.py").write_text("def rows(): return [{}]\n")
-    assert spec.as_found().identity() != found.identity()
+    assert spec.pinned().identity() != found.identity()

@@ -17,6 +17,6 @@ def two_sets(one: RowsSpec, two: RowsSpec) -> Rows:
 
 
 if __name__ == "__main__":
-    one, two = (RowsSpec.model_validate_json(word).as_found() for word in sys.argv[1:])
+    one, two = (RowsSpec.model_validate_json(word).pinned() for word in sys.argv[1:])
     made = two_sets(one=one, two=two)
     print(json.dumps(made.facts() | {"place": made.place}))

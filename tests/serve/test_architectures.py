@@ -35,7 +35,7 @@ def test_what_nobody_knows_is_left_to_the_stage() -> None:
 def test_an_activation_that_a_class_lacks_is_refused(name: str) -> None:
     assert unsupported(name, {"hidden_act": "silu"}) == [] == unsupported(name, {})
     assert unsupported(name, {"hidden_act": "gelu"}) == [
-        f"hidden_act: silu, the only activation of vLLM's {name}; here gelu"
+        f"hidden_act: silu, the only activation of vLLM's {name}; this one: gelu"
     ]
 
 

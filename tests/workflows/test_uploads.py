@@ -77,10 +77,10 @@ def test_pods_find_the_files_that_the_recipe_named(
 
 def test_the_same_files_elsewhere_make_the_same_job(params: RunLevelParams, tmp_path: Path) -> None:
     recipes = [submitted(params, {"corpus": corpus(lines(tmp_path / place, "one"))}) for place in ("here", "there")]
-    one, other = (each.corpus.as_found() for each in recipes if each.corpus)
+    one, other = (each.corpus.pinned() for each in recipes if each.corpus)
     assert one.identity() == other.identity()
     changed = submitted(params, {"corpus": corpus(lines(tmp_path / "changed", "uno"))})
-    assert changed.corpus and changed.corpus.as_found().identity() != one.identity()
+    assert changed.corpus and changed.corpus.pinned().identity() != one.identity()
 
 
 def test_every_path_of_a_recipe_travels(params: RunLevelParams, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_what_a_curation_reads_travels(
         ]
         corpus = submitted(params, {"corpus": {"curate": steps}}).corpus
         assert corpus and str(folder) not in corpus.model_dump_json()
-        return corpus.as_found().curate
+        return corpus.pinned().curate
 
     with S3(storage.for_pods).flyte(tmp_path):
         steps = submitted_from(tmp_path / "here")
@@ -134,7 +134,7 @@ def test_what_lm_eval_s_tasks_read_travels(
         assert str(folder) not in found.model_dump_json()
         in_pod = Recipe.model_validate_json(found.model_dump_json()).evaluate
         assert in_pod
-        return in_pod.as_found().evaluators()["mine"]
+        return in_pod.pinned().evaluators()["mine"]
 
     monkeypatch.setattr("workflows.checks.tasks.tried", lambda *_: None)  # other tests try tasks
     with S3(storage.for_pods).flyte(tmp_path):
@@ -147,7 +147,7 @@ def test_what_lm_eval_s_tasks_read_travels(
 def read_in_a_pod(recipe: Recipe, name: str, storage: Storage, folder: Path) -> list[Any]:
     """The rows of a set, as its stage reads them in a pod."""
     with S3(storage.for_pods).flyte(folder):
-        spec = Recipe.model_validate_json(recipe.model_dump_json()).data[name].as_found()
+        spec = Recipe.model_validate_json(recipe.model_dump_json()).data[name].pinned()
         return [each.value for each in read_rows(spec, folder)]
 
 

@@ -39,7 +39,7 @@ def _problems(context: RunContext) -> Iterator[Problem]:
             yield Problem(f"{path}.data", data, allowed)
             continue
         try:
-            owns_reward = _tried(_tool_use(spec).as_found().model_dump_json(), tuple(map(encoded, asked)))
+            owns_reward = _tried(_tool_use(spec).pinned().model_dump_json(), tuple(map(encoded, asked)))
         except StageError as error:
             yield Problem(f"{path}.{at}", named, f"what a model can call; {error}")
             continue

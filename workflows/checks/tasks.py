@@ -89,7 +89,7 @@ def _tried(context: RunContext, name: str, spec: EvaluatorSpec) -> Tried | None:
     if this_pod() is not None:  # checked before the run was submitted
         return None
     if importlib.util.find_spec("lm_eval") is None:
-        spec.as_found()
+        spec.pinned()
         return None
     return tried(name, spec, _model(context) if spec.chat_template else None)
 

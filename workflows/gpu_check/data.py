@@ -28,7 +28,7 @@ def data(check: Check) -> None:
         arguments={"prompt": 2 * check.size.prompt, "completion": check.size.new},
         limit=ROWS,
     )
-    check.run("tasks.rows.rows", "rows", spec.as_found(), "rows", corpora__0=read)
+    check.run("tasks.rows.rows", "rows", spec.pinned(), "rows", corpora__0=read)
 
 
 def rows(documents: Iterable[dict[str, Any]], prompt: int, completion: int) -> Iterator[dict[str, str]]:

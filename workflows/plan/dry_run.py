@@ -41,7 +41,7 @@ class Step:
 def steps_of(recipe: Recipe) -> list[Step]:
     """Every stage of the recipe, in topological order."""
     context = FlyteContextManager.current_context()
-    dag = calls(recipe.as_found())
+    dag = calls(recipe.pinned())
     outputs: dict[str, Promise] = {}  # of cached stages
     steps: dict[str, Step] = {}  # both by title
     gone: list[Call] = []  # cached, without their files

@@ -43,7 +43,7 @@ def tried(spec: CorpusSpec, part: float, evaluated: Mapping[str, RowsSpec]) -> I
     for left_out in sorted(needed.keys() - local.keys()):
         yield f"decontaminate is tried without data.{left_out}, which the run downloads"
     with TemporaryDirectory() as root, _functions(Path(root)) as functions:
-        spec = spec.as_found()
+        spec = spec.pinned()
         steps = _with_indexes(spec.curate, local, Path(root))
         for number, (name, source) in enumerate(spec.by_name().items()):
             title = f"{name or 'source'}, {percent(part)}"
@@ -84,7 +84,7 @@ def _with_indexes(steps: list[CurateStep], evaluated: Mapping[str, RowsSpec], ro
     inputs = {}
     for number, (name, spec) in enumerate(evaluated.items()):
         say(f"preparing data.{name} …")
-        job = Job(root / f"rows-{number}", "rows", "rows", spec.as_found().model_dump(mode="json"), {})
+        job = Job(root / f"rows-{number}", "rows", "rows", spec.pinned().model_dump(mode="json"), {})
         job.directory.mkdir()
         rows.work(job)
         inputs[f"against.{number}"] = {"path": str(job.output), "digest": read_manifest(job.output).digest}

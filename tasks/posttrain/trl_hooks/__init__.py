@@ -8,7 +8,7 @@ do.
     step_means.py   train on token ids; losses that are means over the step
     dpo.py          … on pairs of them
     kto.py          … on labelled completions; a KL term that is the mean over the step
-    grpo.py         sample from token ids, each completion with a seed of its own; vLLM on CPU; merged weights; a metric
+    grpo.py         sample from token ids, each completion with its own seed; vLLM on CPU; merged weights; a metric
                     of the rollouts' mismatch, and its gate
     shared_prompts.py    compute a prompt once for all of its completions
 

@@ -31,12 +31,12 @@ def arguments(model: Any, cpu_offload: bool) -> dict[str, Any]:
 def allow_cpus() -> None:
     """Let Accelerate shard on CPUs: its list of devices for FSDP lacks them, and it would train with DDP without a
     word. A hook into accelerate 1.15 (AcceleratorState.__init__)."""
-    own = AcceleratorState.__init__
-    if hasattr(own, "allows_cpus"):
+    original_init = AcceleratorState.__init__
+    if hasattr(original_init, "allows_cpus"):
         return
 
     def init(self: Any, *args: Any, fsdp_plugin: Any = None, **more: Any) -> None:
-        own(self, *args, fsdp_plugin=fsdp_plugin, **more)
+        original_init(self, *args, fsdp_plugin=fsdp_plugin, **more)
         if fsdp_plugin is not None and self.device.type == "cpu":
             self.fsdp_plugin = fsdp_plugin
             self.distributed_type = DistributedType.FSDP

@@ -63,7 +63,7 @@ Sampled = Sequence[tuple[Sequence[int], Sequence[float]]]
 
 
 class LiveGeneration(VLLMGeneration):
-    """Generation with vLLM on the trainer's weights. A completion is drawn with a seed of its own, which depends on the
+    """Generation with vLLM on the trainer's weights. Each completion is drawn with its own seed, which depends on the
     run's seed, the step and the completion's place in the batch of all processes, and so on no layout; TRL seeds each
     process's engine.
 
@@ -92,7 +92,7 @@ class LiveGeneration(VLLMGeneration):
         profiler: Any = None,
         places: Sequence[int] | None = None,
     ) -> tuple[Any, ...]:
-        """A completion of each prompt; `places` in the batch of all processes, if not the prompts' own."""
+        """A completion of each prompt; `places` in the batch of all processes, by default the prompts'."""
         first = self.accelerator.process_index * len(prompts)
         if places is None:
             places = range(first, first + len(prompts))
@@ -106,8 +106,8 @@ class LiveGeneration(VLLMGeneration):
 
     def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int]) -> Sampled:
         """A completion of each prompt of this process."""
-        found = sample(self.llm, prompts, seeds=seeds, max_tokens=self.max_completion_length, **self.options())
-        return [(each.token_ids, each.logprobs) for each in found]
+        completions = sample(self.llm, prompts, seeds=seeds, max_tokens=self.max_completion_length, **self.options())
+        return [(each.token_ids, each.logprobs) for each in completions]
 
     def options(self) -> dict[str, Any]:
         """Those of tasks.vllm.engine.sample that no call changes."""
@@ -156,8 +156,8 @@ class LiveGeneration(VLLMGeneration):
 
     def _scores(self) -> list[float]:
         """Log-probabilities of some tokens; NaN counts as infinity."""
-        (found,) = scores(self.llm, [range(1, 1 + min(32, self.max_model_length - 1))])
-        return [logprob if math.isfinite(logprob) else math.inf for logprob, _ in found]
+        (logprobs,) = scores(self.llm, [range(1, 1 + min(32, self.max_model_length - 1))])
+        return [logprob if math.isfinite(logprob) else math.inf for logprob, _ in logprobs]
 
     def _held(self) -> Mapping[str, Held] | None:
         """What the engine holds; None if another process compares it, or none can."""
@@ -256,8 +256,8 @@ class ServedGeneration(LiveGeneration):
             self._round([])
 
     def _round(self, asked: list[tuple[list[int], int, int]]) -> Sampled:
-        """Sample (prompt, seed, maximum of new tokens) of all ranks. The largest maximum applies to all: what is longer
-        than a conversation's own is cut there."""
+        """Sample (prompt, seed, maximum of new tokens) of all ranks. The largest maximum applies to all; a conversation
+        cuts what exceeds its maximum."""
 
         def of_all_ranks(asked: list[tuple[list[int], int, int]]) -> list[tuple[list[int], list[float]]]:
             assert self.servers is not None

@@ -16,7 +16,7 @@ class UnpairedTrainer(StepMeans, KTOTrainer):  # type: ignore[misc] # StepMeans 
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.precompute_ref_logps = True  # by get_batch_samples; TRL's own does so for all rows before the first step
+        self.precompute_ref_logps = True  # by get_batch_samples; TRL does so for all rows before the first step
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[list[Any], Any]:
         """Compute the reference model's log-probabilities and the KL term before the step's first forward pass."""

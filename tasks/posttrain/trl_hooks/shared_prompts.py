@@ -99,7 +99,7 @@ def _agrees(model: Any) -> bool:
 
 
 def _patch(model: Any, branched: int) -> None:
-    own_forward = model.forward
+    original_forward = model.forward
     config = model.config.get_text_config()
 
     def forward(self: Any, *args: Any, fused_lm_head: bool = False, **inputs: Any) -> Any:
@@ -107,8 +107,8 @@ def _patch(model: Any, branched: int) -> None:
         if fused_lm_head and not args and not aux_loss and _given(inputs) == set(BATCH):
             batch = [inputs[name] for name in BATCH]
             if _completions_end_rows(*batch[1:]):
-                return log_probs(own_forward, batch, branched)
-        return own_forward(*args, fused_lm_head=fused_lm_head, **inputs)
+                return log_probs(original_forward, batch, branched)
+        return original_forward(*args, fused_lm_head=fused_lm_head, **inputs)
 
     model.forward = MethodType(forward, model)
 

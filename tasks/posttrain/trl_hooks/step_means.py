@@ -41,8 +41,8 @@ class StepMeans:
         """Divide the counts by their means over the step's micro batches."""
         trainer: Any = super()
         batches, items = trainer.get_batch_samples(epoch_iterator, num_batches, device)
-        mean = torch.stack([batch[WEIGHTS] for batch in batches]).mean(0)  # on a GPU where Accelerate puts the batches
-        mean = vars(self)["accelerator"].gather(mean.unsqueeze(0).to(device)).mean(0).to(mean.device)
+        local_means = torch.stack([batch[WEIGHTS] for batch in batches]).mean(0)  # on a GPU if Accelerate moved them
+        mean = vars(self)["accelerator"].gather(local_means.unsqueeze(0).to(device)).mean(0).to(local_means.device)
         for batch in batches:
             batch[WEIGHTS] = batch[WEIGHTS] / mean
         return batches, items

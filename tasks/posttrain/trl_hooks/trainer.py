@@ -50,8 +50,8 @@ def order_by_epoch(trainer: Any) -> None:
     get_sampler = trainer._get_train_sampler
 
     def sampler(*dataset: Any) -> Any:
-        found = get_sampler(*dataset)
-        return PerEpoch(found, trainer) if isinstance(found, LengthGroupedSampler) else found
+        inner = get_sampler(*dataset)
+        return PerEpoch(inner, trainer) if isinstance(inner, LengthGroupedSampler) else inner
 
     trainer._get_train_sampler = sampler
 

@@ -7,8 +7,8 @@ The column `tests` has, by row:
     [{"input": "1 2\\n", "output": "3\\n"}, …]     a run each, with standard input; white space at line ends is ignored
     "import unittest\\nclass …"                   a unittest file, or one of pytest's functions: a test each
 
-Nothing of this is decided in the program's process: outputs are compared here, and tests run in a process of their own,
-where the program's functions can be called as if they were there (tasks/rewards/remote).
+Nothing of this is decided in the program's process: outputs are compared here, and tests run in a separate process,
+where the program's functions can be called as if they were local (tasks/rewards/remote).
 """
 
 import json

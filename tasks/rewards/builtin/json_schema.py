@@ -48,7 +48,7 @@ class JsonSchema(Builtin):
         try:
             with time_limit(EACH_S):
                 return bool(validator.is_valid(document))
-        except Exception as error:  # a number that overflows, a reference that is not there, a pattern without end
+        except Exception as error:  # a number that overflows, a missing reference, a pattern that takes too long
             self._tell(f"json_schema: a document could not be checked: {type(error).__name__}: {error}")
             return False
 

@@ -112,8 +112,8 @@ class Judge(Builtin):
         return os.environ[self.key_variable]
 
     def _score(self, reply: str) -> float | None:
-        found = _SCORE.findall(reply)
-        scores = [int(number) for number in found[-1:] if self.lowest <= int(number) <= self.highest]
+        numbers = _SCORE.findall(reply)
+        scores = [int(number) for number in numbers[-1:] if self.lowest <= int(number) <= self.highest]
         return (scores[0] - self.lowest) / (self.highest - self.lowest) if scores else None
 
 

@@ -36,15 +36,15 @@ class Math(Comparing):
         return [None if answer is None else _reward(final(completion), answer) for completion, answer in pairs]
 
 
-def _reward(said: str, answer: str) -> float | None:
+def _reward(completion: str, answer: str) -> float | None:
     from math_verify import verify
 
     if word := _word(answer.rpartition("####")[2]):
-        same = _same(_said(_ending(said)), word)
+        same = _same(_given_answer(_ending(completion)), word)
         if same or len(word) > 1:
             return float(same)
     gold = _parsed(answer)
-    return float(verify(gold, _parsed(_ending(said)), timeout_seconds=TIMEOUT_S)) if gold else None
+    return float(verify(gold, _parsed(_ending(completion)), timeout_seconds=TIMEOUT_S)) if gold else None
 
 
 def _ending(text: str) -> str:
@@ -68,20 +68,20 @@ def _word(text: str) -> str:
     return plain if plain.isalpha() else ""
 
 
-def _same(said: str, word: str) -> bool:
+def _same(given: str, word: str) -> bool:
     """A letter may be a variable, in which case matters."""
-    return said == word if len(word) == 1 else said.casefold() == word.casefold()
+    return given == word if len(word) == 1 else given.casefold() == word.casefold()
 
 
-def _said(text: str) -> str:
+def _given_answer(text: str) -> str:
     """The word or letter that is given as the answer; empty if none is."""
     if text.startswith("\\boxed"):
         inside = _balanced(text.removeprefix("\\boxed").lstrip())
         choice = _CHOICE.match(_STYLE.sub(r"\1", inside).strip(" $~"))
         return _word(inside) or (choice[1] if choice else "")
     *before, text = _ANSWER.split(text)
-    if before and (found := _word(text.strip(" *_`$").partition(" ")[0])):
-        return found
+    if before and (word := _word(text.strip(" *_`$").partition(" ")[0])):
+        return word
     lines = [line for line in text.splitlines() if line.strip()]
     last = lines[-1] if lines else ""
     for alone in ({*_LETTERS.findall(last)}, {each.casefold() for each in _OPPOSITES.findall(last)}):

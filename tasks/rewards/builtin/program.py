@@ -31,7 +31,7 @@ class Verifier(Sandboxed):
 
     _works: bool = PrivateAttr(False)  # it has printed a number
 
-    def as_found(self) -> Self:
+    def pinned(self) -> Self:
         if self.source is not None:
             return self
         if problems := self.problems():
@@ -68,12 +68,12 @@ class Verifier(Sandboxed):
         return [reward or 0.0 for reward in rewards]
 
     def _try(self, row: dict[str, Any], result: Result) -> None:
-        """Tell a program that fails by itself from one that fails for these completions: by the row's own answer, or
-        none. Raises Unusable."""
-        own = next((text_of(row[name]) for name in ANSWERS if row.get(name) is not None), "")
+        """Tell a program that fails by itself from one that fails for these completions: it is tried on the row's
+        answer and on empty text. Raises Unusable."""
+        answer = next((text_of(row[name]) for name in ANSWERS if row.get(name) is not None), "")
         self._works = any(
             _number(each) is not None
-            for each in self._results([row | {"completion": text} for text in (own, "")], lambda *_: None)
+            for each in self._results([row | {"completion": text} for text in (answer, "")], lambda *_: None)
         )
         output = result.stderr.decode(errors="replace").strip()[-500:] or f"exit code {result.exit_code}"
         what = f"{self.file} printed no number as its last line for any completion; first: {shown(output)}"

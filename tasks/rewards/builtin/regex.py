@@ -33,11 +33,11 @@ class Regex(Builtin):
 
     def __call__(self, *, completions: Sequence[Any], **columns: Any) -> list[float | None]:
         pattern = re.compile(self.pattern, re.DOTALL if self.dot_all else 0)
-        found = [self._last(pattern, text_of(one)) for one in completions]
+        matches = [self._last(pattern, text_of(one)) for one in completions]
         if self.column is None:
-            return [float(bool(matches)) for matches in found]
+            return [float(bool(last)) for last in matches]
         answers = [None if value is None else text_of(value).strip() for value in columns[self.column]]
-        texts = [(matches[0].group(1 if pattern.groups else 0) or "").strip() if matches else None for matches in found]
+        texts = [(last[0].group(1 if pattern.groups else 0) or "").strip() if last else None for last in matches]
         return [None if answer is None else float(text == answer) for text, answer in zip(texts, answers, strict=True)]
 
     def _last(self, pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:

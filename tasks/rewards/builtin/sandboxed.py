@@ -15,7 +15,7 @@ from tasks.load_function import Unusable
 from tasks.rewards.builtin.builtin import Builtin, final
 from tasks.rewards.call import text_of
 
-_HOW: dict[str, JsonValue] = {"identity": False}  # how a result is reached, not what it is
+_EXTRA: dict[str, JsonValue] = {"identity": False}  # how a result is reached, not what it is
 _FENCE = re.compile(r"^```[^\n`]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -23,7 +23,7 @@ class Sandboxed(Builtin):
     """Limits are of one program with all its children, and much lower than what a machine has."""
 
     workers: int = Field(
-        2, ge=1, le=1024, description="programs that run at the same time; each takes a core", json_schema_extra=_HOW
+        2, ge=1, le=1024, description="programs that run at the same time; each takes a core", json_schema_extra=_EXTRA
     )
     wall_s: float = Field(5.0, gt=0, le=3600, description="time limit of a program; seconds")
     cpu_s: int = Field(5, ge=1, le=3600, description="limit of processor time of each of its processes; seconds")
@@ -40,7 +40,7 @@ class Sandboxed(Builtin):
     read: list[str] = Field(
         [],
         description="folders of the machine that programs may read, and import Python modules from",
-        json_schema_extra=_HOW,
+        json_schema_extra=_EXTRA,
     )
 
     def runs_code(self) -> bool:

@@ -1,6 +1,6 @@
 """The program's process: run it, and do what its tests ask for. It runs in the sandbox, beside tests_side.py.
 
-Nothing here is protected from the program, which can answer whatever it likes: that is all that it can do.
+Nothing in this process is protected from the program, which can answer whatever it likes: that is all that it can do.
 """
 
 import builtins
@@ -56,10 +56,10 @@ class Program(Peer):
         return Given()
 
     def imported(self, module: str, name: str) -> Any:
-        found: Any = import_module(module)
+        target: Any = import_module(module)
         for part in name.split(".") if name else ():
-            found = getattr(found, part)
-        return found
+            target = getattr(target, part)
+        return target
 
 
 class Given(Remote):
@@ -77,8 +77,8 @@ class Given(Remote):
     def __repr__(self) -> str:
         return str(self._asked("repr", object.__repr__(self)))
 
-    def __format__(self, how: str) -> str:
-        return format(str(self), how)
+    def __format__(self, format_spec: str) -> str:
+        return format(str(self), format_spec)
 
     def _asked(self, operation: str, otherwise: Any, *others: Any) -> Any:
         try:

@@ -125,7 +125,7 @@ def _of_unittest(tests: Tests, module: types.ModuleType) -> list[bool]:
 
 def names_of_program(sources: list[str], trees: list[ast.Module]) -> tuple[list[str], list[str]]:
     """The names of the program that tests use, and those of MODULES: what neither they nor the tests before them define
-    or import. A name of Python's own is the program's only if there is no other."""
+    or import. A builtin name is the program's only if there is no other."""
     free: set[str] = set()
     bound: set[str] = set()
     for source in sources:

@@ -1,9 +1,9 @@
 """A program as its tests see it, which run in another process.
 
-The tests call the program's functions as if they were here: what is data crosses as data (wire.py), and is compared
-here, by Python's own types. An object of a class of the program's is represented by a `Proxy`: what is done with it is
-done there. But not a comparison or a calculation with the tests' data: the program would be told what is expected, and
-asked whether it is. A test that does so fails, whatever it catches.
+The tests call the program's functions as if they were local: data is copied (wire.py) and compared in this process, by
+builtin types. An instance of a class of the program is represented by a `Proxy`, which forwards operations, except
+comparisons and calculations with the tests' data: the program would learn what is expected, and decide whether it is
+met. A test that does so fails, whatever it catches.
 """
 
 import re
@@ -26,7 +26,7 @@ _RECORD = {
     "configure_mock", "mock_add_spec", "reset_mock",
 }  # fmt: skip
 _WITH_DATA = {*COMPARISONS, *BINARY, *(f"r{name}" for name in BINARY), "contains"}
-# methods by which Python's own types compare; a program's own answer to them is not taken
+# methods by which builtin types compare; a program's answer to them is not used
 COMPARE = {f"__{name}__" for name in _WITH_DATA} | {
     "startswith", "endswith", "issubset", "issuperset", "isdisjoint", "union", "intersection", "difference",
     "symmetric_difference",
@@ -55,10 +55,10 @@ class Tests(Peer):
         self._lock = threading.RLock()
         self._label = "solution"  # what is being asked for, in the tests' words
         self._labels: dict[int, str] = {}  # id of a proxy -> its label
-        self._made: set[int] = set()  # ids of proxies of objects that a class was called for
+        self._constructed: set[int] = set()  # ids of proxies of objects that a class was called for
         self._returned: set[int] = set()  # ids of those that came in another way
         self._coroutines: list[Any] = []  # their proxies, kept since their ids have a meaning
-        self.module = self.theirs("theirs", 0, "module")
+        self.module = self.remote_object("theirs", 0, "module")
 
     def spoil(self, reason: str) -> Refused:
         self.spoiled = self.spoiled or reason
@@ -111,7 +111,7 @@ class Tests(Peer):
 
     def compares(self, owner: Any) -> bool:
         """Whether an object's methods may not be asked to compare it with data."""
-        return owner is not self.module and not (id(owner) in self._made and id(owner) not in self._returned)
+        return owner is not self.module and not (id(owner) in self._constructed and id(owner) not in self._returned)
 
     # what the program is given, and may ask
 
@@ -137,7 +137,7 @@ class Tests(Peer):
             if id(function) not in self._numbers:
                 raise TypeError("it was not given")
             return function(*arguments, **keywords)
-        except AssertionError:  # of the tests: it may not be caught there, and not tell what is expected
+        except AssertionError:  # of the tests: the program must neither catch it nor read its text
             self.spoil("AssertionError")
             raise AssertionError from None
 
@@ -159,10 +159,10 @@ class Tests(Peer):
 
     # what comes of the program
 
-    def theirs(self, kind: str, number: Any, *more: Any) -> Any:
-        found = super().theirs(kind, number, *more)
-        (self._made if _CLASS.fullmatch(self._label) else self._returned).add(id(found))
-        return found
+    def remote_object(self, kind: str, number: Any, *more: Any) -> Any:
+        proxy = super().remote_object(kind, number, *more)
+        (self._constructed if _CLASS.fullmatch(self._label) else self._returned).add(id(proxy))
+        return proxy
 
     def represent(self, kind: str, number: int, *more: Any) -> Any:
         if kind == "class":
@@ -185,7 +185,7 @@ class Tests(Peer):
     def exception(self, data: Any, known: list[Any]) -> BaseException:
         error = super().exception(data, known)
         if type(error).__str__ is _text_of:  # of a class of the program's
-            error.__dict__.update(_text=str(data[2]), _there=self.theirs("theirs", data[3], "exception"))
+            error.__dict__.update(_text=str(data[2]), _remote=self.remote_object("theirs", data[3], "exception"))
         return error
 
 
@@ -196,7 +196,7 @@ def _text_of(error: BaseException) -> str:
 def _attribute_of(error: BaseException, name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
-    return getattr(error.__dict__["_there"], name)
+    return getattr(error.__dict__["_remote"], name)
 
 
 class Proxy(Remote):
@@ -254,10 +254,10 @@ for _name in BINARY:
 Proxy.__hash__ = Remote.__hash__  # type: ignore[method-assign]
 
 
-def _with_data(proxy: Proxy, how: str) -> Refused:
+def _with_data(proxy: Proxy, operation: str) -> Refused:
     return peer().refused(
         f"{peer().label(proxy)} is an object of the program's, not data: a test cannot compare it with data or "
-        f"calculate with it ({how}), but use its attributes and what its methods return"
+        f"calculate with it ({operation}), but use its attributes and what its methods return"
     )
 
 
@@ -270,7 +270,7 @@ def _importable(value: Any) -> tuple[str, str] | None:
     if isinstance(value, types.ModuleType):
         return (value.__name__, "") if sys.modules.get(value.__name__) is value else None
     module, name = getattr(value, "__module__", None) or "builtins", value.__qualname__
-    found: Any = sys.modules.get(module)
+    target: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return (module, name) if found is value and module != NAME else None
+        target = getattr(target, part, None)
+    return (module, name) if target is value and module != NAME else None

@@ -1,4 +1,4 @@
-"""Objects of another process: what is data crosses as data, anything else stays where it is and is called there.
+"""Objects shared by two processes: data is copied, anything else stays in its process and is called remotely.
 
 It connects a program with its tests (program_side.py, tests_side.py) by two pipes. A message is a line of JSON:
 
@@ -7,7 +7,7 @@ It connects a program with its tests (program_side.py, tests_side.py) by two pip
                                                    among the arguments that the function has changed
 
 A value is JSON's null, true, a number or a text, or a list of its kind and its content: `["set", [1, 2]]`. Nothing is
-unpickled, and no class is taken over: whatever was sent, what arrives is of Python's own types. Standard library only.
+unpickled, and no class is imported: whatever was sent, what arrives is of builtin types. Standard library only.
 """
 
 import builtins
@@ -110,15 +110,15 @@ class Peer:
     def __init__(self, pipes: tuple[int, int]) -> None:
         self._from, self._to = pipes
         self._read = bytearray()  # of the next messages
-        self._mine: list[Any] = []  # objects that the other process knows by number
+        self._exported: list[Any] = []  # objects that the other process knows by number
         self._numbers: dict[int, int] = {}  # their ids -> numbers
-        self._theirs: dict[int, Any] = {}  # number -> what represents it here
+        self._proxies: dict[int, Any] = {}  # number -> its local representation
         self._ids: dict[int, int] = {}  # the ids of these -> numbers
 
     # requests
 
     def ask(self, function: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Have a function called there. Raises what it raises, Malformed, and Ended."""
+        """Call a function of the other process. Raises what it raises, Malformed, and Ended."""
         value, error = self.exchange(function, arguments, keywords)
         if error is not None:
             raise error
@@ -127,7 +127,7 @@ class Peer:
     def exchange(
         self, function: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> tuple[Any, BaseException | None]:
-        """What a function returns there, and what it raises. Raises Malformed and Ended."""
+        """What a function of the other process returns, and what it raises. Raises Malformed and Ended."""
         sent: list[Any] = []
         known: dict[int, int] = {}
         values = [self.encoded(value, known, sent) for value in (function, *arguments)]
@@ -160,7 +160,7 @@ class Peer:
             answer: dict[str, Any]
             try:
                 result = self.perform(function, arguments, keywords)
-                answer = {"is": self.encoded(result, known, made=isinstance(function, type))}
+                answer = {"is": self.encoded(result, known, built=isinstance(function, type))}
             except (Exception, SystemExit) as error:
                 answer = {"raises": self._encoded_exception(error)}
             answer["changed"] = [
@@ -204,9 +204,9 @@ class Peer:
 
     # values
 
-    def encoded(self, value: Any, known: dict[int, int], new: list[Any] | None = None, *, made: bool = False) -> Any:
+    def encoded(self, value: Any, known: dict[int, int], new: list[Any] | None = None, *, built: bool = False) -> Any:
         """A value as JSON. `known`: containers that the other side has, by id; with `new`, others are added to it.
-        `made`: it is an instance that was asked for, and keeps its class."""
+        `built`: an instance that was asked for, which keeps its class."""
         if _is_json(value):
             return value
         if (kind := type(value)) is int:
@@ -237,7 +237,7 @@ class Peer:
             if kind.__name__ != "ndarray":
                 return self.encoded(value.item(), known, new)
             return ["array", value.dtype.str, value.shape, self.encoded(value.ravel().tolist(), {})]
-        if not made and isinstance(value, PLAIN):
+        if not built and isinstance(value, PLAIN):
             return self._encoded_plain(value, known, new)
         return self.encoded_object(value)
 
@@ -262,7 +262,7 @@ class Peer:
         return ["coroutine" if kind == "coroutine" else "theirs", self.number(value), kind]
 
     def encoded_type(self, kind: type[Any]) -> Any:
-        """A class: one of Python's own, an exception with its bases, or an object like any other."""
+        """A class: a builtin one, an exception with its bases, or an object like any other."""
         if TYPES.get(kind.__name__) is kind:
             return ["type", kind.__name__]
         if issubclass(kind, BaseException):
@@ -280,8 +280,8 @@ class Peer:
     def number(self, value: Any) -> int:
         """The number by which the other process knows an object."""
         if (number := self._numbers.get(id(value))) is None:
-            number = self._numbers[id(value)] = len(self._mine)
-            self._mine.append(value)
+            number = self._numbers[id(value)] = len(self._exported)
+            self._exported.append(value)
         return number
 
     def decoded(self, data: Any, known: list[Any], *, new: bool = False) -> Any:
@@ -303,7 +303,7 @@ class Peer:
             case "same":
                 return known[content]
             case "yours":
-                return self._mine[content]
+                return self._exported[content]
             case "made":
                 module, _, maker = LIBRARY[content]
                 make = operator.attrgetter(maker)(import_module(module)) if isinstance(maker, str) else maker
@@ -319,7 +319,7 @@ class Peer:
             case "exception":
                 return self.exception([content, *more], known)
             case "class" | "theirs" | "coroutine":
-                return self.theirs(kind, content, *more)
+                return self.remote_object(kind, content, *more)
             case "imported":
                 return self.imported(content, *more)
         raise Malformed(f"{kind!r:.40} is no kind of value")
@@ -333,33 +333,33 @@ class Peer:
 
     def exception(self, data: Any, known: list[Any]) -> BaseException:
         kind, arguments, text, _number = data
-        found = self.decoded(kind, known)
-        if not (isinstance(found, type) and issubclass(found, BaseException)):
+        exception_type = self.decoded(kind, known)
+        if not (isinstance(exception_type, type) and issubclass(exception_type, BaseException)):
             raise Malformed(f"{kind!r:.80} is no exception")
         try:
-            return found(*[self.decoded(one, known) for one in arguments])
-        except Exception:  # a class that is made of something else
-            return RuntimeError(f"{found.__name__}: {text}")
+            return exception_type(*[self.decoded(one, known) for one in arguments])
+        except Exception:  # a class that takes other arguments
+            return RuntimeError(f"{exception_type.__name__}: {text}")
 
-    def theirs(self, kind: str, number: Any, *more: Any) -> Any:
+    def remote_object(self, kind: str, number: Any, *more: Any) -> Any:
         """What represents an object of the other process; of one number the same."""
         if type(number) is not int:
             raise Malformed(f"{number!r:.40} is no number of an object")
-        if number not in self._theirs:
-            made = self._theirs[number] = self.represent(kind, number, *more)
-            self._ids[id(made)] = number
-        return self._theirs[number]
+        if number not in self._proxies:
+            proxy = self._proxies[number] = self.represent(kind, number, *more)
+            self._ids[id(proxy)] = number
+        return self._proxies[number]
 
     def represent(self, kind: str, number: int, *more: Any) -> Any:
         raise NotImplementedError
 
     def imported(self, module: str, name: str) -> Any:
         """An installed function, class or module that the other process names."""
-        raise Malformed(f"{module}.{name} is not taken from there")
+        raise Malformed(f"{module}.{name} is not imported from the other process")
 
 
 class Remote:
-    """An object of the other process. What is done with it is done there."""
+    """An object of the other process. Operations on it run in that process."""
 
     __slots__ = ()
     __peer__: Peer  # of this process

@@ -51,8 +51,8 @@ SPEC = {
     "max_new_tokens": 200,
     "max_turns": 3,
     "checkpoint_every": 2,
-    "environment": Function.model_validate(f"{DICE}:Dice").as_found().model_dump(mode="json"),
-    "rewards": [RewardSpec.model_validate(f"{DICE}:even").as_found().model_dump(mode="json")],
+    "environment": Function.model_validate(f"{DICE}:Dice").pinned().model_dump(mode="json"),
+    "rewards": [RewardSpec.model_validate(f"{DICE}:even").pinned().model_dump(mode="json")],
 }
 
 

@@ -41,7 +41,7 @@ class Adding(unittest.TestCase):
 def scored(reward: Any, completions: list[Any], prompts: list[Any] | None = None, **row: Any) -> tuple[Any, Log]:
     """Scores of completions for one row, in this process, on a machine that may be busy."""
     kind, options = (reward, {}) if isinstance(reward, str) else next(iter(reward.items()))
-    spec = RewardSpec.model_validate({kind: {"wall_s": 60.0, "cpu_s": 60} | options}).as_found()
+    spec = RewardSpec.model_validate({kind: {"wall_s": 60.0, "cpu_s": 60} | options}).pinned()
     assert isinstance(spec.builtin, Sandboxed)
     columns = {name: [value] * len(completions) for name, value in row.items()}
     log = Log()
@@ -232,7 +232,7 @@ def test_a_program_of_the_user_s_scores_a_completion(tmp_path: Path) -> None:
 def test_its_source_travels_with_the_spec(tmp_path: Path) -> None:
     check = tmp_path / "check.py"
     check.write_text("print(1)")
-    found = RewardSpec.model_validate({"program": {"file": str(check)}}).as_found()
+    found = RewardSpec.model_validate({"program": {"file": str(check)}}).pinned()
     check.unlink()
     assert found.problems() == []
     assert worth({"program": found.model_dump(exclude_none=True)["program"]}, ["a"]) == [1]

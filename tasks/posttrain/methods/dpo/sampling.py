@@ -85,8 +85,8 @@ def make_pairs(setup: Setup[DPOSpec], sampling: PairsSpec, prompts: Sequence[Pro
             answers = [Answer(list(tokens), total) for tokens, total in zip(ids, scores.total, strict=True)]
             golds = _golds(scorer, batch) if sampling.chosen == "gold" else [None] * len(batch)
             for number, (prompt, gold) in enumerate(zip(batch, golds, strict=True)):
-                made = pair(prompt.ids, answers[number * sampling.samples : (number + 1) * sampling.samples], gold)
-                pairs += [made] if made else []
+                new_pair = pair(prompt.ids, answers[number * sampling.samples : (number + 1) * sampling.samples], gold)
+                pairs += [new_pair] if new_pair else []
     del llm
     close_engines()  # training needs their memory
     if not pairs:

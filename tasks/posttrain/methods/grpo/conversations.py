@@ -46,24 +46,24 @@ def score_conversations(
 ) -> Scores:
     """The rewards of the conversations that have not lost their environment, and that of its get_reward, under the
     class's name; the others have None. Raises StageError if all have lost it."""
-    kept = [one for one in conversations if not one.final.lost]
-    if len(kept) < len(conversations):
+    intact = [one for one in conversations if not one.final.lost]
+    if len(intact) < len(conversations):
         lost = next(one for one in conversations if one.final.lost)
         message = (
-            f"{len(conversations) - len(kept)} of {len(conversations)} conversations have lost their environment; "
+            f"{len(conversations) - len(intact)} of {len(conversations)} conversations have lost their environment; "
             f"{lost.final.lost}, for the row {lost.row!r:.300}"
         )
-        if not kept:
+        if not intact:
             raise StageError(message)
         print(message, flush=True)
     has_state = environments.spec.environment is not None
-    rows = [one.row | ({ENVIRONMENTS: one.final.state} if has_state else {}) for one in kept]
-    scores = score(scorer, rows, [one.messages for one in kept], [one.ids for one in kept], state)
+    rows = [one.row | ({ENVIRONMENTS: one.final.state} if has_state else {}) for one in intact]
+    scores = score(scorer, rows, [one.messages for one in intact], [one.ids for one in intact], state)
     rewards, total = dict(scores.rewards), list(scores.total)
     if environments.owns_reward:
-        own = rewards[environments.name] = [one.final.reward for one in kept]
-        total = [_sum(*pair) for pair in zip(total, own, strict=True)]
-    places = iter(range(len(kept)))
+        environment_rewards = rewards[environments.name] = [one.final.reward for one in intact]
+        total = [_sum(*pair) for pair in zip(total, environment_rewards, strict=True)]
+    places = iter(range(len(intact)))
     place = [None if one.final.lost else next(places) for one in conversations]
 
     def spread(values: Sequence[float | None]) -> list[float | None]:

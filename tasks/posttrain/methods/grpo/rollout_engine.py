@@ -1,4 +1,4 @@
-"""A vLLM engine in a process of its own, which samples for a trainer.
+"""A vLLM engine in a separate process, which samples for a trainer.
 
     python -m tasks.posttrain.methods.grpo.rollout_engine RENDEZVOUS NAME
 
@@ -72,12 +72,12 @@ def connect(rendezvous: Path) -> Connection:
 
 def answer(connection: Connection) -> bool:
     """Answer the trainer's calls until it closes the connection; returns whether there was any."""
-    said, called = time.monotonic(), False
+    last_sent, called = time.monotonic(), False
 
     def alive() -> None:
-        nonlocal said
-        if time.monotonic() > said + SAYS_S:
-            said = time.monotonic()
+        nonlocal last_sent
+        if time.monotonic() > last_sent + SAYS_S:
+            last_sent = time.monotonic()
             connection.send_bytes(b'{"alive": true}')
 
     engine = RolloutEngine(alive)

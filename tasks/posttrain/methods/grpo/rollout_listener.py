@@ -1,7 +1,7 @@
 """Connections between a trainer and its rollout engines, both of which prove that they know a token.
 
 Whoever reaches the trainer's port can connect: a port scan, a load balancer's probe. So each connection is
-authenticated in a thread of its own, within a time limit, and only so many at the same time: a further one takes the
+authenticated in a separate thread, within a time limit, and only so many at the same time: a further one takes the
 place of the oldest, since an engine needs milliseconds. The proof is that of `multiprocessing.connection`, whose own
 listener authenticates one connection after the other, for as long as each likes.
 """
@@ -103,9 +103,9 @@ class RolloutListener:
         except REFUSED:
             self._refuse(address)
         with self._lock, peer:
-            if kept := peer in self._pending:  # else it had to give its place to another, and was ended
+            if pending := peer in self._pending:  # else a newer connection took its place
                 self._pending.remove(peer)
-        if connection and kept:
+        if connection and pending:
             self.accepted.put(connection)
 
     def _refuse(self, address: str) -> None:

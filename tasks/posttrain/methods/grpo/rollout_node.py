@@ -1,4 +1,4 @@
-"""Where GRPO's rollout servers run: on the trainer's machine, or on machines of their own.
+"""Where GRPO's rollout servers run: on the trainer's machine, or on separate machines.
 
 python -m tasks.posttrain.methods.grpo.rollout_node JOB_DIR        on each machine of `rollout_servers.nodes`
 """

@@ -1,9 +1,9 @@
-"""The trainer's side of rollout servers: vLLM engines in processes of their own, on other GPUs or machines.
+"""The trainer's side of rollout servers: vLLM engines in separate processes, on other GPUs or machines.
 
-Rank 0 listens, writes where into a file that only its user can read, with a new token, and starts the engines of its
-own machine; those of others wait for the file (rollout_engine.py, which each machine's helper starts). Who connects
-must prove that it knows the token (rollout_listener.py); what then passes is not encrypted, as in torch.distributed.
-Calls are JSON; weights go through a process group of their own (weight_transfer.py).
+Rank 0 listens, writes its address and a new token into a file that only its user can read, and starts the engines of
+its machine; engines on other machines wait for the file (rollout_engine.py, started by each machine's helper). Who
+connects must prove that it knows the token (rollout_listener.py); the traffic is not encrypted, as in
+torch.distributed. Calls are JSON; weights go through a separate process group (weight_transfer.py).
 
 An engine that is lost is an error: the stage starts again from its newest checkpoint, with new engines.
 """
@@ -33,7 +33,7 @@ OPEN_S = 1800.0  # to start an engine and load its model
 POLL_S = 0.5
 GONE_S = 10.0  # until the connection of an engine that was killed is closed
 RENDEZVOUS = "rollout-servers.json"
-# what torchrun sets for its own processes
+# what torchrun sets for its processes
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_", "OMP_NUM_THREADS")
 
 
@@ -42,7 +42,7 @@ class RolloutServerLost(ConnectionError):
 
 
 def start_engines(job_dir: Path, names: Sequence[str], gpus: Sequence[str]) -> list[subprocess.Popen[bytes]]:
-    """Start engines on this machine, which share `gpus`, if there are any, evenly. Each prints to a log of its own."""
+    """Start engines on this machine, which share `gpus`, if there are any, evenly. Each has its own log."""
     each = len(gpus) // len(names)
     return [_start(job_dir, name, gpus[n * each : (n + 1) * each]) for n, name in enumerate(names)]
 
@@ -51,11 +51,11 @@ def log_of(job_dir: Path, name: str) -> Path:
     return job_dir / f"log-rollouts-{name}.txt"
 
 
-def ended(job_dir: Path, name: str, how: str) -> str:
+def ended(job_dir: Path, name: str, ending: str) -> str:
     """Say how an engine has ended, with the end of its log."""
     log = log_of(job_dir, name)
     words = end_of(log).decode(errors="replace")
-    return f"rollout server {name} {how}. The end of {log.name}:\n{tail(words)}"
+    return f"rollout server {name} {ending}. The end of {log.name}:\n{tail(words)}"
 
 
 def stop(engines: Iterable[subprocess.Popen[bytes]]) -> None:
@@ -88,7 +88,7 @@ class RolloutServers:
         self.job_dir, self.count, self.timeout_s, self.address = job_dir, count, timeout_s, address
         self._interface = LOCAL if address == LOCAL else ""  # on which it listens; "": all
         self.alive: Callable[[], None] = lambda: None  # called when an engine has said that it works
-        self._here: list[subprocess.Popen[bytes]] = []
+        self._local_engines: list[subprocess.Popen[bytes]] = []
         self._names: dict[Connection, str] = {}
         self._group: Any = None
         self._closing = ExitStack()
@@ -106,12 +106,12 @@ class RolloutServers:
     def __exit__(self, *_: Any) -> None:
         for connection in self._names:
             connection.close()
-        stop(self._here)
+        stop(self._local_engines)
         self._closing.close()
 
     def start(self, names: Sequence[str], gpus: Sequence[str]) -> None:
         """Start engines on this machine."""
-        self._here = start_engines(self.job_dir, names, gpus)
+        self._local_engines = start_engines(self.job_dir, names, gpus)
 
     def open(self, workers: int, **options: Any) -> None:
         """Wait for all engines, let them load the model, and open the process group for weights with `workers` of each.
@@ -143,12 +143,12 @@ class RolloutServers:
 
     def held(self) -> dict[str, Held]:
         """Digests of the weights that the engines hold, each of one worker."""
-        found: dict[str, Held] = {}
+        by_name: dict[str, Held] = {}
         for of_engine in self._call_all("held", self.timeout_s):
             for name, (dtype, digests) in of_engine.items():
-                held = found.setdefault(name, Held(dtype, []))
+                held = by_name.setdefault(name, Held(dtype, []))
                 held.digests.extend(each for each in digests if each not in held.digests)
-        return found
+        return by_name
 
     def sample(
         self, prompts: Sequence[list[int]], seeds: Sequence[int], **options: Any
@@ -176,24 +176,24 @@ class RolloutServers:
         """Wait until all engines have connected; nobody else can from then on."""
         accepted = self.answer_in_background()
         deadline = time.monotonic() + OPEN_S
-        found: dict[str, Connection] = {}
-        while len(found) < self.count:
+        connections: dict[str, Connection] = {}
+        while len(connections) < self.count:
             try:
                 connection = accepted.get(timeout=POLL_S)
                 _limit(connection, self.timeout_s)
-                found[json.loads(connection.recv_bytes())["result"]] = connection
+                connections[json.loads(connection.recv_bytes())["result"]] = connection
             except (EOFError, OSError):
                 continue  # it is gone again, or stopped
             except queue.Empty:
                 self._raise_lost(None)
                 if time.monotonic() > deadline:
-                    here = ", ".join(sorted(found)) or "none"
+                    connected = ", ".join(sorted(connections)) or "none"
                     raise RolloutServerLost(
                         f"{self.count} rollout servers should have connected to {self.address} within {OPEN_S:.0f} s; "
-                        f"connected: {here}"
+                        f"connected: {connected}"
                     ) from None
         self._listener.close()
-        self._names = {found[name]: name for name in sorted(found)}
+        self._names = {connections[name]: name for name in sorted(connections)}
 
     def _call_all(self, call: str, timeout_s: float, **arguments: Any) -> list[Any]:
         for connection in self._names:
@@ -231,12 +231,12 @@ class RolloutServers:
     def _lost(self, connection: Connection, error: Exception | None, silent_s: float) -> RolloutServerLost:
         """`error`: of its connection; None: there was none."""
         silent = error is None or isinstance(error, BlockingIOError)  # after _limit
-        how = f"has been silent for {silent_s:.0f} s" if silent else "ended"
-        return RolloutServerLost(ended(self.job_dir, self._names[connection], how))
+        ending = f"has been silent for {silent_s:.0f} s" if silent else "ended"
+        return RolloutServerLost(ended(self.job_dir, self._names[connection], ending))
 
     def _raise_lost(self, cause: BaseException | None) -> None:
         """Raise RolloutServerLost if an engine of this machine has ended."""
-        for number, engine in enumerate(self._here):
+        for number, engine in enumerate(self._local_engines):
             if (code := engine.poll()) is not None:
                 raise RolloutServerLost(ended(self.job_dir, str(number), f"ended with exit code {code}")) from cause
 
