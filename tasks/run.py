@@ -118,7 +118,7 @@ def run(
             output = start(max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
         artifact = made.from_directory(output)
         place = remote.finish(artifact.digest) if remote else address_of(str(output))
-        record.made(made.kind, artifact.digest, facts := read_manifest(output).facts, shown(made.kind, facts))
+        record.log_output(made.kind, artifact.digest, facts := read_manifest(output).facts, shown(made.kind, facts))
     made_here.add(artifact.digest)
     _draw_deck(title, output)
     return artifact.at(place)

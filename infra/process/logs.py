@@ -38,10 +38,10 @@ def print_to_own_log(job_dir: Path, rank: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup(1)  # keep the launcher's log open: it is the lock
-    with rank_log(job_dir, rank).open("ab") as own:
-        fcntl.flock(own, fcntl.LOCK_SH)
-        os.dup2(own.fileno(), 1)
-        os.dup2(own.fileno(), 2)
+    with rank_log(job_dir, rank).open("ab") as log:
+        fcntl.flock(log, fcntl.LOCK_SH)
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
 
 
 def wait_for_earlier(job_dir: Path, ranks: Iterable[int]) -> None:
