@@ -64,9 +64,9 @@ def _first_that_holds() -> str:
         if not (problem := unusable(kind)):
             return kind
         problems[kind] = problem
-    found = "\n".join(f"  {kind}: {problem}" for kind, problem in problems.items())
+    reasons = "\n".join(f"  {kind}: {problem}" for kind, problem in problems.items())
     raise NoSandbox(
-        f"code is run only in a sandbox, and this machine has none that holds:\n{found}\n"
+        f"code is run only in a sandbox, and this machine has none that holds:\n{reasons}\n"
         "Either of them is enough: bubblewrap (Debian, Ubuntu: apt-get install bubblewrap; a container must allow user "
         "namespaces), or sandlock (pip install sandlock; Linux 6.12 with Landlock; a container's seccomp profile must "
         "allow pidfd_getfd: docs/flyte-cluster.md)."
