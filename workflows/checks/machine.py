@@ -95,7 +95,7 @@ def _named_gpu(context: RunContext) -> Iterator[Problem]:
     if spec is None or spec.placement or spec.layout.device not in BY_NAME:
         return
     device, gpus = BY_NAME[spec.layout.device], context.machine.gpus
-    here = accelerator(gpus[0]) if gpus else None
+    gpu = accelerator(gpus[0]) if gpus else None
     if not gpus:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
         why = f"CUDA_VISIBLE_DEVICES={hidden!r} hides all of them" if hidden is not None else "its driver shows none"
@@ -104,8 +104,8 @@ def _named_gpu(context: RunContext) -> Iterator[Problem]:
     elif not cuda_of_torch():
         allowed = f"torch's CUDA build: the installed one is for CPUs; {CUDA_BUILD}"
         yield Problem("pretrain.layout.device", device.name, allowed)
-    elif here and here.memory_gb < device.memory_gb:
-        allowed = f"{here.name}, this machine's GPU: the check then suggests a layout that fits it"
+    elif gpu and gpu.memory_gb < device.memory_gb:
+        allowed = f"{gpu.name}, this machine's GPU: the check then suggests a layout that fits it"
         yield Problem("pretrain.layout.device", device.name, allowed)
     elif spec.layout.processes > len(gpus):
         allowed = f"at most the GPUs visible here ({len(gpus)}), one for each process"
@@ -140,8 +140,8 @@ def cuda_of_torch() -> str | None:
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
-    found = re.search(r"^cuda\b[^=\n]*= '([\d.]+)'", (Path(spec.origin).parent / "version.py").read_text(), re.M)
-    return found[1] if found else None
+    match = re.search(r"^cuda\b[^=\n]*= '([\d.]+)'", (Path(spec.origin).parent / "version.py").read_text(), re.M)
+    return match[1] if match else None
 
 
 def cuda_of_driver() -> int | None:

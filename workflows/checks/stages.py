@@ -1,4 +1,4 @@
-"""Check custom stages: their names and inputs, and their functions, each imported in a process of its own."""
+"""Check custom stages: their names and inputs, and their functions, each imported in a separate process."""
 
 from collections.abc import Iterator
 
