@@ -311,7 +311,7 @@ class SkyPilotConnector(AsyncConnectorBase):
 
     def _is_cancelled(self, job: SkyJob) -> bool:
         with self._starting:
-            pass  # a launch that was being submitted is submitted now, and there will be no other
+            pass  # wait for a launch that is being submitted; no other can follow
         if not api_server.answers():  # with nobody else to launch it, there is nothing to cancel
             return job.key in self._created - self._submitted
         try:

@@ -48,7 +48,7 @@ class Offer:
 
 
 def offers(placement: Placement, most: int = MOST) -> list[Offer]:
-    """The first `most` places in SkyPilot's order; empty: there is none. Raises NoPrices, and ValueError if SkyPilot
+    """The first `most` places in SkyPilot's order; empty if there is none. Raises NoPrices, and ValueError if SkyPilot
     rejects the placement."""
     best_offers: list[Offer] = []
     tried: list[sky.Resources] = []

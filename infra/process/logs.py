@@ -74,7 +74,7 @@ class LogReader:
 
 
 def end_of(path: Path, start: int = 0) -> bytes:
-    """The last READ_BYTES of a file that grows, of what follows `start`; empty if there is none."""
+    """The last READ_BYTES after `start` of a growing file; empty if the file does not exist."""
     try:
         with path.open("rb") as file:
             file.seek(max(start, os.fstat(file.fileno()).st_size - READ_BYTES))

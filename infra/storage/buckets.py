@@ -319,7 +319,7 @@ def with_retries(
                 "listing and reading there, and writing and deleting in BATON_STORAGE",
                 curable=False,
             ) from error
-        except Exception as error:  # each file system has its own for an unreachable server
+        except Exception as error:  # each file system raises another one for an unreachable server
             if isinstance(error, OSError) and error.errno in _REFUSED:
                 raise
             if type(error).__name__ in _NO_CREDENTIALS:

@@ -67,7 +67,7 @@ def machine_problems(context: RunContext) -> list[Problem]:
 
 def remarks(context: RunContext) -> Iterator[str]:
     """Notes about this machine that do not stop a run."""
-    gpus, stages = context.machine.gpus, _here(context)
+    gpus, stages = context.machine.gpus, _local_stages(context)
     if gpus and not cuda_of_torch() and _first_on_a_gpu(context):
         yield f"this machine has {gpus[0]}, but torch here is a CPU build and leaves it idle: {CUDA_BUILD}"
     several = {path for path, spec in stages.items() if isinstance(spec, PostTrainSpec) and spec.devices > 1}
@@ -81,12 +81,12 @@ def remarks(context: RunContext) -> Iterator[str]:
 CUDA_BUILD = "`make demo TORCH_BACKEND=cuda` installs the CUDA build"
 
 
-def _here(context: RunContext) -> dict[str, StageSpec]:
+def _local_stages(context: RunContext) -> dict[str, StageSpec]:
     return {path: spec for path, spec in context.stages().items() if not spec.placement}
 
 
 def _first_on_a_gpu(context: RunContext) -> str | None:
-    return next((path for path, spec in _here(context).items() if isinstance(spec, ON_A_GPU)), None)
+    return next((path for path, spec in _local_stages(context).items() if isinstance(spec, ON_A_GPU)), None)
 
 
 def _named_gpu(context: RunContext) -> Iterator[Problem]:
@@ -157,8 +157,8 @@ def cuda_of_driver() -> int | None:
 
 @cache
 def this_cpu(precision: str, processes: int) -> Accelerator | None:
-    """The part of this machine's CPU that each of so many processes has, measured in half a second. None: there is no
-    torch here."""
+    """The part of this machine's CPU that each of so many processes has, measured in half a second. None: torch is not
+    installed."""
     if importlib.util.find_spec("torch") is None:
         return None
     from tasks.pretrain.flops import cpu_peak, measured_bandwidth
@@ -174,7 +174,7 @@ def offline_problems(context: RunContext, environment: Mapping[str, str]) -> Ite
     """Models and datasets of the hub that are not downloaded yet while the hub is disabled."""
     forbidden = [name for name in OFFLINE if environment.get(name, "").upper() in YES]
     of_data = [name for name in (*forbidden, DATASETS_OFFLINE) if environment.get(name, "").upper() in YES]
-    for path, kind, name in of_the_hub(_here(context)):
+    for path, kind, name in of_the_hub(_local_stages(context)):
         by = of_data if kind == "dataset" else forbidden
         if by and not _downloaded(kind, name, environment):
             files = "its files (save_to_disk, JSONL, Parquet)" if kind == "dataset" else "a folder"

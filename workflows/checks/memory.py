@@ -34,7 +34,7 @@ def tuning_memory(context: RunContext) -> list[Problem]:
         gpus_needed = step.spec.devices
         for device in tuning_devices(context, step.spec):
             if gpus and not device and gpus_needed > gpus:
-                servers = " with the rollout servers' own" if gpus_needed > processes else ""
+                servers = ", with those of the rollout servers" if gpus_needed > processes else ""
                 allowed = f"at most this machine's GPUs ({gpus}){servers}, one for each process"
                 problems.append(Problem(f"{step.path}.layout.processes", processes, allowed))
             place = place_of(Layout(device=device, processes=processes), context.machine)
@@ -59,10 +59,10 @@ def _has_room(context: RunContext, spec: PostTrainSpec, place: Place, memory: Me
 
 def _host_memory(context: RunContext, spec: PostTrainSpec) -> float:
     """The host's memory in bytes for each process, of what is usable; infinite if it is not known."""
-    return USABLE * context.machine.memory_bytes / spec.layout.processes if _here(context, spec) else math.inf
+    return USABLE * context.machine.memory_bytes / spec.layout.processes if _runs_here(context, spec) else math.inf
 
 
-def _here(context: RunContext, spec: PostTrainSpec) -> bool:
+def _runs_here(context: RunContext, spec: PostTrainSpec) -> bool:
     """Whether the stage runs on this machine's GPUs."""
     return bool(context.machine.gpus) and not spec.placement
 
@@ -92,7 +92,7 @@ def _nearest(context: RunContext, spec: PostTrainSpec, place: Place) -> Iterator
         adapters = [None, AdapterSpec(), AdapterSpec(quantize="nf4")]
     else:
         adapters = [adapter, adapter.model_copy(update={"quantize": "nf4"})]
-    is_local = _here(context, spec)
+    is_local = _runs_here(context, spec)
     most = gpus if is_local else MOST_PROCESSES
     more = [count for count in (2, 4, 8) if layout.processes <= count <= most] if place.kernels == GPU else []
     spread: list[dict[str, Any]] = [{}, *({"processes": count, "sharding": "fsdp2"} for count in more)]

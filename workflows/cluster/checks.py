@@ -193,7 +193,7 @@ def _pod(
 
 
 def _pending(remote: FlyteRemote, execution: Any) -> str:
-    """Why an execution's newest pod is not done, as Flyte has it from Kubernetes; flytekit's own models drop that."""
+    """Why an execution's newest pod is not done, as Kubernetes reported it to Flyte; flytekit's models drop that."""
     raw, client = RawSynchronousFlyteClient, remote.client
     of_execution = NodeExecutionListRequest(workflow_execution_id=execution.id.to_flyte_idl(), limit=100)
     try:
