@@ -55,8 +55,8 @@ class FamilyImage(ImageSpec):
     def tag(self) -> str:
         if this_pod():
             raise NoImage(f"{self.name}: missing in this pod's image configuration; register the workflow again")
-        own = ImageSpec(**{field.name: getattr(self, field.name) for field in fields(self)}).tag
-        return blake3(f"{own} {DOCKERFILE.read_text()}".encode()).hexdigest()[:16]
+        flytekit_tag = ImageSpec(**{field.name: getattr(self, field.name) for field in fields(self)}).tag
+        return blake3(f"{flytekit_tag} {DOCKERFILE.read_text()}".encode()).hexdigest()[:16]
 
     def exist(self) -> bool:
         """Whether its registry has it. Raises RegistryError, NoImage."""

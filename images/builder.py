@@ -17,7 +17,7 @@ from infra.errors import UserError
 from infra.tracking.redact import redact_text
 
 DOCKERFILE = Path(__file__).with_name("Dockerfile")
-# pip's own variables
+# pip's variables
 INDEX, MORE, LINKS = SOURCES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
 TORCH_CPU = "https://download.pytorch.org/whl/cpu"  # PyPI has the CUDA build alone
 # Layers that images share: Dockerfile's argument, and the families whose lists' common packages are in that layer

@@ -42,8 +42,8 @@ def digest_of(image: str) -> str | None:
     registry, repository = resolve_repository_name(name)
     host = HUB if registry == "docker.io" else registry
     url = f"{'http' if LOOPBACK.fullmatch(host) else 'https'}://{host}/v2/{repository}/manifests/{tag}"
-    found = load_config().resolve_authconfig(registry) or {}
-    credentials = {key.lower(): value for key, value in found.items()}  # capital letters from credential helpers alone
+    auth = load_config().resolve_authconfig(registry) or {}
+    credentials = {key.lower(): value for key, value in auth.items()}  # capital letters from credential helpers alone
     try:
         with requests.Session() as session:
             answer = _asked(session, url, {})
@@ -86,8 +86,8 @@ def _authorization(
         answer = session.post(realm, data=form, timeout=ANSWER_S)
     else:
         answer = session.get(realm, params=expected, headers=basic, timeout=ANSWER_S)
-    found = answer.json() if answer.status_code == 200 else {}
-    token = found.get("token") or found.get("access_token")
+    body = answer.json() if answer.status_code == 200 else {}
+    token = body.get("token") or body.get("access_token")
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 

@@ -187,7 +187,7 @@ def _legend(names: list[str]) -> Markup:
 def _axis(
     values: Sequence[float], start: float, end: float, *, tight: bool = False
 ) -> tuple[Callable[[float], float], list[float]]:
-    """A linear scale from data to pixels, and its round ticks. `tight`: the data's own ends are the axis'."""
+    """A linear scale from data to pixels, and its round ticks. `tight`: the axis ends where the data does."""
     low, high = min(values), max(values)
     largest = max(abs(low), abs(high))
     if high - low <= 1e-9 * max(largest, SMALLEST):  # constant, or nearly

@@ -15,11 +15,11 @@ def command(line: str) -> str:
     clone, modules are found through PYTHONPATH and the clone's files by their full paths.
     """
     program, *words = line.split(" ")
-    here, folder = Path.cwd(), Path(sys.executable).parent
-    found = shutil.which(program)
-    if not found or Path(found).parent.resolve() != folder.resolve():
-        program = str(folder.relative_to(here) / program if folder.is_relative_to(here) else folder / program)
-    if here != ROOT:
+    cwd, folder = Path.cwd(), Path(sys.executable).parent
+    path = shutil.which(program)
+    if not path or Path(path).parent.resolve() != folder.resolve():
+        program = str(folder.relative_to(cwd) / program if folder.is_relative_to(cwd) else folder / program)
+    if cwd != ROOT:
         words = [shlex.quote(str(ROOT / word)) if "/" in word and (ROOT / word).is_file() else word for word in words]
         if "-m" in words:
             program = f"PYTHONPATH={shlex.quote(str(ROOT))} {program}"

@@ -23,7 +23,7 @@ HINTS: dict[int, str] = {
 # signals that are never the consequence of another rank's failure
 NEVER_AN_EFFECT = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 
-# how Python, Rust (safetensors, tokenizers) and torch say that a disk is full
+# the messages of Python, Rust (safetensors, tokenizers) and torch about a full disk
 NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|\bcode: 28\b|PytorchStreamWriter failed writing")
 
 NO_GPU_MEMORY = re.compile(r"\b(CUDA|HIP) out of memory")
@@ -42,7 +42,7 @@ FAILED = re.compile(r"^ *rank +: (\d+) \(local_rank: \d+\)\n *exitcode +: (-?\d+
 class Failure:
     """The failure of one start of an engine."""
 
-    how: str  # one line: "pretrain: rank 3 was killed by SIGKILL at step 12, data"
+    summary: str  # one line: "pretrain: rank 3 was killed by SIGKILL at step 12, data"
     details: str  # its last lines, and where to find more
     curable: bool  # a restart may help; False: the user must change something
     memory_mib: int | None = None  # the limit at which it was killed for memory
@@ -68,34 +68,34 @@ def diagnose(title: str, job_dir: Path, returncode: int, supervisor: Supervisor,
         mib = limit // MIB
         return Failure(f"{title}: killed for memory at {mib:,} MiB, the limit here", log, False, mib)
     full = shutil.disk_usage(job_dir).free < FULL_DISK_BYTES
-    said = _said(NO_SPACE, result, logs, first)
+    line = _error_line(NO_SPACE, result, logs, first)
     raised = "error" not in result and not supervisor.hang and (first.exit_code if first else returncode) > 0
-    if said or (full and raised):  # the log, which is on that disk, may lack its end
+    if line or (full and raised):  # the log, which is on that disk, may lack its end
         refused = disk_refused("no space left on device", str(job_dir), full=True, folder=job_dir)
-        return Failure(f"{title}: {refused.message}", f"\n  {said}{log}" if said else log, curable=False)
-    if said := _said(NO_GPU_MEMORY, result, logs, first):
-        return Failure(f"{title}: {SMALLER}", f"\n  {said}{log}", curable=False)
+        return Failure(f"{title}: {refused.message}", f"\n  {line}{log}" if line else log, curable=False)
+    if line := _error_line(NO_GPU_MEMORY, result, logs, first):
+        return Failure(f"{title}: {SMALLER}", f"\n  {line}{log}", curable=False)
     if "error" in result and "traceback" not in result:  # an error for the user, or an unreachable storage
         return Failure(f"{title}: {result['error']}", log, result.get("curable", False))
     disk = f"; the disk of {job_dir} is full" if full else ""
     if supervisor.hang:
         lines = f"{supervisor.hang.stacks}  {_last_words(logs.rank_log(supervisor.hang.ranks[0]))}"
-        return Failure(f"{title}: {supervisor.hang.how}{disk}", f".\n{lines}{folder}", not full)
+        return Failure(f"{title}: {supervisor.hang.summary}{disk}", f".\n{lines}{folder}", not full)
     if (rank := supervisor.peers.restarted) is not None:
         return Failure(f"{title}: rank {rank}, on another machine, ended{disk}", f".\n{folder}", not full)
     if "traceback" in result and (first is None or first.exit_code == 1):  # a bug, of the rank that reported first
         who = f"{title}: rank {result['rank']}" if "rank" in result else title
-        how = f"{who}: {result['kind']}: {result['error']}{disk}"
-        return Failure(how, f"\n{tail(result['traceback'])}{folder}", not full)
+        summary = f"{who}: {result['kind']}: {result['error']}{disk}"
+        return Failure(summary, f"\n{tail(result['traceback'])}{folder}", not full)
     if first is not None:
-        how, rank = f"{title}: rank {first.rank} {_exit(first.exit_code)}", first.rank
+        summary, rank = f"{title}: rank {first.rank} {_exit(first.exit_code)}", first.rank
     elif supervisor.dead and supervisor.killed:  # not seen by torchrun
-        how, rank = f"{title}: rank {supervisor.dead[0]} died", supervisor.dead[0]
+        summary, rank = f"{title}: rank {supervisor.dead[0]} died", supervisor.dead[0]
     else:
         return Failure(f"{title} {_exit(returncode)}{disk}", f". {_last_words(logs.torchrun_log())}{folder}", not full)
     beat = supervisor.beats.get(rank)
     at = f" at {beat}" if beat and beat.phase else ""
-    return Failure(f"{how}{at}{disk}", f". {_last_words(logs.rank_log(rank))}{folder}", not full)
+    return Failure(f"{summary}{at}{disk}", f". {_last_words(logs.rank_log(rank))}{folder}", not full)
 
 
 def _first(torchrun: str, killed: set[int]) -> _Failed | None:
@@ -111,14 +111,14 @@ def _first(torchrun: str, killed: set[int]) -> _Failed | None:
     return min(by_themselves, key=order, default=None)
 
 
-def _said(pattern: re.Pattern[str], result: dict[str, Any], logs: LogReader, first: _Failed | None) -> str | None:
-    """The line in which the engine's error says so: a traceback would bury it, and result.json may have had no room."""
+def _error_line(pattern: re.Pattern[str], result: dict[str, Any], logs: LogReader, first: _Failed | None) -> str | None:
+    """The line of the engine's error that matches: a traceback would hide it, and result.json may be incomplete."""
     if "error" in result:
         lines = [str(result["error"])] if "traceback" in result or result.get("kind") == "OSError" else []
     else:
         lines = (logs.rank_log(first.rank) if first else logs.torchrun_log()).splitlines()[-LINES:]
-    found = next((line for line in reversed(lines) if pattern.search(line)), None)
-    return redact_text(OF_A_RANK.sub("", found.strip())) if found else None
+    match = next((line for line in reversed(lines) if pattern.search(line)), None)
+    return redact_text(OF_A_RANK.sub("", match.strip())) if match else None
 
 
 def _last_words(text: str) -> str:

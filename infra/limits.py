@@ -6,28 +6,28 @@ from contextlib import suppress
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
-OWN = Path("/proc/self/cgroup")
+PROC_CGROUP = Path("/proc/self/cgroup")
 MIB = 2**20
 OOM_SCORE = 500  # to the kernel as if the engine used so many thousandths of the limit more
 UNLIMITED = 2**62  # version 1 writes a number near 2**63 for no limit
 
 
-def memory_limit(root: Path = CGROUPS, own: Path = OWN) -> int | None:
+def memory_limit(root: Path = CGROUPS, proc: Path = PROC_CGROUP) -> int | None:
     """Bytes; None: no limit."""
-    found = [
+    limits = [
         int(words)
         for controller, name in (("", "memory.max"), ("memory", "memory.limit_in_bytes"))
-        for words in _values(controller, name, root, own)
+        for words in _values(controller, name, root, proc)
         if words != "max" and int(words) < UNLIMITED
     ]
-    return min(found, default=None)
+    return min(limits, default=None)
 
 
-def memory_kills(root: Path = CGROUPS, own: Path = OWN) -> int:
+def memory_kills(root: Path = CGROUPS, proc: Path = PROC_CGROUP) -> int:
     """How many of the cgroup's processes the kernel has killed for memory. Version 1 kills only the one that grew, so
     the others can tell; under version 2 Kubernetes has all of a container's processes killed."""
     for controller, name in (("", "memory.events"), ("memory", "memory.oom_control")):
-        for words in _values(controller, name, root, own)[:1]:
+        for words in _values(controller, name, root, proc)[:1]:
             if counts := re.search(r"^oom_kill (\d+)$", words, re.MULTILINE):
                 return int(counts[1])
     return 0
@@ -42,11 +42,11 @@ def prefer_oom_kill(pid: int) -> None:
         Path(f"/proc/{pid}/oom_score_adj").write_text(str(min(score, 1000)))
 
 
-def cpu_limit(root: Path = CGROUPS, own: Path = OWN) -> float | None:
+def cpu_limit(root: Path = CGROUPS, proc: Path = PROC_CGROUP) -> float | None:
     """Cores, perhaps a part of one; None: no limit."""
-    shares = [words.split() for words in _values("", "cpu.max", root, own)]
+    shares = [words.split() for words in _values("", "cpu.max", root, proc)]
     for controller in ("cpu", "cpu,cpuacct"):
-        quotas, periods = (_values(controller, f"cpu.cfs_{name}_us", root, own) for name in ("quota", "period"))
+        quotas, periods = (_values(controller, f"cpu.cfs_{name}_us", root, proc) for name in ("quota", "period"))
         shares += [[quota, period] for quota, period in zip(quotas, periods, strict=True)]
     return min((int(quota) / int(period) for quota, period in shares if quota not in ("max", "-1")), default=None)
 
@@ -69,11 +69,11 @@ def resident_memory() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _values(controller: str, name: str, root: Path, own: Path) -> list[str]:
+def _values(controller: str, name: str, root: Path, proc: Path) -> list[str]:
     """A file of this process's cgroup and of those above it. Where the container has no namespace of cgroups, the path
     in /proc is the node's, and the container's own cgroup is at the root."""
     hierarchy = root / controller
-    lines = [line.split(":", 2) for line in own.read_text().splitlines()] if own.exists() else []
+    lines = [line.split(":", 2) for line in proc.read_text().splitlines()] if proc.exists() else []
     paths = [
         path for _, controllers, path in lines if controller == controllers or controller in controllers.split(",")
     ]

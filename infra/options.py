@@ -1,4 +1,4 @@
-"""Types of command line options with what click's own let through."""
+"""Types of command line options that also check what click's types let through."""
 
 import math
 import os

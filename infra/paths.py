@@ -20,17 +20,17 @@ def home_path() -> Path:
 
 def baton_home() -> Path:
     """The home folder, created if missing. Raises UserError."""
-    return _made(home_path(), "BATON_HOME")
+    return _created(home_path(), "BATON_HOME")
 
 
 def cache_folder(name: str) -> Path:
     """A folder for what can be downloaded again, in BATON_CACHE or the home folder; created if missing. Raises
     UserError."""
     cache = os.environ.get("BATON_CACHE")
-    return _made(Path(cache) / name, "BATON_CACHE") if cache else _made(baton_home() / name, "BATON_HOME")
+    return _created(Path(cache) / name, "BATON_CACHE") if cache else _created(baton_home() / name, "BATON_HOME")
 
 
-def _made(folder: Path, variable: str) -> Path:
+def _created(folder: Path, variable: str) -> Path:
     if folder.is_dir():
         return folder
     try:

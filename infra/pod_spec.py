@@ -81,10 +81,10 @@ class PodSpec(_Words):
 
     def over(self, default: "PodSpec") -> "PodSpec":
         """This spec, with omitted fields from `default`."""
-        mine, theirs = (spec.model_dump(exclude_defaults=True) for spec in (self, default))
-        resources = theirs.get("resources", {}) | mine.get("resources", {})
+        fields, defaults = (spec.model_dump(exclude_defaults=True) for spec in (self, default))
+        resources = defaults.get("resources", {}) | fields.get("resources", {})
         secrets = sorted({*self.secrets, *default.secrets})
-        return PodSpec.model_validate(theirs | mine | {"resources": resources, "secrets": secrets})
+        return PodSpec.model_validate(defaults | fields | {"resources": resources, "secrets": secrets})
 
     def overrides(self) -> dict[str, Any]:
         """The fields that can differ per node, as arguments of flytekit's `with_overrides`."""
@@ -98,10 +98,10 @@ class PodSpec(_Words):
             gpu=resources.gpu or None,
             ephemeral_storage=resources.ephemeral_storage,
         )
-        found = {"requests": amounts, "limits": amounts, "shared_memory": resources.shared_memory or None}
-        found |= {"retries": self.retries, "interruptible": self.interruptible}
-        found |= {"accelerator": GPUAccelerator(resources.accelerator)} if resources.accelerator else {}
-        return found | ({"timeout": self.timeout} if self.timeout is not None else {})
+        arguments = {"requests": amounts, "limits": amounts, "shared_memory": resources.shared_memory or None}
+        arguments |= {"retries": self.retries, "interruptible": self.interruptible}
+        arguments |= {"accelerator": GPUAccelerator(resources.accelerator)} if resources.accelerator else {}
+        return arguments | ({"timeout": self.timeout} if self.timeout is not None else {})
 
     def template_fields(self) -> str:
         """The fields that only a task's template can have, which all its nodes in one DAG share; JSON."""
@@ -112,12 +112,12 @@ class PodSpec(_Words):
     def pod_spec(self) -> dict[str, Any]:
         """The Kubernetes pod spec; empty if a plain container will do."""
         tolerations = [toleration.model_dump(exclude_none=True) for toleration in self.tolerations]
-        found = {
+        fields = {
             "terminationGracePeriodSeconds": self.termination_grace_period_seconds,
             "nodeSelector": self.node_selector or None,
             "tolerations": tolerations or None,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 def secrets_of_all() -> list[str]:
@@ -145,7 +145,7 @@ def check_secrets(names: Iterable[str]) -> None:
 
 def check_gpus(asked: Resources) -> None:
     """In a pod that was to get GPUs and has none, raise UserError: the stage would run on its CPUs, for days."""
-    if this_pod() and asked.gpu and not any(found for name in GPUS for found in DEVICES.glob(name)):
+    if this_pod() and asked.gpu and not any(device for name in GPUS for device in DEVICES.glob(name)):
         raise UserError(
             f"this pod asked for GPUs ({asked.gpu}) and has none: raise gpu in Flyte's task_resources.limits, and make "
             "the GPU runtime the default of the nodes or of the pod template (runtimeClassName: nvidia). To run the "
@@ -178,14 +178,14 @@ def in_cores(cores: str | float) -> float:
 
 def short_of(asked: Resources) -> list[str]:
     """What this pod has less of than was asked for: ["memory 1.0 GiB of 4Gi"]."""
-    found, memory, cpu = [], memory_limit(), cpu_limit()
+    shortages, memory, cpu = [], memory_limit(), cpu_limit()
     if asked.memory and memory is not None and memory < int(in_bytes(asked.memory)) - PAGE:
-        found.append(f"memory {memory / 1024**3:.1f} GiB of {asked.memory}")
+        shortages.append(f"memory {memory / 1024**3:.1f} GiB of {asked.memory}")
     if asked.cpu is not None and cpu is not None and cpu < in_cores(asked.cpu):
-        found.append(f"{cpu:g} CPUs of {asked.cpu}")
+        shortages.append(f"{cpu:g} CPUs of {asked.cpu}")
     if asked.gpu and (gpus := len([*DEVICES.glob("nvidia[0-9]*")])) < asked.gpu:
-        found.append(f"{gpus} GPUs of {asked.gpu}")
-    return found
+        shortages.append(f"{gpus} GPUs of {asked.gpu}")
+    return shortages
 
 
 def in_gib(size: float) -> str:

@@ -136,7 +136,7 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202
 
 def escaped(text: str) -> str:
     """A text with Python's escapes for what a terminal would obey."""
-    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _OBEYED.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def shown(text: str, most: int = MOST) -> str:

@@ -13,10 +13,10 @@ _PACKAGES = (
 @cache
 def package_versions() -> dict[str, str]:
     """By package; those that are not installed are left out."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

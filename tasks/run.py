@@ -118,7 +118,9 @@ def run(
             output = start(max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
         artifact = artifact_type.from_directory(output)
         place = remote.finish(artifact.digest) if remote else address_of(str(output))
-        record.made(artifact.kind, artifact.digest, facts := read_manifest(output).facts, shown(artifact.kind, facts))
+        record.log_output(
+            artifact.kind, artifact.digest, facts := read_manifest(output).facts, shown(artifact.kind, facts)
+        )
     produced.add(artifact.digest)
     _draw_deck(title, output)
     return artifact.at(place)

@@ -19,7 +19,7 @@ def calls(recipe: Recipe, execution: str = "") -> Calls:
     """The stages of the recipe. `execution`: the id of the one whose report it makes."""
     dag = Calls()
     sources: dict[str, str] = {}  # what the models are made of, by the names of a report's parts
-    results: dict[str, str] = {}  # what is told of them
+    results: dict[str, str] = {}  # what is reported of them
     models: dict[str, str] = {}  # by their names
     reports: list[str] = []
     corpus = shards = model = ""

@@ -136,8 +136,8 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
 
     dag = Calls()
     sets = prepared(dag, _resolved(recipe), "held_out", recipe.evaluate.sets())
-    made = walk(dag, {"held_out": held_out})
-    rows = [made[sets[name]] for name in recipe.evaluate.sets()]
+    artifacts = walk(dag, {"held_out": held_out})
+    rows = [artifacts[sets[name]] for name in recipe.evaluate.sets()]
     reports = [
         evaluate(spec=recipe.evaluate.pinned(), model=compared, corpora=[held_out, *new], rows=rows)
         for compared in [model, *champion(_name(recipe))]
@@ -200,22 +200,22 @@ def tune_champion(recipe: ContinuousRecipe, base: HFModel) -> str:
     known = generations(_name(recipe))
     corpora = [part(generation, "corpus") for generation in known if generation.accepted]
     corpus = gather(spec=GatherSpec(train=True), corpora=corpora, newest=part(known[-1], "corpus"))
-    found, dag = _resolved(recipe), Calls()
-    whole = rows_of(dag, found, "corpus", {})
-    sets = kept_apart(dag, found, whole)
-    tried = rewards_tried(dag, found, sets)
-    *_, (_, last) = tuned(dag, found, BASE, sets)
-    made = walk(dag, {"corpus": corpus, BASE: base})
-    model = made[last]
-    rows = [made[sets[name]] for name in recipe.evaluate.sets()]
+    resolved, dag = _resolved(recipe), Calls()
+    whole = rows_of(dag, resolved, "corpus", {})
+    sets = kept_apart(dag, resolved, whole)
+    tried = rewards_tried(dag, resolved, sets)
+    *_, (_, last) = tuned(dag, resolved, BASE, sets)
+    artifacts = walk(dag, {"corpus": corpus, BASE: base})
+    model = artifacts[last]
+    rows = [artifacts[sets[name]] for name in recipe.evaluate.sets()]
     reports = [
         evaluate(spec=recipe.evaluate.pinned(), model=compared, corpora=[corpus], rows=rows)
         for compared in [model, *champion(recipe.refresh.name)]
     ]
     decision = decide(spec=recipe.refresh.promotion, reports=reports)
     spec = recipe.publish.model_copy(update={"name": recipe.refresh.name})
-    parts = {"corpus": corpus} | {name: made[title] for name, title in parts_of(sets, whole).items()}
-    results = {name: made[title] for name, title in tried.items()}
+    parts = {"corpus": corpus} | {name: artifacts[title] for name, title in parts_of(sets, whole).items()}
+    results = {name: artifacts[title] for name, title in tried.items()}
     published = publish(spec=spec, model=model, models=[base], reports=reports[:1], parts=parts)
     promoted = promote(spec=PromoteSpec(execution=execution_id()), decision=decision, published=published)
     report(
@@ -277,9 +277,9 @@ def _final_lr(recipe: ContinuousRecipe, first: OptimizerSpec, generation: int) -
 
 
 def _changes(newest: Corpus) -> str:
-    found = {"new": newest.documents + newest.held_out_documents - newest.edited, "edited": newest.edited}
-    found |= {"renamed": newest.renamed, "deleted": newest.deleted}
-    return f"documents: {', '.join(f'{number(many)} {name}' for name, many in found.items())}"
+    counts = {"new": newest.documents + newest.held_out_documents - newest.edited, "edited": newest.edited}
+    counts |= {"renamed": newest.renamed, "deleted": newest.deleted}
+    return f"documents: {', '.join(f'{number(many)} {name}' for name, many in counts.items())}"
 
 
 def _verdict(decision: Decision) -> str:

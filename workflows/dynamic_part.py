@@ -50,7 +50,7 @@ def dag_part(function: F) -> F:
                 raise
             raise FlyteRecoverableException(sentence(error)) from error
 
-    made: F = dynamic(
+    task: F = dynamic(
         in_pod,
         container_image=images.DATA,
         retries=RETRIES,
@@ -59,8 +59,8 @@ def dag_part(function: F) -> F:
         secret_requests=[secret(name) for name in secrets_of_all()] or None,
         environment=POD_ENVIRONMENT | secrets_variable(),
     )
-    inputs_are_the_user_s(made, lambda refused: end_execution(FAILED, error=refused.message))
-    return made
+    inputs_are_the_user_s(task, lambda refused: end_execution(FAILED, error=refused.message))
+    return task
 
 
 def _is_outage(error: Exception) -> bool:

@@ -37,13 +37,13 @@ def recipe() -> ContinuousRecipe:
     if cluster is None:
         return load(path, ContinuousRecipe.model_validate, RECIPE, checked)
     with for_a_cluster():
-        found = load(path, ContinuousRecipe.model_validate, RECIPE, lambda recipe: checked_for(recipe, cluster))
-    if addresses := found.schedule.notify:
+        loaded = load(path, ContinuousRecipe.model_validate, RECIPE, lambda recipe: checked_for(recipe, cluster))
+    if addresses := loaded.schedule.notify:
         say(
             f"schedule.notify: {', '.join(addresses)}: Flyte's admin sends emails only if an email service is set up "
             "in its `notifications`, which can't be checked from here"
         )
-    return found
+    return loaded
 
 
 def plan(name: str, workflow: WorkflowBase, cron: str) -> LaunchPlan:

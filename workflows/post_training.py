@@ -45,8 +45,8 @@ class Tuning(_Methods):  # type: ignore[misc]
 
     @property
     def spec(self) -> PostTrainSpec:
-        found: PostTrainSpec = getattr(self, self.stage)
-        return found
+        spec: PostTrainSpec = getattr(self, self.stage)
+        return spec
 
     def problems(self) -> list[Problem]:
         if len(given := self.given()) != 1:

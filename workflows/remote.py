@@ -85,15 +85,15 @@ def registration() -> Any:
 
 def pass_on(run: Any) -> None:
     """Add this environment's variables to a run's `--env`, except those with secrets and those it sets itself."""
-    here = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)} | {CONSOLE: _console(run)}
-    here = {name: value for name, value in here.items() if redact_text(value) == value}
-    run.envvars = here | for_pods() | _code() | (run.envvars or {})
+    variables = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)} | {CONSOLE: _console(run)}
+    variables = {name: value for name, value in variables.items() if redact_text(value) == value}
+    run.envvars = variables | for_pods() | _code() | (run.envvars or {})
 
 
 def _code() -> dict[str, str]:
     """The variable that tells pods which code they have: an archive of it has no commit."""
-    found = code_version()
-    return {} if found["commit"] in ("unknown", "none") else {CODE: json.dumps(found)}
+    version = code_version()
+    return {} if version["commit"] in ("unknown", "none") else {CODE: json.dumps(version)}
 
 
 def _console(run: Any) -> str:
@@ -163,12 +163,12 @@ def stage_pods(recipe: Recipe) -> list[StagePod]:
     """The pods of a recipe's run. Raises UserError for a DAG that Flyte cannot run."""
     if isinstance(recipe, ContinuousRecipe):  # its DAGs depend on the registry's content
         return ANY_STAGE
-    found = [StagePod("the pod that compiles the DAG", images.DATA.name, Resources())]
+    pods = [StagePod("the pod that compiles the DAG", images.DATA.name, Resources())]
     templates: dict[str, set[str]] = {}  # by stage
     for call in calls(fitted(recipe, context_of(recipe))):
         task, placed = TASKS[call.stage], call.spec.placement is not None
         pod: PodSpec = (call.spec.pod or PodSpec()).over(task.task_config.pod)
         templates.setdefault(call.stage, set()).add(f"{placed} {pod.template_fields()}")
         check_one_template(call.stage, len(templates[call.stage]))
-        found += [] if placed else [StagePod(call.title, task.container_image.name, pod.resources)]
-    return found
+        pods += [] if placed else [StagePod(call.title, task.container_image.name, pod.resources)]
+    return pods

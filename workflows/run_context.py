@@ -74,11 +74,11 @@ class RunContext:
 
     def stages(self) -> dict[str, StageSpec]:
         """Every stage's spec by its path in the recipe: "pretrain", "data.chat", and so on."""
-        found = {section: spec for section, spec in self.specs.items() if isinstance(spec, StageSpec)}
-        found |= {f"more_corpora.{number}": spec for number, spec in enumerate(self.specs.get("more_corpora", ()))}
-        found |= {f"data.{name}": spec for name, spec in self.specs.get("data", {}).items()}
-        found |= {step.path: step.spec for step in self.tunings()}
-        return found | {f"stages.{number}": spec for number, spec in enumerate(self.specs.get("stages", ()))}
+        specs = {section: spec for section, spec in self.specs.items() if isinstance(spec, StageSpec)}
+        specs |= {f"more_corpora.{number}": spec for number, spec in enumerate(self.specs.get("more_corpora", ()))}
+        specs |= {f"data.{name}": spec for name, spec in self.specs.get("data", {}).items()}
+        specs |= {step.path: step.spec for step in self.tunings()}
+        return specs | {f"stages.{number}": spec for number, spec in enumerate(self.specs.get("stages", ()))}
 
     def tunings(self) -> list[Step]:
         """The stages of `post_training`."""
@@ -133,8 +133,8 @@ def positions_of(context: RunContext) -> tuple[int, str] | None:
     """The model's maximum positions, and the field that sets them. None: not known before the run."""
     if "pretrain" in context.specs:
         return context.specs["pretrain"].model.max_positions, "pretrain.model.max_positions"
-    found = context.specs["start_from"].max_positions() if "start_from" in context.specs else None
-    return (found, "start_from.model's max_position_embeddings") if found else None
+    positions = context.specs["start_from"].max_positions() if "start_from" in context.specs else None
+    return (positions, "start_from.model's max_position_embeddings") if positions else None
 
 
 def placements_of(context: RunContext) -> dict[str, Placement]:

@@ -37,8 +37,8 @@ class Plan:
 
     def after(self, moment: datetime) -> datetime:
         """The first start later than `moment`."""
-        found: datetime = croniter(self.cron, moment).get_next(datetime)
-        return found
+        start: datetime = croniter(self.cron, moment).get_next(datetime)
+        return start
 
 
 def due(plans: list[Plan], since: datetime, now: datetime) -> list[Plan]:
@@ -102,7 +102,7 @@ def main(recipe: Path | None, now: bool, only_list: bool) -> None:
     from workflows.checks.machine import checked_here
 
     retries = launch_plans.recipe().schedule.retries
-    plans = [Plan(found.name, found.schedule.cron_schedule.schedule) for found in launch_plans.PLANS]
+    plans = [Plan(plan.name, plan.schedule.cron_schedule.schedule) for plan in launch_plans.PLANS]
     for plan in plans:
         say(f"{plan.name:<10} {plan.cron:<14} next {plan.after(datetime.now(UTC)):%Y-%m-%d %H:%M} UTC")
     if addresses := launch_plans.recipe().schedule.notify:

@@ -59,7 +59,7 @@ def _decontaminated(dag: Calls, name: str, rows: str, evaluated: list[str]) -> s
 
 
 def rewards_of(recipe: Recipe) -> RewardCheckSpec | None:
-    """The trial of a recipe's rewards on the rows' own answers; None if there is none that can be tried early."""
+    """The trial of a recipe's rewards on the rows' own answers; None if no reward can be tried early."""
     lists = []
     for path, data, rewards, given in reward_lists(steps(recipe.post_training), recipe.evaluate):
         evaluated = path.startswith("evaluate.")

@@ -77,9 +77,9 @@ def _of_tasks(context: RunContext, shared: str) -> Iterator[LocalPath]:
     """What lm-eval's tasks read, except the texts that are in the spec."""
     spec: EvaluateSpec | None = context.specs.get("evaluate")
     for name, evaluator in spec.evaluators().items() if spec else ():
-        found = evaluator.pinned()
-        if found.task_place and not _is_below(found.task_place, shared) and (files := found.local_files()):
-            yield LocalPath(f"evaluate.{name}.task_place", found.task_place, files)
+        pinned = evaluator.pinned()
+        if pinned.task_place and not _is_below(pinned.task_place, shared) and (files := pinned.local_files()):
+            yield LocalPath(f"evaluate.{name}.task_place", pinned.task_place, files)
 
 
 def _is_below(path: str, shared: str) -> bool:
@@ -108,8 +108,8 @@ def with_source_code(part: Any) -> Any:
     if isinstance(part, Function | EvaluatorSpec | CustomSpec):
         return part.pinned()
     if isinstance(part, Spec):
-        found = {name: with_source_code(value) for name, value in part}
-        return part.model_copy(update={name: value for name, value in found.items() if value != getattr(part, name)})
+        updates = {name: with_source_code(value) for name, value in part}
+        return part.model_copy(update={name: value for name, value in updates.items() if value != getattr(part, name)})
     if isinstance(part, dict):
         return {name: with_source_code(value) for name, value in part.items()}
     return [with_source_code(value) for value in part] if isinstance(part, list) else part

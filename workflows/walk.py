@@ -42,25 +42,25 @@ TASKS: dict[str, Any] = {task.name.rpartition(".")[2]: task for task in STAGES}
 def walk(dag: Calls, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The artifacts, or while Flyte compiles the promises of them, that the calls make, by title. `given`: those that
     exist before."""
-    made = {**(given or {})}
+    outputs = {**(given or {})}
     upstream: dict[str, set[str]] = {}  # of each call of the DAG, by title
     for call in dag:
         before = (call.titles() | {*call.after}) & upstream.keys()
         upstream[call.title] = before.union(*(upstream[title] for title in before))
-        result = TASKS[call.stage](**arguments(call, made, upstream[call.title]))
+        output = TASKS[call.stage](**arguments(call, outputs, upstream[call.title]))
         for title in call.after:
-            made[title] >> result
-        made[call.title] = result
-    return made
+            outputs[title] >> output
+        outputs[call.title] = output
+    return outputs
 
 
-def arguments(call: Call, made: Mapping[str, Any], upstream: Collection[str] = ()) -> dict[str, Any]:
+def arguments(call: Call, outputs: Mapping[str, Any], upstream: Collection[str] = ()) -> dict[str, Any]:
     """What the call's Flyte task is called with. `upstream`: the titles of the calls that it depends on."""
-    inputs = {name: _filled(value, made) for name, value in call.inputs.items()}
+    inputs = {name: _filled(value, outputs) for name, value in call.inputs.items()}
     return {"spec": call.spec, "how": Called(call.title, tuple(upstream)).how(), **inputs}
 
 
-def _filled(value: Input, made: Mapping[str, Any]) -> Any:
+def _filled(value: Input, outputs: Mapping[str, Any]) -> Any:
     if isinstance(value, dict):
-        return {name: made[title] for name, title in value.items()}
-    return made[value] if isinstance(value, str) else [made[title] for title in value]
+        return {name: outputs[title] for name, title in value.items()}
+    return outputs[value] if isinstance(value, str) else [outputs[title] for title in value]

@@ -34,13 +34,13 @@ def get(task: str, *key: Any) -> LiteralMap | None:
     runs again, or reuses its finished job."""
     with _errors_named():
         try:
-            found: LiteralMap | None = _get(task, *key)
+            outputs: LiteralMap | None = _get(task, *key)
         except (sqlite3.Error, OSError):
             raise
         except Exception as error:  # on garbage, pickle and protobuf may raise anything
             say(f"{task}: its entry in {FOLDER} cannot be read ({type(error).__name__}), so it counts as not cached")
             return None
-    return found if found is None or len(found.literals) == 1 else None
+    return outputs if outputs is None or len(outputs.literals) == 1 else None
 
 
 def put(*entry: Any) -> None:

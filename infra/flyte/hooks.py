@@ -77,8 +77,8 @@ def _unwrapped(error: BaseException) -> BaseException:
 
 
 def inputs_are_the_user_s(task: Any, record: Callable[[UserError], object]) -> None:
-    """Let an input that a model of ours refuses be an error of the user's, which `record` gets first. To flytekit it is
-    one of the system, and none of the task's own code runs."""
+    """Turn an input that one of our models rejects into a user error, which `record` gets first. To flytekit it is a
+    system error, and none of the task's own code runs."""
     dispatch = task.dispatch_execute
 
     def dispatch_execute(*args: Any, **kwargs: Any) -> Any:
@@ -141,14 +141,14 @@ def wrap_json_option(model: type[T], read: Callable[[str, type[T], str, Any], T]
 
 
 def add_to_version(*more: str) -> None:
-    """Let the version that `pyflyte run --remote` and `pyflyte register` make of code, images and settings depend on
-    more: on what else goes into a template. Flyte refuses another template under a known version."""
+    """Let the version that `pyflyte run --remote` and `pyflyte register` derive from code, images and settings depend
+    on `more`: what else goes into a template. Flyte refuses another template under a known version."""
     from flytekit.remote.remote import FlyteRemote
 
-    made = FlyteRemote._version_from_hash
+    version_of = FlyteRemote._version_from_hash
 
     def version_from_hash(md5: bytes, settings: Any, default_inputs: Any = None, *context: str) -> str:
-        return str(made(md5, settings, default_inputs, *context, *more))
+        return str(version_of(md5, settings, default_inputs, *context, *more))
 
     FlyteRemote._version_from_hash = staticmethod(version_from_hash)
 
@@ -157,13 +157,13 @@ def replace_local_cache(
     folder: str, get: Callable[..., Any], put: Callable[..., Any]
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Put Flyte's local cache into `folder`, instead of one for the whole user, and have it read and written by `get`
-    and `put`: flytekit ends in a traceback if the database is damaged. Returns flytekit's own two functions."""
+    and `put`: flytekit ends in a traceback if the database is damaged. Returns flytekit's two functions."""
     import flytekit.core.local_cache as module
 
     cache = module.LocalTaskCache
-    own = cache.get, cache.set
+    originals = cache.get, cache.set
     module.CACHE_LOCATION, cache.get, cache.set = folder, staticmethod(get), staticmethod(put)
-    return own
+    return originals
 
 
 def with_task_type(task: T, task_type: str) -> T:

@@ -78,12 +78,12 @@ class PodTask(Placeable):
         """Built from plain values: flytekit's PodTemplate needs the Kubernetes library in every image."""
         if not self._own_pod():
             return None
-        own: Container = self._get_container(settings)
+        container: Container = self._get_container(settings)
         grace_s = self.pod.termination_grace_period_seconds
         grace = {} if grace_s is None else {STOP_GRACE: str(grace_s)}
-        env = [{"name": name, "value": value} for name, value in ((own.env or {}) | grace).items()]
-        container = {"name": PRIMARY, "image": own.image, "args": own.args, "env": env}
-        return K8sPod(pod_spec=self._own_pod() | {"containers": [container]})
+        env = [{"name": name, "value": value} for name, value in ((container.env or {}) | grace).items()]
+        primary = {"name": PRIMARY, "image": container.image, "args": container.args, "env": env}
+        return K8sPod(pod_spec=self._own_pod() | {"containers": [primary]})
 
     def get_config(self, settings: SerializationSettings) -> dict[str, str]:
         return {"primary_container_name": PRIMARY} if self._own_pod() else {}

@@ -1,7 +1,7 @@
 """Which run made each artifact, and from what: the edges of the lineage graph.
 
 Equal contents have equal digests, so several runs may have the same output. Its *maker* is the run that output it
-first. The artifact that a run read was there before that run began, so its maker *as of that run* is
+first. The artifact that a run read existed before that run began, so its maker *as of that run* is
 
 1. the run of the same execution that made it, if it began before;
 2. else the maker of what the same execution took from the cache: the first run with that output and those inputs;
@@ -68,30 +68,30 @@ class Ancestry:
         self.runs = runs
         self.by_age = sorted(runs.values(), key=_age)  # the oldest first
         self._place = {run.id: place for place, run in enumerate(self.by_age)}
-        self._made: dict[str, list[Run]] = defaultdict(list)  # digest -> runs with this output, oldest first
+        self._uncached: dict[str, list[Run]] = defaultdict(list)  # digest -> runs with this output, oldest first
         self._known: dict[str, list[Run]] = defaultdict(list)  # also those that took it from the cache
         self._bare: dict[str, list[Run]] = defaultdict(list)  # cached, recorded without inputs
-        self._here: dict[tuple[str, str], list[Run]] = defaultdict(list)  # those known by execution, cached ones last
+        self._by_execution: dict[tuple[str, str], list[Run]] = defaultdict(list)  # cached ones last
         outputs = [(run, run.output) for run in self.by_age if run.output and not run.handed_on]
         for run, output in outputs:
             if not run.cached:
-                self._made[output].append(run)
-                self._here[run.execution, output].append(run)
+                self._uncached[output].append(run)
+                self._by_execution[run.execution, output].append(run)
             (self._bare if run.cached and not run.inputs else self._known)[output].append(run)
         for run, output in outputs:
             if run.cached and run.inputs:
-                self._here[run.execution, output].append(run)
+                self._by_execution[run.execution, output].append(run)
         self._makers: dict[str, str | None] = {}
         self._readers: dict[str, list[str]] = defaultdict(list)
         self._consumers: dict[str, list[str]] = defaultdict(list)
         makers = [run for run, _ in outputs if self._maker_of(run) is run]
-        self.made = {run.id for run in makers}  # runs that made their output, or stand for the one that did
+        self.maker_ids = {run.id for run in makers}  # runs that made their output, or stand for the one that did
         older = self._older
         self._origins = {run.id: {digest: older(run, digest) for digest in run.sources.values()} for run in makers}
         for run in makers:
-            for digest, found in self._origins[run.id].items():
+            for digest, earlier in self._origins[run.id].items():
                 self._readers[digest].append(run.id)
-                if maker := found or self._late(run, digest):
+                if maker := earlier or self._late(run, digest):
                     self._origins[run.id][digest] = maker
                     self._consumers[maker].append(run.id)
 
@@ -99,16 +99,16 @@ class Ancestry:
         """The run that made an artifact first; None if it is not on record."""
         if digest not in self._makers:
             records = chain(self._known.get(digest, ()), self._bare.get(digest, ()))
-            found = (self._maker_of(run).id for run in records)
-            self._makers[digest] = next((maker for maker in found if not self._comes_from(maker, digest)), None)
+            candidates = (self._maker_of(run).id for run in records)
+            self._makers[digest] = next((maker for maker in candidates if not self._comes_from(maker, digest)), None)
         return self._makers[digest]
 
     def origins(self, run: str) -> dict[str, str | None]:
         """The artifacts that a run's output is made from, each with its maker as of then."""
         if run not in self._origins:  # one that is not a maker
-            found = self.runs[run]
+            reader = self.runs[run]
             self._origins[run] = {
-                digest: self._older(found, digest) or self._late(found, digest) for digest in found.sources.values()
+                digest: self._older(reader, digest) or self._late(reader, digest) for digest in reader.sources.values()
             }
         return self._origins[run]
 
@@ -127,29 +127,29 @@ class Ancestry:
 
     def ancestors(self, node: str) -> list[str]:
         """Upstream artifacts and runs of an artifact or a run, nearest first."""
-        found: dict[str, None] = {}
+        nodes: dict[str, None] = {}
         level = [node] if node in self.runs else [maker] if (maker := self.maker(node)) else []
         while level:
-            found |= dict.fromkeys(level)
+            nodes |= dict.fromkeys(level)
             above = [origin for run in level for origin in self.origins(run).items()]
-            found |= dict.fromkeys(digest for digest, _ in above)
-            level = list(dict.fromkeys(maker for _, maker in above if maker and maker not in found))
-        found.pop(node, None)
-        return list(found)
+            nodes |= dict.fromkeys(digest for digest, _ in above)
+            level = list(dict.fromkeys(maker for _, maker in above if maker and maker not in nodes))
+        nodes.pop(node, None)
+        return list(nodes)
 
     def descendants(self, node: str) -> list[str]:
         """Downstream artifacts and runs, nearest first: the artifacts are those that have `node` as an ancestor."""
-        found = dict.fromkeys([node])
+        nodes = dict.fromkeys([node])
         level = [node] if node in self.runs else self.readers(node)
         while level := [run for run in level if self.first_output(run) or self.consumers(run)]:
-            found |= dict.fromkeys(level)
-            found |= dict.fromkeys(output for run in level if (output := self.first_output(run)))
-            level = list(dict.fromkeys(run for maker in level for run in self.consumers(maker) if run not in found))
-        del found[node]
-        return list(found)
+            nodes |= dict.fromkeys(level)
+            nodes |= dict.fromkeys(output for run in level if (output := self.first_output(run)))
+            level = list(dict.fromkeys(run for maker in level for run in self.consumers(maker) if run not in nodes))
+        del nodes[node]
+        return list(nodes)
 
     def history(self, node: str) -> list[str]:
-        """The upstream runs of an artifact or a run, with its own, parents first."""
+        """The upstream runs of an artifact or a run, itself or its maker included, parents first."""
         first = node if node in self.runs else self.maker(node)
         return [] if first is None else self.in_order([first, *self._upstream(first)])
 
@@ -157,12 +157,12 @@ class Ancestry:
         """Every artifact and run between the artifacts `a` and `b`, both included, parents first; empty when neither is
         an ancestor of the other."""
         for start, end in ((a, b), (b, a)):
-            found = dict.fromkeys([start])
+            nodes = dict.fromkeys([start])
             for run in self.history(end):
-                if any(digest == start or maker in found for digest, maker in self.origins(run).items()):
-                    found |= dict.fromkeys([run, self.runs[run].output or run])
-            if end in found:
-                return list(found)
+                if any(digest == start or maker in nodes for digest, maker in self.origins(run).items()):
+                    nodes |= dict.fromkeys([run, self.runs[run].output or run])
+            if end in nodes:
+                return list(nodes)
         return []
 
     def in_order(self, runs: Iterable[str]) -> list[str]:
@@ -188,12 +188,13 @@ class Ancestry:
         if not record.cached:
             return record
         inputs = sorted(record.inputs.values())
-        made = (run for run in self._made.get(record.output or "", ()) if sorted(run.inputs.values()) == inputs)
-        return next((run for run in made if self._precedes(run, record)), record)
+        makers = (run for run in self._uncached.get(record.output or "", ()) if sorted(run.inputs.values()) == inputs)
+        return next((run for run in makers if self._precedes(run, record)), record)
 
     def _older(self, reader: Run, digest: str) -> str | None:
         """The maker of an artifact as of a run that read it."""
-        for records in (self._here.get((reader.execution, digest)), self._known.get(digest), self._bare.get(digest)):
+        key = reader.execution, digest
+        for records in (self._by_execution.get(key), self._known.get(digest), self._bare.get(digest)):
             for run in records or ():
                 if self._precedes(run, reader):
                     return self._maker_of(run).id
@@ -201,17 +202,17 @@ class Ancestry:
 
     def _late(self, reader: Run, digest: str) -> str | None:
         """The maker in the same execution that began later by the clock of its machine."""
-        found = (self._maker_of(run).id for run in self._here.get((reader.execution, digest), ()))
-        return next((maker for maker in found if reader.id not in (maker, *self._upstream(maker))), None)
+        candidates = (self._maker_of(run).id for run in self._by_execution.get((reader.execution, digest), ()))
+        return next((maker for maker in candidates if reader.id not in (maker, *self._upstream(maker))), None)
 
     def _precedes(self, record: Run, reader: Run) -> bool:
-        """Whether a run's output was there when another began. Within an execution they do not run side by side."""
+        """Whether a run's output existed when another run began. Runs of one execution do not overlap."""
         if record.execution == reader.execution:
             return self._place[record.id] < self._place[reader.id]
         return record.ended is not None and record.ended <= reader.started
 
     def _comes_from(self, maker: str, digest: str) -> bool:
-        """Whether a run made an artifact from what had been made of that artifact, so it was there before."""
+        """Whether a run made an artifact from a descendant of that artifact, which then already existed."""
         first = min((self._place[reader] for reader in self.readers(digest)), default=len(self._place))
         return first < self._place[maker] and digest in self.ancestors(maker)
 

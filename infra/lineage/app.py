@@ -44,7 +44,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 
-# a file of an artifact is shown as it is, without scripts and in an origin of its own
+# a file of an artifact is shown as it is, without scripts and in a separate origin
 FILE_HEADERS = HEADERS | {
     "Content-Security-Policy": "sandbox allow-popups allow-top-navigation-by-user-activation; default-src 'none'; "
     "style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
@@ -125,13 +125,13 @@ def _site(store: str | None, mlflow: bool) -> Starlette:
         path = await run_in_threadpool(pages.file, request.path_params["id"], name)
         kind = SHOWN.get(path.suffix) or ("text/plain" if path.suffix in TEXT else None)
         show = kind is not None and "download" not in request.query_params
-        how, media = "inline" if show else "attachment", kind or "application/octet-stream"
+        disposition, media = "inline" if show else "attachment", kind or "application/octet-stream"
         pieces = await run_in_threadpool(files.shown, path)
         if pieces is None:
             return FileResponse(
-                path, headers=FILE_HEADERS, media_type=media, filename=path.name, content_disposition_type=how
+                path, headers=FILE_HEADERS, media_type=media, filename=path.name, content_disposition_type=disposition
             )
-        named = {"Content-Disposition": f"{how}; filename*=utf-8''{quote(path.name)}"}
+        named = {"Content-Disposition": f"{disposition}; filename*=utf-8''{quote(path.name)}"}
         return StreamingResponse(map(encodable, pieces), media_type=media, headers=FILE_HEADERS | named)
 
     async def whole_log(request: Request) -> Response:
@@ -198,12 +198,12 @@ def _failed(templates: Environment, status: int) -> Callable[[Request, Exception
     return answer
 
 
-def _without_drawings(found: Any) -> Any:
-    if isinstance(found, dict):
-        return {name: _without_drawings(item) for name, item in found.items() if not name.startswith("_")}
-    if isinstance(found, float) and not math.isfinite(found):
+def _without_drawings(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {name: _without_drawings(item) for name, item in content.items() if not name.startswith("_")}
+    if isinstance(content, float) and not math.isfinite(content):
         return None  # JSON has no NaN
-    return [_without_drawings(item) for item in found] if isinstance(found, list) else found
+    return [_without_drawings(item) for item in content] if isinstance(content, list) else content
 
 
 def _ago(seconds: float, now: float) -> str:

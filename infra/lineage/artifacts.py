@@ -32,14 +32,14 @@ def describe(graph: Graph, connection: Connection, digests: Collection[str]) -> 
     runs = [run for run in makers.values() if run]
     names = (KIND, f"{SHOWN_TAG}detail", f"{SHOWN_TAG}family", "baton.fact.label", "baton.fact.registry_name")
     tags = facts.tags(connection, runs, *names)
-    found = {}
+    artifacts = {}
     for digest, run in makers.items():
         kind, detail, family, label, registered = (tags.get(run, {}).get(name) for name in names)
         title = graph.runs[run].title if run else digest[:12]
         known_as = (registered or label) if family == MODEL else None
         shown = detail or (kind or "made elsewhere").replace("_", " ")
-        found[digest] = Artifact(digest, kind, known_as or title, shown, family or "other")
-    return found
+        artifacts[digest] = Artifact(digest, kind, known_as or title, shown, family or "other")
+    return artifacts
 
 
 def _described_by(graph: Graph, digest: str) -> str:

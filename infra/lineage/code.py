@@ -20,8 +20,8 @@ def split(params: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     settings: dict[str, str] = {}
     code: dict[str, str] = {}
     for name, value in params.items():
-        if found := _FILE.fullmatch(name):
-            code[found[3]] = value
+        if match := _FILE.fullmatch(name):
+            code[match[3]] = value
         elif '"source"' in value:
             content = _json(value)
             settings[name] = _shortened(value) if content is None else json.dumps(_without_code(content, code))

@@ -27,19 +27,19 @@ CONTEXT = 2  # unchanged lines around a change of the recipes
 def comparison(graph: Graph, connection: Connection, a: str, b: str) -> dict[str, Any]:
     """Compare any two artifacts. Raises UnknownNode."""
     named = describe(graph, connection, [a, b])
-    found = difference(graph, connection, a, b)
+    differences = difference(graph, connection, a, b)
     evaluations = {side: _evaluations(graph, connection, digest) for side, digest in (("a", a), ("b", b))}
     title_a, title_b = _title(named[a], named[b]), _title(named[b], named[a])
     curves_a, curves_b = _curves(graph, connection, a, b), _curves(graph, connection, b, a)
     both = {name: {"a": curves_a[name], "b": curves_b[name]} for name in curves_a if name in curves_b}
-    fields = asdict(found)
+    fields = asdict(differences)
     return {
         "title": f"{title_a} and {title_b}",
         "a": artifact_row(named[a]) | {"title": title_a},
         "b": artifact_row(named[b]) | {"title": title_b},
         "difference": fields,
         "only": [pair for pair in fields["artifacts"] if None in (pair["a"], pair["b"])],
-        "same": found.none,
+        "same": differences.none,
         "metrics": _metrics(evaluations["a"], evaluations["b"]),
         "samples": _samples(evaluations["a"], evaluations["b"]),
         "recipes": _recipes(graph, connection, a, b),
@@ -51,15 +51,15 @@ def comparison(graph: Graph, connection: Connection, a: str, b: str) -> dict[str
 def choices(graph: Graph, connection: Connection) -> list[Row]:
     """The newest models."""
     known = facts.with_tag(connection, "baton.output.kind", "hf_model")
-    made: dict[str, Run] = {}
+    makers: dict[str, Run] = {}
     for run in sorted((graph.runs[id] for id in known if id in graph.runs), key=lambda run: -run.started):
         if run.output:
-            made[run.output] = run  # in the end the oldest run that made it
-    newest = list(made)[:CHOICES]
+            makers[run.output] = run  # in the end the oldest run
+    newest = list(makers)[:CHOICES]
     named = describe(graph, connection, newest)
     return [
         artifact_row(named[digest])
-        | {"execution": execution_link(graph, made[digest].execution), "when": made[digest].started}
+        | {"execution": execution_link(graph, makers[digest].execution), "when": makers[digest].started}
         for digest in newest
     ]
 
@@ -81,13 +81,13 @@ def _metrics(a: list[Row], b: list[Row]) -> list[Row]:
 
 def _values(name: str, reports: list[Row]) -> Values:
     """A metric of a model by what it was measured on, the newest last."""
-    found: Values = {}
+    values: Values = {}
     for report in reports:
         if name in report["facts"]:
             measured_on = report["_settings"][name]
-            found.pop(measured_on, None)
-            found[measured_on] = (report["facts"][name], report["_units"].get(name, facts.Unit()))
-    return found
+            values.pop(measured_on, None)
+            values[measured_on] = (report["facts"][name], report["_units"].get(name, facts.Unit()))
+    return values
 
 
 def _metric(name: str, a: Values, b: Values) -> Row:
@@ -111,8 +111,8 @@ def _samples(a: list[Row], b: list[Row]) -> list[Row]:
     """What both models answered to the same prompts, as far as the samples are at hand."""
     answers: list[dict[tuple[str, str], Row]] = []
     for side in (a, b):
-        found = [sample for report in side for sample in files.samples(report["_job"], report["digest"])]
-        answers.append({(str(row.get("evaluator", "")), str(row["prompt"])): row for row in found if "prompt" in row})
+        samples = [sample for report in side for sample in files.samples(report["_job"], report["digest"])]
+        answers.append({(str(row.get("evaluator", "")), str(row["prompt"])): row for row in samples if "prompt" in row})
     return [
         {
             "evaluator": key[0],
@@ -138,8 +138,8 @@ def _recipes(graph: Graph, connection: Connection, a: str, b: str) -> list[str]:
 
 
 def _recipe(graph: Graph, connection: Connection, digest: str) -> Sequence[str]:
-    made = graph.maker(digest)
-    execution = graph.executions.get(made.execution) if made else None
+    maker = graph.maker(digest)
+    execution = graph.executions.get(maker.execution) if maker else None
     if execution is None:
         return []
     params = facts.params(connection, [execution.run_id]).get(execution.run_id, {})
@@ -148,10 +148,10 @@ def _recipe(graph: Graph, connection: Connection, digest: str) -> Sequence[str]:
 
 def _curves(graph: Graph, connection: Connection, digest: str, other: str) -> dict[str, Points]:
     """The curves of the upstream stages that the other does not share, by stage and metric."""
-    found: dict[str, Points] = {}
+    points_by_name: dict[str, Points] = {}
     shared = set(graph.history(other))
     for run in graph.history(digest):
         if run not in shared:
             for name, points in facts.curves(connection, run).items():
-                found[f"{graph.runs[run].title} {name}"] = points
-    return found
+                points_by_name[f"{graph.runs[run].title} {name}"] = points
+    return points_by_name

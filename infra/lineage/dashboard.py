@@ -37,8 +37,8 @@ def dashboard(graph: Graph, connection: Connection, recipe: str) -> dict[str, An
     tags = facts.tags(connection, ids, "baton.fact.label", "baton.fact.model_digest")
     measured, params = facts.metrics(connection, ids), facts.params(connection, ids)
     units: dict[str, facts.Unit] = {}
-    for found in facts.units(connection, ids).values():
-        units |= found
+    for run_units in facts.units(connection, ids).values():
+        units |= run_units
 
     values: dict[str, dict[str, dict[int, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     measured_on: dict[str, dict[str, dict[int, Setting]]] = defaultdict(lambda: defaultdict(dict))
@@ -78,21 +78,21 @@ def dashboard(graph: Graph, connection: Connection, recipe: str) -> dict[str, An
 def _evaluations(graph: Graph, connection: Connection) -> list[Run]:
     """The runs of evaluations, cached ones left out, oldest first."""
     runs = (graph.runs.get(id) for id in facts.with_tag(connection, "baton.output.kind", "eval_report"))
-    found = [run for run in runs if run and not run.cached and run.execution in graph.executions]
-    return sorted(found, key=lambda run: run.started)
+    evaluations = [run for run in runs if run and not run.cached and run.execution in graph.executions]
+    return sorted(evaluations, key=lambda run: run.started)
 
 
 def _of_own_models(graph: Graph, runs: list[Run], tags: dict[str, dict[str, str]]) -> list[Run]:
-    """Of evaluations in one execution with the same label, such as a candidate's and the champion's, those of models
-    that are outputs of that execution."""
+    """Of evaluations in one execution with the same label, such as a candidate's and the champion's, only those of
+    models that are outputs of that execution."""
     by_label: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:
         by_label[run.execution, tags.get(run.id, {}).get("baton.fact.label") or run.title].append(run)
-    found = []
+    selected = []
     for (execution, _), some in by_label.items():
         outputs = {run.output for run in graph.stages(execution)} if len(some) > 1 else set()
-        found += [run for run in some if tags.get(run.id, {}).get("baton.fact.model_digest") in outputs] or some
-    return found
+        selected += [run for run in some if tags.get(run.id, {}).get("baton.fact.model_digest") in outputs] or some
+    return selected
 
 
 def _means(values: dict[int, list[float]]) -> Points:
@@ -108,15 +108,15 @@ def _per_cent(lines: dict[str, Points], unit: str) -> dict[str, Points]:
 def _champions(graph: Graph, connection: Connection, recipe: str) -> list[tuple[float, dict[str, float]]]:
     """When each champion of the recipe was registered, and its scores; oldest first. Versions that were rolled back are
     left out."""
-    found = []
+    champions = []
     for version in facts.versions(connection):
         tags = version["tags"]
         promoted = CHAMPION in version["aliases"] or tags.get("baton.outcome") == "promoted"
-        made = graph.maker(tags.get("baton.model", ""))
-        execution = graph.executions.get(made.execution) if made else None
+        maker = graph.maker(tags.get("baton.model", ""))
+        execution = graph.executions.get(maker.execution) if maker else None
         if promoted and "baton.rolled_back" not in tags and execution and execution.name == recipe:
-            found.append((version["when"], scores_of(tags)))
-    return sorted(found, key=lambda pair: pair[0])
+            champions.append((version["when"], scores_of(tags)))
+    return sorted(champions, key=lambda pair: pair[0])
 
 
 def _champion_line(champions: list[tuple[float, dict[str, float]]], metric: str, started: list[float]) -> Points:

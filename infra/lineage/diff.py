@@ -44,7 +44,7 @@ class Difference:
     """The values that differ; `artifacts` has all of both histories, in topological order."""
 
     artifacts: list[Pair]  # stage -> digest of its output
-    data: list[Pair]  # the same, for stages that bring content from outside
+    data: list[Pair]  # the same, for stages that import content
     config: list[Pair]  # stage.field
     functions: list[Changed]
     code: list[Pair]  # stage -> commit, and the digest of uncommitted changes
@@ -59,34 +59,34 @@ class Difference:
 
 def difference(graph: Graph, connection: Connection, a: str, b: str) -> Difference:
     """Compare the histories of artifacts `a` and `b`. Raises UnknownNode."""
-    ours, theirs = _history(graph, a), _history(graph, b)
-    stages = list(dict.fromkeys([*ours, *theirs]))
-    runs = {*ours.values(), *theirs.values()}
+    runs_a, runs_b = _history(graph, a), _history(graph, b)
+    stages = list(dict.fromkeys([*runs_a, *runs_b]))
+    runs = {*runs_a.values(), *runs_b.values()}
     tags = facts.tags(connection, runs)
     params = facts.params(connection, runs)
     told = {run: code.split(_params(graph, run, tags.get(run, {}), params.get(run, {}))) for run in runs}
 
     def pairs(fields: dict[str, dict[str, str]]) -> list[Pair]:
         """The fields that differ, of stages that both histories have."""
-        found = []
+        compared = []
         for stage in stages:
-            if stage in ours and stage in theirs:
-                one, other = fields.get(ours[stage], {}), fields.get(theirs[stage], {})
+            if stage in runs_a and stage in runs_b:
+                one, other = fields.get(runs_a[stage], {}), fields.get(runs_b[stage], {})
                 names = dict.fromkeys([*one, *other])
-                found += [Pair(f"{stage}.{name}", one.get(name), other.get(name)) for name in names]
-        return [pair for pair in found if not pair.same]
+                compared += [Pair(f"{stage}.{name}", one.get(name), other.get(name)) for name in names]
+        return [pair for pair in compared if not pair.same]
 
     def output(history: dict[str, str], stage: str) -> str | None:
         return graph.runs[history[stage]].output if stage in history else None
 
-    artifacts = [Pair(stage, output(ours, stage), output(theirs, stage)) for stage in stages]
-    first = {stage for history in (ours, theirs) for stage, run in history.items() if not graph.runs[run].content}
+    artifacts = [Pair(stage, output(runs_a, stage), output(runs_b, stage)) for stage in stages]
+    first = {stage for history in (runs_a, runs_b) for stage, run in history.items() if not graph.runs[run].content}
     return Difference(
         artifacts=artifacts,
         data=[pair for pair in artifacts if pair.name in first and not pair.same],
         config=pairs({run: settings for run, (settings, _) in told.items()}),
         functions=_changed(
-            [(stage, told[ours[stage]][1], told[theirs[stage]][1]) for stage in ours if stage in theirs]
+            [(stage, told[runs_a[stage]][1], told[runs_b[stage]][1]) for stage in runs_a if stage in runs_b]
         ),
         code=_folded(pairs({run: {"code": _code(tags[run])} for run in runs}), ".code"),
         versions=_by_package(pairs({run: facts.group(tags[run], "version") for run in runs})),
@@ -95,13 +95,13 @@ def difference(graph: Graph, connection: Connection, a: str, b: str) -> Differen
 
 def _history(graph: Graph, artifact: str) -> dict[str, str]:
     """The upstream runs by title, in topological order."""
-    found: dict[str, str] = {}
+    runs: dict[str, str] = {}
     seen: Counter[str] = Counter()
     for run in graph.history(artifact):
         title = graph.runs[run].title
         seen[title] += 1
-        found[title if seen[title] == 1 else f"{title} {seen[title]}"] = run
-    return found
+        runs[title if seen[title] == 1 else f"{title} {seen[title]}"] = run
+    return runs
 
 
 def _params(graph: Graph, run: str, tags: dict[str, str], recorded: dict[str, str]) -> dict[str, str]:
@@ -112,13 +112,13 @@ def _params(graph: Graph, run: str, tags: dict[str, str], recorded: dict[str, st
 
 def _changed(stages: list[tuple[str, Mapping[str, str], Mapping[str, str]]]) -> list[Changed]:
     """Each file that differs between the two texts of some stages, once for all stages with the same change."""
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for stage, ours, theirs in stages:
-        for file in dict.fromkeys([*ours, *theirs]):
-            one, other = ours.get(file, ""), theirs.get(file, "")
+    changes: dict[tuple[str, str, str], list[str]] = {}
+    for stage, texts_a, texts_b in stages:
+        for file in dict.fromkeys([*texts_a, *texts_b]):
+            one, other = texts_a.get(file, ""), texts_b.get(file, "")
             if one != other:
-                found.setdefault((file, one, other), []).append(stage)
-    return [Changed(f"{file}: {', '.join(of)}", _lines(one, other)) for (file, one, other), of in found.items()]
+                changes.setdefault((file, one, other), []).append(stage)
+    return [Changed(f"{file}: {', '.join(of)}", _lines(one, other)) for (file, one, other), of in changes.items()]
 
 
 def _lines(one: str, other: str) -> list[str]:
@@ -140,5 +140,5 @@ def _folded(pairs: list[Pair], suffix: str) -> list[Pair]:
 
 
 def _by_package(pairs: list[Pair]) -> list[Pair]:
-    found = {(pair.name.rpartition(".")[2], pair.a, pair.b): None for pair in pairs}
-    return [Pair(*change) for change in found]
+    changes = {(pair.name.rpartition(".")[2], pair.a, pair.b): None for pair in pairs}
+    return [Pair(*change) for change in changes]

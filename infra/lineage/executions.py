@@ -32,7 +32,7 @@ class QueryRefused(ValueError):
 
 @dataclass(frozen=True)
 class Filters:
-    """What of the executions is shown, from a page's query."""
+    """Which executions are shown, from a page's query."""
 
     q: str = ""
     state: str = ""
@@ -45,18 +45,18 @@ class Filters:
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "Filters":
         """Raises QueryRefused."""
-        found = cls(**{name: query[name].strip() for name in cls.__dataclass_fields__ if query.get(name)})
-        if len(found.q) > LONGEST_QUERY or len(found.q.split()) > MOST_WORDS:
+        filters = cls(**{name: query[name].strip() for name in cls.__dataclass_fields__ if query.get(name)})
+        if len(filters.q) > LONGEST_QUERY or len(filters.q.split()) > MOST_WORDS:
             raise QueryRefused(
-                f"q has {len(found.q):,} characters in {len(found.q.split()):,} words; a search has at most "
+                f"q has {len(filters.q):,} characters in {len(filters.q.split()):,} words; a search has at most "
                 f"{LONGEST_QUERY} characters in {MOST_WORDS} words"
             )
-        if found.sort not in ORDERS or found.order not in ("asc", "desc"):
+        if filters.sort not in ORDERS or filters.order not in ("asc", "desc"):
             raise QueryRefused(
-                f"sort={found.sort[:80]}, order={found.order[:80]}: sort by {', '.join(ORDERS)}; asc or desc"
+                f"sort={filters.sort[:80]}, order={filters.order[:80]}: sort by {', '.join(ORDERS)}; asc or desc"
             )
-        found.period()
-        return found
+        filters.period()
+        return filters
 
     def period(self) -> tuple[float, float]:
         """The first and the last moment of `since` to `until`. Raises QueryRefused."""
@@ -75,19 +75,19 @@ def _time(text: str, name: str, days: int = 0) -> float:
 def executions_page(graph: Graph, connection: Connection, filters: Filters, page: int) -> dict[str, Any]:
     """One page of the executions that match."""
     begin, end = filters.period()
-    found = [execution for execution in graph.executions.values() if begin <= execution.started < end]
-    found = [execution for execution in found if filters.recipe in ("", execution.name)]
+    executions = [execution for execution in graph.executions.values() if begin <= execution.started < end]
+    executions = [execution for execution in executions if filters.recipe in ("", execution.name)]
     for word in dict.fromkeys(filters.q.split()):
-        found = _matching(graph, connection, found, word)
+        executions = _matching(graph, connection, executions, word)
     by_state = filters.state.upper()
     if filters.sort == "started" and by_state in ("", "FINISHED", "FAILED", "KILLED"):  # rows of one page are enough
-        found = [execution for execution in found if by_state in ("", execution.status)]
-        found.sort(key=lambda execution: (execution.started, execution.id), reverse=filters.order == "desc")
-        pages, page = _pages(len(found), page)
-        rows = execution_rows(graph, connection, found[(page - 1) * A_PAGE : page * A_PAGE])
-        matching = len(found)
+        executions = [execution for execution in executions if by_state in ("", execution.status)]
+        executions.sort(key=lambda execution: (execution.started, execution.id), reverse=filters.order == "desc")
+        pages, page = _pages(len(executions), page)
+        rows = execution_rows(graph, connection, executions[(page - 1) * A_PAGE : page * A_PAGE])
+        matching = len(executions)
     else:
-        rows = [row for row in execution_rows(graph, connection, found) if by_state in ("", row["status"])]
+        rows = [row for row in execution_rows(graph, connection, executions) if by_state in ("", row["status"])]
         rows = _sorted(rows, filters)
         pages, page = _pages(len(rows), page)
         rows, matching = rows[(page - 1) * A_PAGE : page * A_PAGE], len(rows)

@@ -58,19 +58,19 @@ def units(connection: Connection, runs: Collection[str]) -> dict[str, dict[str, 
     query = select(TAGS.c.run_uuid, TAGS.c.key, TAGS.c.value).where(
         TAGS.c.run_uuid.in_(among("runs")), TAGS.c.key.startswith(METRIC, autoescape=True)
     )
-    found: dict[str, dict[str, Unit]] = defaultdict(dict)
+    by_run: dict[str, dict[str, Unit]] = defaultdict(dict)
     for run, key, value in rows(connection, query, runs=runs):
-        found[run][given_name(key.removeprefix(METRIC))] = unit_of(value)
-    return found
+        by_run[run][given_name(key.removeprefix(METRIC))] = unit_of(value)
+    return by_run
 
 
 def unit_of(tag: str) -> Unit:
     """Parse a metric's tag."""
     try:
-        found = dict(from_json(tag))
-        error = None if found.get("standard_error") is None else float(found["standard_error"])
+        fields = dict(from_json(tag))
+        error = None if fields.get("standard_error") is None else float(fields["standard_error"])
         known = error is not None and math.isfinite(error)
-        return Unit(str(found["unit"]), bool(found["higher_is_better"]), error if known else None)
+        return Unit(str(fields["unit"]), bool(fields["higher_is_better"]), error if known else None)
     except (ValueError, TypeError, KeyError):
         return Unit()  # not written by Baton
 
@@ -111,8 +111,8 @@ def metrics(connection: Connection, runs: Collection[str], *keys: str) -> dict[s
     query = select(LATEST.c.run_uuid, LATEST.c.key, LATEST.c.value).where(
         LATEST.c.run_uuid.in_(among("runs")), LATEST.c.is_nan == literal(False)
     )
-    found = rows(connection, query.where(LATEST.c.key.in_(keys)) if keys else query, runs=runs)
-    return _by_run((run, key, value) for run, key, value in found if abs(value) < LARGEST)
+    values = rows(connection, query.where(LATEST.c.key.in_(keys)) if keys else query, runs=runs)
+    return _by_run((run, key, value) for run, key, value in values if abs(value) < LARGEST)
 
 
 def curves(
@@ -121,7 +121,7 @@ def curves(
     """Each metric (or `only` some) over the steps, or over the seconds since `since`. Metrics with a single value are
     left out, and of a long curve every k-th step is read."""
     sizes = select(METRICS.c.key, func.count()).where(METRICS.c.run_uuid == run).group_by(METRICS.c.key)
-    found: dict[str, Points] = {}
+    points_by_metric: dict[str, Points] = {}
     for key, size in sorted(connection.execute(sizes).all(), key=lambda row: (_rank(row[0]), row[0])):
         name = given_name(key)
         if size < 2 or name.startswith(NOT_CURVES) or (only and name not in only):
@@ -138,8 +138,8 @@ def curves(
             if abs(value) < LARGEST
         ]
         if len(points) > 1:
-            found[name] = sorted(points)
-    return found
+            points_by_metric[name] = sorted(points)
+    return points_by_metric
 
 
 def with_param(connection: Connection, name: str, value: str) -> set[str]:
@@ -169,7 +169,7 @@ def versions(connection: Connection) -> list[dict[str, Any]]:
     query = select(VERSION_TAGS.c.name, VERSION_TAGS.c.version, VERSION_TAGS.c.key, VERSION_TAGS.c.value)
     for name, version, key, value in connection.execute(query.where(VERSION_TAGS.c.key.startswith("baton."))):
         tags[name, version][given_name(key)] = value
-    found = select(VERSIONS.c.name, VERSIONS.c.version, VERSIONS.c.creation_time, VERSIONS.c.description).where(
+    query = select(VERSIONS.c.name, VERSIONS.c.version, VERSIONS.c.creation_time, VERSIONS.c.description).where(
         or_(VERSIONS.c.current_stage.is_(None), VERSIONS.c.current_stage != "Deleted_Internal")
     )
     return [
@@ -182,7 +182,7 @@ def versions(connection: Connection) -> list[dict[str, Any]]:
             "tags": tags[name, version],
         }
         for name, version, when, description in connection.execute(
-            found.order_by(VERSIONS.c.creation_time.desc(), VERSIONS.c.version.desc())
+            query.order_by(VERSIONS.c.creation_time.desc(), VERSIONS.c.version.desc())
         )
     ]
 
@@ -208,9 +208,9 @@ def group(tags: dict[str, str], name: str) -> dict[str, str]:
     return {key.removeprefix(prefix): value for key, value in sorted(tags.items()) if key.startswith(prefix)}
 
 
-def _by_run(found: Any) -> dict[str, dict[str, Any]]:
+def _by_run(entries: Any) -> dict[str, dict[str, Any]]:
     by_run: dict[str, dict[str, Any]] = defaultdict(dict)
-    for run, key, value in found:
+    for run, key, value in entries:
         by_run[run][given_name(key)] = value
     return by_run
 

@@ -32,7 +32,7 @@ RECORDS = ("record/samples.json", "record/sample.json", "audit.json", "report.js
 
 @dataclass(frozen=True)
 class Files:
-    """`state`: here; gone (moved or deleted); changed (another artifact is there now); elsewhere (not in this
+    """`state`: here; gone (moved or deleted); changed (replaced by another artifact); elsewhere (not in this
     machine's Baton home); unknown (not recorded)."""
 
     state: str
@@ -65,16 +65,16 @@ def look(job: str | None, digest: str) -> Files:
         return Files("changed", shown)
     entries = [(str(name), entry) for name, entry in sorted(manifest["files"].items()) if isinstance(entry, dict)]
     files = [{"name": name, "bytes": entry.get("size"), "blake3": entry.get("blake3")} for name, entry in entries]
-    found = {name: _json(directory / name) for name in RECORDS}
-    return Files("here", shown, files, {name: redact(_first(record)) for name, record in found.items() if record})
+    records = {name: _json(directory / name) for name in RECORDS}
+    return Files("here", shown, files, {name: redact(_first(record)) for name, record in records.items() if record})
 
 
 def file_of(job: str | None, digest: str, name: str) -> Path | None:
     """The path of a file that the artifact's manifest lists; None when it is not at hand."""
-    found = look(job, digest)
-    if found.state != "here" or name not in {file["name"] for file in found.files}:
+    output = look(job, digest)
+    if output.state != "here" or name not in {file["name"] for file in output.files}:
         return None
-    path = _inside(Path(found.directory) / name)
+    path = _inside(Path(output.directory) / name)
     return path if path is not None and path.is_file() else None
 
 
@@ -104,8 +104,8 @@ def spec_of(job: str | None, digest: str) -> dict[str, Any] | None:
 
 def samples(job: str | None, digest: str) -> list[dict[str, Any]]:
     """An evaluation's samples, as far as they are at hand."""
-    found = look(job, digest).records.get("record/samples.json")
-    return [sample for sample in found if isinstance(sample, dict)] if isinstance(found, list) else []
+    record = look(job, digest).records.get("record/samples.json")
+    return [sample for sample in record if isinstance(sample, dict)] if isinstance(record, list) else []
 
 
 def tail(job: str | None, most: int = LOG_TAIL_BYTES) -> tuple[str, bool] | None:
@@ -154,27 +154,27 @@ def _newlines_of_block(path: Path, inode: int, block: int) -> int:
 
 
 def _newlines(path: Path, start: int, length: int) -> int:
-    found = 0
+    count = 0
     with path.open("rb") as stream:
         stream.seek(start)
         while length > 0 and (chunk := stream.read(min(length, CHUNK_BYTES))):
-            found += chunk.count(b"\n")
+            count += chunk.count(b"\n")
             length -= len(chunk)
-    return found
+    return count
 
 
 def _search(path: Path, find: str) -> Log:
-    found: list[tuple[int, str]] = []
+    matches: list[tuple[int, str]] = []
     number = 0
     for chunk in _chunks(path):
         for line in _lines(chunk):
             number += 1
             # a match is looked for again after redaction: a search must not reveal what a secret contains
             if find in line.lower() and find in (shown := redact_text(line)).lower():
-                if len(found) == MOST_MATCHES:
-                    return Log(found, path.stat().st_size, whole=False)
-                found.append((number, shown))
-    return Log(found, path.stat().st_size, whole=True)
+                if len(matches) == MOST_MATCHES:
+                    return Log(matches, path.stat().st_size, whole=False)
+                matches.append((number, shown))
+    return Log(matches, path.stat().st_size, whole=True)
 
 
 def _lines(text: str) -> list[str]:

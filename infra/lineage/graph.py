@@ -62,10 +62,10 @@ class Graph:
             seen = connection.execute(_FINGERPRINT).one()
             live = {run for run, row in self._known.items() if row[2] in LIVE}
             if seen != self._seen:
-                found = {row[0]: tuple(row) for row in connection.execute(_ALL_RUNS)}
-                changed = {run for run, row in found.items() if self._known.get(run) != row} | (live & found.keys())
-                gone = self._known.keys() - found.keys()
-                self._known = found
+                known = {row[0]: tuple(row) for row in connection.execute(_ALL_RUNS)}
+                changed = {run for run, row in known.items() if self._known.get(run) != row} | (live & known.keys())
+                gone = self._known.keys() - known.keys()
+                self._known = known
             else:
                 changed, gone = live, set()
             if changed or gone:
@@ -142,12 +142,12 @@ class Graph:
         """The artifact whose digest starts with `digest` (6 characters or more). Raises UnknownNode."""
         if self.is_artifact(digest):
             return digest
-        found = [known for known in self._artifacts if known.startswith(digest)] if len(digest) >= 6 else []
-        if len(found) != 1:
+        matches = [known for known in self._artifacts if known.startswith(digest)] if len(digest) >= 6 else []
+        if len(matches) != 1:
             raise UnknownNode(
-                f"{digest}: {'several artifacts have digests that start so; give more of it' if found else NO_ARTIFACT}"
+                f"{digest}: {'more than one digest starts with it; give more characters' if matches else NO_ARTIFACT}"
             )
-        return found[0]
+        return matches[0]
 
     def stages(self, execution: str) -> list[Run]:
         """The stages of an execution, oldest first."""
@@ -155,8 +155,8 @@ class Graph:
 
     def maker(self, digest: str) -> Run | None:
         """The run that made an artifact first; None if it is not on record."""
-        found = self.ancestry.maker(digest)
-        return self.runs[found] if found else None
+        maker = self.ancestry.maker(digest)
+        return self.runs[maker] if maker else None
 
     def uses(self, digest: str) -> list[Run]:
         """All runs with this output: its maker, and those that made it again, took it from the cache, or chose it."""
@@ -168,9 +168,9 @@ class Graph:
 
     def inputs(self, run: str) -> dict[str, str]:
         """The inputs of a run; of a cached run recorded without inputs, those of the run that made its output."""
-        found = self.runs[run]
-        maker = self.maker(found.output) if found.output and found.cached and not found.inputs else None
-        return maker.inputs if maker else found.inputs
+        record = self.runs[run]
+        maker = self.maker(record.output) if record.output and record.cached and not record.inputs else None
+        return maker.inputs if maker else record.inputs
 
     def ancestors(self, node: str) -> list[str]:
         """Upstream artifacts and runs, nearest first. Raises UnknownNode."""

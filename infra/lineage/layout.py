@@ -54,7 +54,7 @@ def _without_cycles(count: int, arrows: Sequence[tuple[int, int]]) -> tuple[list
     for start, end in dict.fromkeys(arrows):
         if start != end:
             children[start].append(end)
-    state, kept, done = [0] * count, list[tuple[int, int]](), list[int]()
+    state, acyclic, done = [0] * count, list[tuple[int, int]](), list[int]()
     for root in range(count):
         if state[root]:
             continue
@@ -68,11 +68,11 @@ def _without_cycles(count: int, arrows: Sequence[tuple[int, int]]) -> tuple[list
                 done.append(box)
                 stack.pop()
             elif state[child] != 1:
-                kept.append((box, child))
+                acyclic.append((box, child))
                 if not state[child]:
                     state[child] = 1
                     stack.append((child, iter(children[child])))
-    return kept, done[::-1]
+    return acyclic, done[::-1]
 
 
 def _layers(count: int, arrows: Sequence[tuple[int, int]], order: Sequence[int]) -> list[int]:
@@ -106,7 +106,7 @@ def _reduced(
 
 
 def _weights(count: int, arrows: Sequence[tuple[int, int]], order: Sequence[int]) -> list[float]:
-    """How much a box may say about where it is: the square of how many came of it, itself counted."""
+    """The weight of each box: the square of the number of its descendants, itself included."""
     children: list[list[int]] = [[] for _ in range(count)]
     for start, end in arrows:
         children[start].append(end)

@@ -11,7 +11,7 @@ LIVE = ("RUNNING", "SCHEDULED")
 def local_status(execution: str) -> tuple[str, float | None] | None:
     """Status and end of an execution of this machine, even if MLflow hasn't been sent them; None: not of this machine.
 
-    An execution whose processes are gone without a word is KILLED, at its last sign of life.
+    An execution whose processes ended without a report is KILLED, at its last sign of life.
     """
     folder = home_path() / "executions" / execution
     lock = folder / "alive.lock"
@@ -20,9 +20,9 @@ def local_status(execution: str) -> tuple[str, float | None] | None:
     try:
         if is_alive(folder):
             return RUNNING, None
-        found = read_execution(folder)
-        if found.flyte:  # its other pods may still work
+        record = read_execution(folder)
+        if record.flyte:  # its other pods may still work
             return None
-        return ("KILLED", lock.stat().st_mtime) if found.status == RUNNING else (found.status, found.ended)
+        return ("KILLED", lock.stat().st_mtime) if record.status == RUNNING else (record.status, record.ended)
     except (OSError, RecordDamaged):  # not readable for this user: what MLflow has is shown
         return None

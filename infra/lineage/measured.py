@@ -20,16 +20,16 @@ def setting(metric: str, params: Mapping[str, str], inputs: Mapping[str, str], m
     """What determines a metric of an evaluation besides the `model` (a digest). `params` and `inputs`: of the
     evaluation's run."""
     evaluator = metric.partition(".")[0]
-    own = {name: value for name, value in params.items() if name.startswith(f"{evaluator}.") or name == "seed"}
+    relevant = {name: value for name, value in params.items() if name.startswith(f"{evaluator}.") or name == "seed"}
     if metric == BITS:
         data = {name: digest for name, digest in inputs.items() if name == "corpora.0"}
     else:
         sets = sorted({value for name, value in params.items() if name.endswith(".data") and value != "null"})
-        rows = sets.index(own[f"{evaluator}.data"]) if own.get(f"{evaluator}.data") in sets else None
+        rows = sets.index(relevant[f"{evaluator}.data"]) if relevant.get(f"{evaluator}.data") in sets else None
         data = {name: digest for name, digest in inputs.items() if rows is None or name == f"rows.{rows}"}
         data = {name: digest for name, digest in data.items() if name.startswith("rows.")}
     known = data or {name: digest for name, digest in inputs.items() if digest != model and name != "model.base"}
-    return tuple(sorted((own | known).items()))
+    return tuple(sorted((relevant | known).items()))
 
 
 def breaks_of(settings: Mapping[int, Setting]) -> list[int]:

@@ -27,10 +27,7 @@ def events(graph: Graph, connection: Connection, runs: Iterable[str]) -> list[di
     """A START for each run, and a COMPLETE, FAIL or ABORT for each that has ended; parents first."""
     ids = graph.ancestry.in_order(runs)
     tags, params = facts.tags(connection, ids), facts.params(connection, ids)
-    found = []
-    for id in ids:
-        found += list(_of_one(graph, graph.runs[id], tags.get(id, {}), params.get(id, {})))
-    return found
+    return [event for id in ids for event in _of_one(graph, graph.runs[id], tags.get(id, {}), params.get(id, {}))]
 
 
 def _of_one(graph: Graph, run: Run, tags: dict[str, str], params: dict[str, str]) -> Iterator[dict[str, Any]]:
@@ -69,7 +66,7 @@ def _of_one(graph: Graph, run: Run, tags: dict[str, str], params: dict[str, str]
     }
     yield {"eventType": "START", "eventTime": _time(run.started), **event}
     if run.status in ENDS:
-        outputs = [_dataset(run.output, run.id)] if run.output and run.id in graph.ancestry.made else []
+        outputs = [_dataset(run.output, run.id)] if run.output and run.id in graph.ancestry.maker_ids else []
         ended = run.ended or run.started
         yield {"eventType": ENDS[run.status], "eventTime": _time(ended), **event, "outputs": outputs}
 

@@ -90,7 +90,7 @@ class Pages:
             params = facts.params(connection, [execution.run_id]).get(execution.run_id, {})
         recipe, repository = reproduce.recipe(params), reproduce.repository(tags)
         settings = _ordered(reproduce.recipe(facts.group(tags, "setting")), recipe)
-        made = {run.id: artifact_row(named[run.output]) if run.output else None for run in stages}
+        outputs = {run.id: artifact_row(named[run.output]) if run.output else None for run in stages}
         reports = [run.output for run in stages if run.output and named[run.output].kind == "report"]
         return row | {
             "title": execution.name,
@@ -109,7 +109,7 @@ class Pages:
             "yaml": _yaml(settings or _without_nothing(recipe)),
             "stages": [
                 run_row(run)
-                | {"made": made[run.id], "error": errors.get(run.id, {}).get("baton.error")}
+                | {"made": outputs[run.id], "error": errors.get(run.id, {}).get("baton.error")}
                 | ({"status": SILENT} if run.live and row["status"] == SILENT else {})
                 for run in stages
             ],
@@ -137,10 +137,10 @@ class Pages:
         self.graph.refresh()
         execution = self._execution(id)
         with self.engine.connect() as connection:
-            found = reproduce.repository(facts.tags(connection, [execution.run_id])[execution.run_id]).get("diff")
-        if found is None:
+            changes = reproduce.repository(facts.tags(connection, [execution.run_id])[execution.run_id]).get("diff")
+        if changes is None:
             raise UnknownNode(f"{execution.name}: no uncommitted changes of a repository are recorded")
-        return found
+        return changes
 
     def run(self, id: str, query: Query) -> Page:
         """`x=time` draws curves over time, `y=log` on a logarithmic axis."""
@@ -209,20 +209,20 @@ class Pages:
         """The text of a run's log in chunks, redacted. Raises UnknownNode."""
         self.graph.refresh()
         run = self._run(id)
-        found = files.whole_log(self._job(id))
-        if found is None:
+        chunks = files.whole_log(self._job(id))
+        if chunks is None:
             raise UnknownNode(f"{run.title}: its log is not on this machine")
-        return found
+        return chunks
 
     def file(self, digest: str, name: str) -> Any:
         """The path of one of an artifact's files. Raises UnknownNode."""
         digest = self.graph.refresh().resolve(digest)
         with self.engine.connect() as connection:
             tags = facts.tags(connection, [run.id for run in self.graph.uses(digest)], "baton.job")
-        found = files.file_of(next((some["baton.job"] for some in tags.values()), None), digest, name)
-        if found is None:
+        path = files.file_of(next((some["baton.job"] for some in tags.values()), None), digest, name)
+        if path is None:
             raise UnknownNode(f"{name}: not a file of artifact {digest[:12]} that is on this machine")
-        return found
+        return path
 
     def artifact(self, digest: str, query: Query) -> Page:
         """`to` names another artifact: the path between the two is marked."""
@@ -247,7 +247,7 @@ class Pages:
             execution = graph.executions.get(maker.execution) if maker else None
             execution_tags = facts.tags(connection, [execution.run_id])[execution.run_id] if execution else {}
             page = {"findings": findings(graph, connection, digest), "versions": versions_of(connection, digest)}
-        found = files.look(next((some["baton.job"] for some in tags.values() if "baton.job" in some), None), digest)
+        output = files.look(next((some["baton.job"] for some in tags.values() if "baton.job" in some), None), digest)
         relatives = [artifact_row(named[artifact]) for artifact in shown - {digest}]
         return page | {
             **artifact_row(named[digest]),
@@ -271,11 +271,11 @@ class Pages:
             "reproduce": reproduce.commands(execution_tags, execution.id) if execution else [],
             "command": maker_tags.get("baton.command", ""),
             "code": reproduce.code(maker_tags),
-            "state": found.state,
-            "directory": found.directory,
+            "state": output.state,
+            "directory": output.directory,
             "host": maker_tags.get("baton.machine.host", ""),
-            "files": [file | {"url": self._file(digest, file["name"])} for file in found.files],
-            "records": found.records,
+            "files": [file | {"url": self._file(digest, file["name"])} for file in output.files],
+            "records": output.records,
             "to": artifact_row(named[to]) if to else None,
             "path": path,
             "relatives": sorted(relatives, key=lambda row: (row["name"], row["digest"])),
@@ -349,8 +349,8 @@ def _how(run: Run, maker: Run | None) -> str:
 
 def _relation_to(run: Run, digest: str) -> str:
     """What a run's output is to an artifact that it read: of several relations, the closest."""
-    found = {relation(run.kind, run.output, name, run.inputs) for name, read in run.inputs.items() if read == digest}
-    return min(found, key=lambda each: each == DESCRIBED)
+    kinds = {relation(run.kind, run.output, name, run.inputs) for name, read in run.inputs.items() if read == digest}
+    return min(kinds, key=lambda each: each == DESCRIBED)
 
 
 def _yaml(recipe: Any) -> str:

@@ -20,14 +20,14 @@ MOST = 6  # metrics in a table or drawn
 
 def registered(graph: Graph, connection: Connection) -> list[dict[str, Any]]:
     """Each registered model with its versions, newest first."""
-    found = facts.versions(connection)
-    known = {digest for version in found if (digest := version["tags"].get("baton.model", "")) in graph}
+    versions = facts.versions(connection)
+    known = {digest for version in versions if (digest := version["tags"].get("baton.model", "")) in graph}
     origins = {digest: _origins(graph, digest) for digest in known}
     named = describe(graph, connection, known.union(*origins.values()))
     evaluations = _evaluations(graph, connection, known)
     params = facts.params(connection, [run.id for run in evaluations.values()])
     by_name: dict[str, list[dict[str, Any]]] = {}
-    for version in found:
+    for version in versions:
         tags = version["tags"]
         digest = tags.get("baton.model", "")
         row = {key: version[key] for key in ("version", "when", "description", "aliases")}
@@ -55,32 +55,32 @@ def versions_of(connection: Connection, digest: str) -> list[dict[str, Any]]:
 
 
 def _origins(graph: Graph, digest: str) -> list[str]:
-    """What its content came from outside with: the text of each increment, rows, imported models; oldest first."""
-    found: dict[str, float] = {}  # digest -> when it was made
+    """The artifacts that its content was imported as: the text of each increment, rows, models; oldest first."""
+    made_at: dict[str, float] = {}  # by digest
     maker = graph.maker(digest)
     waiting, seen = [maker.id] if maker else [], set[str]()
     while waiting:
         run = graph.runs[waiting.pop()]
         origins = graph.ancestry.origins(run.id)
-        found |= {read: 0.0 for read in run.content if origins[read] is None}
+        made_at |= {read: 0.0 for read in run.content if origins[read] is None}
         if not run.content and run.output and run.output != digest:
-            found[run.output] = run.started
-        new = [made for read in run.content if (made := origins[read]) and made not in seen]
+            made_at[run.output] = run.started
+        new = [source for read in run.content if (source := origins[read]) and source not in seen]
         seen.update(new)
         waiting += new
-    return sorted(found, key=lambda node: (found[node], node))
+    return sorted(made_at, key=lambda node: (made_at[node], node))
 
 
 def scores_of(tags: dict[str, str]) -> dict[str, float]:
     """A version's metrics, from its tags."""
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     for name, value in tags.items():
         if name.startswith(SCORE):
             try:
-                found[name.removeprefix(SCORE)] = float(value)
+                scores[name.removeprefix(SCORE)] = float(value)
             except ValueError:
                 continue  # not written by Baton
-    return found
+    return scores
 
 
 def _shown(versions: list[dict[str, Any]]) -> list[str]:
@@ -93,8 +93,8 @@ def _evaluations(graph: Graph, connection: Connection, models: Collection[str]) 
     """The first evaluation of each model."""
     runs = [run for run in graph.ancestry.by_age if run.kind == "eval_report" and not run.cached]
     about = facts.tags(connection, [run.id for run in runs], "baton.fact.model_digest")
-    found = {about.get(run.id, {}).get("baton.fact.model_digest", ""): run for run in reversed(runs)}
-    return {model: found[model] for model in models if model in found}
+    by_model = {about.get(run.id, {}).get("baton.fact.model_digest", ""): run for run in reversed(runs)}
+    return {model: by_model[model] for model in models if model in by_model}
 
 
 def _over_versions(versions: list[dict[str, Any]]) -> list[Any]:

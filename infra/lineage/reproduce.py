@@ -23,9 +23,9 @@ def code(tags: dict[str, str]) -> dict[str, str]:
 def repository(tags: dict[str, str]) -> dict[str, str]:
     """The user's repository (infra/tracking/repository.py), those facts that are known."""
     names = ("origin", "commit", "path", "digest", "untracked")
-    found = {name: tags[f"{REPOSITORY_TAG}{name}"] for name in names if tags.get(f"{REPOSITORY_TAG}{name}")}
+    facts = {name: tags[f"{REPOSITORY_TAG}{name}"] for name in names if tags.get(f"{REPOSITORY_TAG}{name}")}
     diff = whole_text(f"{REPOSITORY_TAG}diff.", tags)
-    return found | ({"diff": diff} if diff else {})
+    return facts | ({"diff": diff} if diff else {})
 
 
 def commands(tags: dict[str, str], execution: str) -> list[str]:
@@ -60,7 +60,7 @@ def _checkout(tags: dict[str, str], execution: str) -> list[str]:
     if "diff" in mine:
         lines.append(f"curl -fsS {{base}}/executions/{execution}/{DIFF} | git apply")
     if untracked := mine.get("untracked"):
-        lines.append(f"# {untracked} untracked files or folders were there; they are not recorded")
+        lines.append(f"# {untracked} untracked files or folders existed; they are not recorded")
     return lines
 
 
@@ -68,10 +68,10 @@ def whole_recipe(tags: dict[str, str], params: dict[str, str]) -> Any:
     """The recipe of an execution with the source of its functions, as `--recipe` takes it; of an old record, or a very
     long recipe, without that source."""
     try:
-        found = from_json(whole_text(RECIPE_TAG, tags))
+        recorded = from_json(whole_text(RECIPE_TAG, tags))
     except ValueError:
-        found = recipe(params)
-    return redact(_without_digests(found), code=partial(redact_code, literals=True))
+        recorded = recipe(params)
+    return redact(_without_digests(recorded), code=partial(redact_code, literals=True))
 
 
 def _without_digests(value: Any) -> Any:
@@ -83,23 +83,23 @@ def _without_digests(value: Any) -> Any:
 
 def recipe(params: dict[str, str]) -> dict[str, Any]:
     """A nested recipe from MLflow's flat parameters; a value that is not JSON is text."""
-    found: dict[str, Any] = {}
+    nested: dict[str, Any] = {}
     for key, value in params.items():
         *parents, last = (names_of(key) if key.count(".") < DEEPEST else []) or [key]
-        at = found
+        at = nested
         for parent in parents:
             inner = at.setdefault(parent, {})
             at = inner if isinstance(inner, dict) else {}  # a name that itself has a dot: only this field is lost
         at[last] = _value(value)
-    return found
+    return nested
 
 
 def _value(text: str) -> Any:
     try:
-        found = from_json(text)
+        parsed = from_json(text)
     except ValueError:
         return text
-    return text if isinstance(found, float) and not math.isfinite(found) else found
+    return text if isinstance(parsed, float) and not math.isfinite(parsed) else parsed
 
 
 def _words(command: str) -> list[str]:

@@ -1,6 +1,6 @@
 """The part of the graph that is drawn: boxes, each an artifact with the run that made it, and folds for the rest.
 
-Where equal contents were made several times, from different inputs, each is a box of its own.
+Where equal contents were made several times, from different inputs, each has a separate box.
 
 Many children of one kind are folded into one box, except the newest; so are the boxes beyond `limit`. A fold opens
 when its node's id is in `opened`.
@@ -27,7 +27,7 @@ class Box:
     artifact: str | None = None
     runs: list[str] = field(default_factory=list)
     parents: list[str] = field(default_factory=list)  # keys
-    others: list[str] = field(default_factory=list)  # keys of what the run read and its artifact was not made from
+    others: list[str] = field(default_factory=list)  # keys of the run's inputs that its artifact was not made from
     folded: int = 0
     title: str = ""
     to_come: int = 0  # stages that have not started
@@ -62,8 +62,8 @@ def of_artifact(graph: Graph, focus: str, opened: Iterable[str] = (), limit: int
         most = limit // 2 if upward else limit  # ancestors leave half of the room to descendants
         while waiting:
             at = waiting.popleft()
-            found = _parents(graph, at) if upward else _children(graph, at)
-            shown, hidden = (found, {}) if upward else _some(graph, found, at in open_)
+            related = _parents(graph, at) if upward else _children(graph, at)
+            shown, hidden = (related, {}) if upward else _some(graph, related, at in open_)
             new = [other for other in shown if other not in boxes]
             room = max(0, most - len(boxes))
             for other in new[:room]:
@@ -105,10 +105,10 @@ def _parents(graph: Graph, key: str) -> list[str]:
 
 def _children(graph: Graph, key: str) -> list[str]:
     """The boxes that were made from it, oldest first."""
-    made = _maker(graph, key)
-    digest = graph.runs[made].output if made else key
+    maker = _maker(graph, key)
+    digest = graph.runs[maker].output if maker else key
     readers = graph.ancestry.readers(digest or key)
-    return [_key(graph, run) for run in readers if graph.ancestry.origins(run)[digest or key] == made]
+    return [_key(graph, run) for run in readers if graph.ancestry.origins(run)[digest or key] == maker]
 
 
 def _again(graph: Graph, artifact: str) -> list[str]:
@@ -118,17 +118,17 @@ def _again(graph: Graph, artifact: str) -> list[str]:
     return [key for key in keys if key != artifact]
 
 
-def _some(graph: Graph, found: Sequence[str], opened: bool) -> tuple[list[str], dict[str, list[str]]]:
+def _some(graph: Graph, children: Sequence[str], opened: bool) -> tuple[list[str], dict[str, list[str]]]:
     """The children that are shown, and those that are folded, by title."""
     by_title: dict[str, list[str]] = {}
-    for key in found:
+    for key in children:
         run = _maker(graph, key)
         by_title.setdefault(_stem(graph.runs[run].title) if run else "", []).append(key)
     if opened:
-        return list(found), {}
+        return list(children), {}
     hidden = {title: some[:-SHOWN] for title, some in by_title.items() if len(some) > FEW}
-    away = {key for some in hidden.values() for key in some}
-    return [key for key in found if key not in away], hidden
+    folded = {key for some in hidden.values() for key in some}
+    return [key for key in children if key not in folded], hidden
 
 
 def _folded(graph: Graph, boxes: dict[str, Box], opened: frozenset[str], limit: int) -> list[Box]:
@@ -145,10 +145,10 @@ def _folded(graph: Graph, boxes: dict[str, Box], opened: frozenset[str], limit: 
             fold = f"fold:down:{of[0]}:{title}"
             boxes[fold] = Box(fold, parents=list(of), folded=len(keys) - SHOWN, title=title)
     if len(boxes) > limit:
-        kept = dict(list(boxes.items())[:limit])
+        shown = dict(list(boxes.items())[:limit])
         fold = "fold:down:more:stages"
-        more = Box(fold, parents=[next(reversed(kept))], folded=len(boxes) - limit, title="stages")
-        boxes = {**kept, fold: more}
+        more = Box(fold, parents=[next(reversed(shown))], folded=len(boxes) - limit, title="stages")
+        boxes = {**shown, fold: more}
     return _closed(boxes)
 
 

@@ -40,10 +40,10 @@ def run_row(run: Run) -> Row:
 
 
 def execution_link(graph: Graph, id: str) -> Row | None:
-    found = graph.executions.get(id)
-    if found is None:
+    execution = graph.executions.get(id)
+    if execution is None:
         return None
-    return {"id": id, "name": found.name, "status": found.status, "started": found.started}
+    return {"id": id, "name": execution.name, "status": execution.status, "started": execution.started}
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ def execution_rows(graph: Graph, connection: Connection, executions: list[Execut
     stages = {execution.id: graph.stages(execution.id) for execution in executions}
     runs = [run.id for some in stages.values() for run in some]
     tags = facts.tags(connection, runs, facts.HEADLINE, facts.PRICE, "baton.fact.label")
-    headlines = {run: found[facts.HEADLINE] for run, found in tags.items() if facts.HEADLINE in found}
+    headlines = {run: run_tags[facts.HEADLINE] for run, run_tags in tags.items() if facts.HEADLINE in run_tags}
     live = [run.id for execution in executions if execution.live for run in stages[execution.id] if run.live]
-    for run, found in facts.tags(connection, live, "baton.progress", SEEN_TAG).items():
-        tags[run] = tags.get(run, {}) | found
+    for run, run_tags in facts.tags(connection, live, "baton.progress", SEEN_TAG).items():
+        tags[run] = tags.get(run, {}) | run_tags
     metrics = facts.metrics(connection, runs, *{FACT + name for name in (VALIDATION, *headlines.values())}, "cost_usd")
     measured = _Measured(metrics, facts.units(connection, headlines), tags)
     return [_execution_row(graph, execution, stages[execution.id], measured) for execution in executions]
@@ -96,8 +96,8 @@ def silent_s(graph: Graph, execution: Execution, stages: list[Run], tags: dict[s
     if not execution.live or execution.id in graph.alive_here:
         return None
     signs = [execution.started, *(run.ended or run.started for run in stages)]
-    for found in (tags.get(run.id, {}) for run in stages if run.live):
-        signs += [_float(found.get(SEEN_TAG)), _float(_progress_of(found).get("time"))]
+    for run_tags in (tags.get(run.id, {}) for run in stages if run.live):
+        signs += [_float(run_tags.get(SEEN_TAG)), _float(_progress_of(run_tags).get("time"))]
     silent = time.time() - max(signs)
     return silent if silent > SILENT_S else None
 
@@ -122,22 +122,22 @@ def _best(stages: list[Run], measured: _Measured) -> Row | None:
         name = measured.tags[newest][facts.HEADLINE]
         unit = measured.units.get(newest, {}).get(name, facts.Unit())
     values = {run.id: measured.metrics.get(run.id, {}).get(FACT + name) for run in evaluated or stages}
-    found = {run: value for run, value in values.items() if value is not None}
-    if not found:
+    known = {run: value for run, value in values.items() if value is not None}
+    if not known:
         return None
-    best = (max if unit.higher_is_better else min)(found, key=found.__getitem__)
+    best = (max if unit.higher_is_better else min)(known, key=known.__getitem__)
     model = measured.tags.get(best, {}).get("baton.fact.label", "")
-    return {"name": name, "value": found[best], "unit": unit.unit, "model": model}
+    return {"name": name, "value": known[best], "unit": unit.unit, "model": model}
 
 
 def progress(run: Run, tags: dict[str, str]) -> Row:
     """How far a running stage is and how long it may still take, by the last record that was uploaded."""
     row: Row = {"run": run.id, "stage": run.title, "done": 0.0, "total": 0.0, "unit": "", "shown": {}, "left_s": None}
-    found = _progress_of(tags)
+    record = _progress_of(tags)
     try:
-        row |= {"done": float(found["done"]), "total": float(found["total"]), "unit": str(found["unit"])}
-        row["shown"] = dict(found["shown"])
-        (before, since), now = map(float, found["first"]), float(found["time"])
+        row |= {"done": float(record["done"]), "total": float(record["total"]), "unit": str(record["unit"])}
+        row["shown"] = dict(record["shown"])
+        (before, since), now = map(float, record["first"]), float(record["time"])
         if before < row["done"] <= row["total"]:
             row["left_s"] = (row["total"] - row["done"]) * (now - since) / (row["done"] - before)
     except (ValueError, TypeError, KeyError):
@@ -178,12 +178,12 @@ def stages_to_come(graph: Graph, execution: Execution, stages: list[Run], tags: 
     planned = _plan(tags) if execution.live else []
     started = Counter(run.title for run in stages)
     took = durations(graph, execution.name) if planned else {}
-    found = []
+    rows = []
     for title in planned:
         started[title] -= 1
         if started[title] < 0:
-            found.append({"title": title, "expected_s": took.get(title)})
-    return found
+            rows.append({"title": title, "expected_s": took.get(title)})
+    return rows
 
 
 def durations(graph: Graph, name: str) -> dict[str, float]:
@@ -213,13 +213,13 @@ def findings(graph: Graph, connection: Connection, digest: str) -> list[Row]:
     runs = [run.id for run in first.values()]
     tags, measured = facts.tags(connection, runs), facts.metrics(connection, runs)
     units, params = facts.units(connection, runs), facts.params(connection, runs)
-    found = []
+    rows = []
     for child, run in first.items():
         if tags[run.id].get("baton.fact.model_digest", digest) != digest:
             continue
         values = {name.removeprefix(FACT): v for name, v in measured.get(run.id, {}).items() if name.startswith(FACT)}
         known = units.get(run.id, {})
-        found.append(
+        rows.append(
             {
                 "digest": child,
                 "title": run.title,
@@ -233,4 +233,4 @@ def findings(graph: Graph, connection: Connection, digest: str) -> list[Row]:
                 "_job": tags[run.id].get("baton.job"),
             }
         )
-    return found
+    return rows

@@ -52,8 +52,8 @@ def answers() -> bool:
 
 def jobs_named(name: str) -> list[ManagedJobRecord]:
     """All managed jobs with this name, oldest first."""
-    found, *_counts = sdk.get(jobs.queue_v2(refresh=False, fields=None, name_match=name))
-    return sorted((record for record in found if record.job_name == name), key=lambda record: record.job_id or 0)
+    records, *_counts = sdk.get(jobs.queue_v2(refresh=False, fields=None, name_match=name))
+    return sorted((record for record in records if record.job_name == name), key=lambda record: record.job_id or 0)
 
 
 def is_launching(name: str) -> bool:

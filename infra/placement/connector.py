@@ -163,7 +163,7 @@ class SkyPilotConnector(AsyncConnectorBase):
         return resource
 
     def _unanswered(self, job: SkyJob) -> Resource:
-        """While the server takes its time: as before if it was away."""
+        """While the server has not answered: the previous phase if it was unreachable."""
         phase, words = self._told.get(job.key, (TaskExecution.UNDEFINED, ""))
         if phase == TaskExecution.WAITING_FOR_RESOURCES:
             return Resource(phase, words)
@@ -196,13 +196,13 @@ class SkyPilotConnector(AsyncConnectorBase):
         before = self._previous(job)
         return Resource(before.phase if before else TaskExecution.QUEUED, f"{job.name}: {words}")
 
-    def _away(self, job: SkyJob, details: str = "") -> Resource:
+    def _unreachable(self, job: SkyJob, details: str = "") -> Resource:
         """The server is unreachable. Of a job that was not running, a phase whose message Flyte shows: of those in
         QUEUED it keeps the first."""
-        found = self._unknown(job, f"{api_server.shown()} is unreachable; retrying{details}")
-        if found.phase != TaskExecution.RUNNING:
-            found.phase = TaskExecution.WAITING_FOR_RESOURCES
-        return found
+        resource = self._unknown(job, f"{api_server.shown()} is unreachable; retrying{details}")
+        if resource.phase != TaskExecution.RUNNING:
+            resource.phase = TaskExecution.WAITING_FOR_RESOURCES
+        return resource
 
     def _previous(self, job: SkyJob) -> Resource | None:
         """The job's last known state; one that had ended counts as running, since its result was not reported yet."""
@@ -214,28 +214,28 @@ class SkyPilotConnector(AsyncConnectorBase):
 
     def _look(self, job: SkyJob) -> Resource:
         if not api_server.answers():
-            return self._away(job)
+            return self._unreachable(job)
         try:
-            if (record := self._found(job)) is None:
+            if (record := self._record_of(job)) is None:
                 return self._launched(job)
             return self._resource(job, record)
         except UNANSWERED as error:
-            return self._away(job, f" ({_describe(error)})")
+            return self._unreachable(job, f" ({_describe(error)})")
         except (OSError, FlyteException) as error:
             return self._unknown(job, f"{job.output_prefix} cannot be read; retrying ({_describe(error)})")
 
-    def _found(self, job: SkyJob) -> ManagedJobRecord | None:
-        """The job that was seen before, else an active one with this name, whoever launched it, else this attempt's own
-        ended one. A second active one, left by a launch whose response was lost, is cancelled. A cancelled one of
-        another attempt is ignored."""
+    def _record_of(self, job: SkyJob) -> ManagedJobRecord | None:
+        """The job that was seen before, else an active one with this name, whoever launched it, else this attempt's
+        ended one. A second active one, left by a launch whose response was lost, is cancelled. A cancelled one
+        of another attempt is ignored."""
         records = api_server.jobs_named(job.name)
         at_work = [record for record in records if api_server.status(record) not in {*FINAL, "CANCELLING"}]
         if twins := [record.job_id for record in at_work[1:] if record.job_id is not None]:
             api_server.cancel(twins)
         number, _ = self._last_seen.get(job.key, (None, None))
-        own = [record for record in records if api_server.output_prefix(record) == job.output_prefix]
-        ended = [record for record in own if api_server.status(record) != "CANCELLED"] or own
-        others = [record for record in records if api_server.status(record) == "CANCELLED" and record not in own]
+        of_attempt = [record for record in records if api_server.output_prefix(record) == job.output_prefix]
+        ended = [record for record in of_attempt if api_server.status(record) != "CANCELLED"] or of_attempt
+        others = [record for record in records if api_server.status(record) == "CANCELLED" and record not in of_attempt]
         seen = [record for record in records if record.job_id == number and record not in others]
         return next(iter([*seen, *at_work[:1], *ended[-1:]]), None)
 
@@ -245,7 +245,7 @@ class SkyPilotConnector(AsyncConnectorBase):
             with self._starting:
                 if job.key in self._unwanted:
                     return Resource(TaskExecution.ABORTED, f"{job.name} was cancelled before it was launched")
-                if api_server.is_launching(job.name) or self._found(job) is not None:
+                if api_server.is_launching(job.name) or self._record_of(job) is not None:
                     return self._unknown(job, "being launched")
                 clouds = api_server.enabled_clouds() if job.order.placement["exclude"] else []
                 config = sky_task(job.name, job.order, job.image, job.command, job.output_prefix, clouds)
@@ -311,7 +311,7 @@ class SkyPilotConnector(AsyncConnectorBase):
 
     def _is_cancelled(self, job: SkyJob) -> bool:
         with self._starting:
-            pass  # a launch that was being submitted is submitted now, and there will be no other
+            pass  # wait for a launch that is being submitted; no other can follow
         if not api_server.answers():  # with nobody else to launch it, there is nothing to cancel
             return job.key in self._created - self._submitted
         try:
@@ -328,9 +328,9 @@ class SkyPilotConnector(AsyncConnectorBase):
 def _make_order(template: TaskTemplate, inputs: LiteralMap | None, metadata: TaskExecutionMetadata | None) -> Order:
     """The job's order. The placement comes from the input `how`. On a cluster, where all executions of a version share
     a template, the execution comes from the metadata, and the storage is that of its pods."""
-    how = json.loads(inputs.literals[HOW].scalar.primitive.string_value) if inputs and HOW in inputs.literals else {}
+    call = json.loads(inputs.literals[HOW].scalar.primitive.string_value) if inputs and HOW in inputs.literals else {}
     order = dict(template.custom)
-    placement = Placement.model_validate(how.get("placement") or order.pop("placement", {}))
+    placement = Placement.model_validate(call.get("placement") or order.pop("placement", {}))
     environment = dict(template.container.env or {})
     if metadata is not None:
         asks = metadata.task_execution_id.node_execution_id.execution_id
@@ -362,24 +362,24 @@ def _job_name(template: TaskTemplate, inputs: LiteralMap | None) -> str:
     return f"baton-{stage}-{identity.hexdigest()}"
 
 
-def _copy_outputs(resource: Resource, made: str, asked: str) -> Resource:
-    """Copy a job's outputs and deck from `made` to where this attempt was `asked` to write them. The resource itself
-    gets none: Flyte looks for a deck only beside outputs in storage."""
+def _copy_outputs(resource: Resource, source: str, destination: str) -> Resource:
+    """Copy a job's outputs and deck from `source` to this attempt's `destination`. The resource itself gets none: Flyte
+    looks for a deck only beside outputs in storage."""
     access = FlyteContextManager.current_context().file_access
     with TemporaryDirectory() as folder:
         outputs, deck = Path(folder) / "outputs.pb", Path(folder) / "deck.html"
-        if not access.exists(f"{made}/{outputs.name}"):
+        if not access.exists(f"{source}/{outputs.name}"):
             resource.phase = TaskExecution.RETRYABLE_FAILED
-            resource.message = f"{resource.message}, and there is no {made}/{outputs.name}"
+            resource.message = f"{resource.message}, and there is no {source}/{outputs.name}"
             return resource
-        if made != asked:
-            access.get_data(f"{made}/{outputs.name}", str(outputs))
-            access.put_data(str(outputs), f"{asked}/{outputs.name}")
-        if access.exists(f"{made}/{deck.name}"):
-            access.get_data(f"{made}/{deck.name}", str(deck))
+        if source != destination:
+            access.get_data(f"{source}/{outputs.name}", str(outputs))
+            access.put_data(str(outputs), f"{destination}/{outputs.name}")
+        if access.exists(f"{source}/{deck.name}"):
+            access.get_data(f"{source}/{deck.name}", str(deck))
             text, note = deck.read_text(), f"<p>{escape(resource.message or '')}</p>"
             deck.write_text(text if note in text else text.replace("<body>", f"<body>{note}", 1))
-            access.put_data(str(deck), f"{asked}/{deck.name}", ContentType="text/html", content_type="text/html")
+            access.put_data(str(deck), f"{destination}/{deck.name}", ContentType="text/html", content_type="text/html")
     return resource
 
 
@@ -404,9 +404,9 @@ def _read(kind: Any, uri: str) -> Any:
     if not access.exists(uri):
         raise FileNotFoundError(uri)
     with TemporaryDirectory() as folder:
-        here = str(Path(folder) / "message.pb")
-        access.get_data(uri, here)
-        return load_proto_from_file(kind, here)
+        path = str(Path(folder) / "message.pb")
+        access.get_data(uri, path)
+        return load_proto_from_file(kind, path)
 
 
 ConnectorRegistry.register(SkyPilotConnector())

@@ -63,7 +63,7 @@ ALONE = """\
 {command}
 ended=$?
 """
-# The first machine exits last, with the code of the stage that failed first, wherever that was; the others exit with 0.
+# The first machine exits last, with the code of the stage that failed first on any machine; the others exit with 0.
 # If another exited with its own code, Slurm would end the rest with SIGTERM, and report 143 of all of them.
 TOGETHER = f"""\
 failed="$attempt/failed"
@@ -144,18 +144,18 @@ def sky_task(
 def _secrets(placement: Placement, order: Order, output_prefix: str) -> dict[str, str]:
     """The job's secrets for SkyPilot: those in the task's environment, and from this process's what the job, its
     storage and its placement need. Raises UserError."""
-    here = os.environ | order.environment
-    if missing := [name for name in placement.secrets if not here.get(name)]:
+    environment = os.environ | order.environment
+    if missing := [name for name in placement.secrets if not environment.get(name)]:
         where = "where the job is started: here, or in the connector's environment on a Flyte cluster"
         raise UserError(f"placement.secrets: {', '.join(missing)}: not set as an environment variable {where}")
-    own = [name for name, value in order.environment.items() if redact(value, name) != value]
-    names = [*SECRETS, *placement.secrets, *own]
-    found = passed_on(here.get("MLFLOW_TRACKING_URI", ""))
+    secret_names = [name for name, value in order.environment.items() if redact(value, name) != value]
+    names = [*SECRETS, *placement.secrets, *secret_names]
+    secrets = passed_on(environment.get("MLFLOW_TRACKING_URI", ""))
     if is_bucket(order.storage) or is_bucket(output_prefix):
         names += STORAGE_SECRETS
-        if here.get(GOOGLE_FILE):
-            found[GOOGLE_KEY] = Path(here[GOOGLE_FILE]).expanduser().read_text()
-    return {name: here[name] for name in names if here.get(name)} | found
+        if environment.get(GOOGLE_FILE):
+            secrets[GOOGLE_KEY] = Path(environment[GOOGLE_FILE]).expanduser().read_text()
+    return {name: environment[name] for name in names if environment.get(name)} | secrets
 
 
 def seconds(placement: Placement) -> float | None:

@@ -23,13 +23,13 @@ def mirror(storage: str, execution: Path, job: str) -> None:
         if run["placed"].get("job") != job:
             continue
         name = Path(run["job_dir"]).name
-        here = baton_home() / "jobs" / name
-        here.mkdir(parents=True, exist_ok=True)
+        job_dir = baton_home() / "jobs" / name
+        job_dir.mkdir(parents=True, exist_ok=True)
         for file in FILES:
-            if files.exists(there := f"{storage}/jobs/{name}/{file}"):
+            if files.exists(source := f"{storage}/jobs/{name}/{file}"):
                 # a new file each time: a resumed engine rewrites its metrics, and a reader's offset would be wrong
-                files.get_file(there, str(here / f"{file}.partial"))
-                (here / f"{file}.partial").replace(here / file)
+                files.get_file(source, str(job_dir / f"{file}.partial"))
+                (job_dir / f"{file}.partial").replace(job_dir / file)
         stage = execution / Path(path).parent.name
         stage.mkdir(parents=True, exist_ok=True)
-        write_json(stage / "run.json", run | {"job_dir": str(here)})
+        write_json(stage / "run.json", run | {"job_dir": str(job_dir)})

@@ -48,14 +48,14 @@ class Offer:
 
 
 def offers(placement: Placement, most: int = MOST) -> list[Offer]:
-    """The first `most` places in SkyPilot's order; empty: there is none. Raises NoPrices, and ValueError if SkyPilot
+    """The first `most` places in SkyPilot's order; empty if there is none. Raises NoPrices, and ValueError if SkyPilot
     rejects the placement."""
-    found: list[Offer] = []
+    best_offers: list[Offer] = []
     tried: list[sky.Resources] = []
     with sky_logging.silent():
         resources = placement.resources(clouds=_clouds())
-        while len(found) < most and (best := _best(resources, placement.nodes, tried)):
-            found.append(_offer(best, placement.nodes))
+        while len(best_offers) < most and (best := _best(resources, placement.nodes, tried)):
+            best_offers.append(_offer(best, placement.nodes))
             tried.append(
                 sky.Resources(
                     cloud=best.cloud,
@@ -65,7 +65,7 @@ def offers(placement: Placement, most: int = MOST) -> list[Offer]:
                     use_spot=best.use_spot,
                 )
             )
-    return found
+    return best_offers
 
 
 def _clouds() -> list[str]:
@@ -73,10 +73,10 @@ def _clouds() -> list[str]:
     NoPrices."""
     global_user_state.initialize_and_get_db()
     workspace = skypilot_config.get_active_workspace()
-    found = global_user_state.get_cached_enabled_clouds(CloudCapability.COMPUTE, workspace)
-    if not found:
+    clouds = global_user_state.get_cached_enabled_clouds(CloudCapability.COMPUTE, workspace)
+    if not clouds:
         raise NoPrices("SkyPilot has no cloud enabled on this machine; run `sky check`, which looks for credentials")
-    return [str(cloud).lower() for cloud in found]
+    return [str(cloud).lower() for cloud in clouds]
 
 
 def _best(resources: dict[str, Any], nodes: int, tried: list[sky.Resources]) -> sky.Resources | None:

@@ -14,7 +14,7 @@ DESCRIBED = re.compile(r"(?P<nodes>\d+)x(?P<spot>\[spot\])?\((?P<words>.*)\)")
 
 def where(record: ManagedJobRecord) -> dict[str, Any]:
     """A job's place and price, for the stage's record."""
-    found = {
+    facts = {
         "job_id": record.job_id,
         "cloud": record.cloud,
         "region": record.region,
@@ -24,7 +24,7 @@ def where(record: ManagedJobRecord) -> dict[str, Any]:
         "price_per_hour": price_per_hour(record),
         "recoveries": record.recovery_count,
     }
-    return {name: value for name, value in found.items() if value not in (None, "", "-")}
+    return {name: value for name, value in facts.items() if value not in (None, "", "-")}
 
 
 def message(record: ManagedJobRecord, words: str) -> str:

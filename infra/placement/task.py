@@ -92,8 +92,8 @@ class Placeable(AsyncConnectorExecutorMixin):
 
     def get_image(self, settings: SerializationSettings) -> str:
         """For a placed task it may be NO_IMAGE: then the machines provide the environment."""
-        own: ImageSpec = self.container_image
-        if self.task_type != TASK_TYPE or own.registry or settings.image_config.find_image(own.id):
+        image: ImageSpec = self.container_image
+        if self.task_type != TASK_TYPE or image.registry or settings.image_config.find_image(image.id):
             return str(super().get_image(settings))
         return NO_IMAGE
 
@@ -184,10 +184,10 @@ def _code(access: FileAccessProvider, storage: str) -> str:
     with TemporaryDirectory() as folder:
         options = FastPackageOptions([_NoHistory], copy_style=CopyFileDetection.ALL)
         archive = Path(fast_package(PROJECT, folder, options=options))
-        there = f"{storage}/code/{archive.name}"
-        if not access.exists(there):
-            access.put_data(str(archive), there)
-    return there
+        address = f"{storage}/code/{archive.name}"
+        if not access.exists(address):
+            access.put_data(str(archive), address)
+    return address
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Ask a process of its own, which runs a user's code, or loads libraries that its parent must not load.
+"""Call a function in a separate process, which runs a user's code or loads libraries that its parent must not load.
 
     answer = ask("tasks.rows.first", spec.model_dump_json(), limit_s=60)
 
@@ -59,13 +59,13 @@ def ask(module: str, request: str, limit_s: float) -> Any:
             finally:
                 stop_group(process)
         if process.returncode:
-            said = end_of(folder / LOG).decode(errors="replace").strip()[-MOST_TOLD:]
-            raise ChildFailed(f"its process exited with code {process.returncode}: {said}")
+            output = end_of(folder / LOG).decode(errors="replace").strip()[-MOST_TOLD:]
+            raise ChildFailed(f"its process exited with code {process.returncode}: {output}")
         return json.loads((folder / ANSWER).read_text())
 
 
 def reply(work: Callable[[str, Path], Any]) -> None:
-    """The process's side: write what `work` answers. It gets a folder of its own, and nothing on standard input."""
+    """The process's side: write what `work` answers. It gets an empty folder, and nothing on standard input."""
     folder = Path(sys.argv[1])
     parent = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -30,7 +30,7 @@ class Hang:
     """The diagnosis of a hang."""
 
     ranks: list[int]  # the cause; all ranks of this machine if it cannot be determined
-    how: str
+    summary: str
     stacks: str  # their main threads' frames, formatted
 
 
@@ -63,14 +63,14 @@ def judge(beats: dict[int, Beat], stacks: dict[int, str], absent: list[int], sil
     behind = [rank for rank, beat in beats.items() if beat.place == last]
     working = [rank for rank in behind if not _waits(stacks[rank])]
     to_blame = working or behind
-    how = f"{_hang(to_blame)}: {for_long} at {_at(beats, to_blame)}"
+    summary = f"{_hang(to_blame)}: {for_long} at {_at(beats, to_blame)}"
     if len(to_blame) == len(beats) > 1:
-        how = f"all {len(beats)} ranks stopped: {for_long} at {_at(beats, beats)}; the cause cannot be determined"
+        summary = f"all {len(beats)} ranks stopped: {for_long} at {_at(beats, beats)}; the cause cannot be determined"
     elif len(behind) < len(beats):
-        how += f"; the others are at {_at(beats, [rank for rank in beats if rank not in behind])}"
+        summary += f"; the others are at {_at(beats, [rank for rank in beats if rank not in behind])}"
     elif working and len(beats) > 1:
-        how += ", where the others wait for it"
-    return Hang(to_blame, how, "".join(_shown_stack(rank, stacks[rank]) for rank in to_blame[:SHOWN_RANKS]))
+        summary += ", where the others wait for it"
+    return Hang(to_blame, summary, "".join(_shown_stack(rank, stacks[rank]) for rank in to_blame[:SHOWN_RANKS]))
 
 
 def _hang(ranks: list[int]) -> str:
@@ -92,8 +92,8 @@ def _at(beats: dict[int, Beat], ranks: Iterable[int]) -> str:
 def _state(pid: int) -> str:
     """Why a process does not respond, with its state from /proc if available."""
     status = Path(f"/proc/{pid}/status")
-    found = re.search(r"^State:\s*(.*)$", status.read_text(), re.MULTILINE) if status.exists() else None
-    return f"it does not respond ({found[1]})" if found else "it does not respond"
+    state = re.search(r"^State:\s*(.*)$", status.read_text(), re.MULTILINE) if status.exists() else None
+    return f"it does not respond ({state[1]})" if state else "it does not respond"
 
 
 def _main_thread(stacks: str) -> list[str]:
@@ -106,8 +106,8 @@ def _main_thread(stacks: str) -> list[str]:
 def _waits(stacks: str) -> bool:
     """Whether the main thread is in a collective, by its current source line."""
     frames = _main_thread(stacks)
-    found = re.match(r'File "(.*)", line (\d+) in', frames[0]) if frames else None
-    return bool(found and WAITS.search(linecache.getline(found[1], int(found[2]))))
+    frame = re.match(r'File "(.*)", line (\d+) in', frames[0]) if frames else None
+    return bool(frame and WAITS.search(linecache.getline(frame[1], int(frame[2]))))
 
 
 def _shown_stack(rank: int, stacks: str) -> str:

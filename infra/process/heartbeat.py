@@ -100,7 +100,7 @@ class Heartbeat:
 
     @contextmanager
     def repeated(self) -> Iterator[None]:
-        """Call `again` every second in this context, around work with a time limit of its own."""
+        """Call `again` every second in this context, around work that has its own time limit."""
         over = threading.Event()
 
         def repeat() -> None:

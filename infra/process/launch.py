@@ -102,8 +102,8 @@ class Engine:
             return [sys.executable, *words]
         # torchrun gives up just before the launcher does
         timeout_s = max(1, int(engine_grace_s()) - 5)
-        here = ["--nproc-per-node", str(processes), "--shutdown-timeout", str(timeout_s)]
-        return [sys.executable, "-m", "torch.distributed.run", *node.torchrun(), *here, *words]
+        options = ["--nproc-per-node", str(processes), "--shutdown-timeout", str(timeout_s)]
+        return [sys.executable, "-m", "torch.distributed.run", *node.torchrun(), *options, *words]
 
     def helper_command(self, job_dir: Path) -> list[str]:
         return [sys.executable, "-m", self.helper, str(job_dir)]
@@ -166,22 +166,22 @@ def run_engine(
             end = diagnose(title, job_dir, returncode, supervisor, logs)
             if restart == max_restarts or not (end.curable and supervisor.progressed):
                 is_bug = "traceback" in read_result(job_dir) and not supervisor.progressed
-                message = f"{end.how}{_tries(end, restart, max_restarts)}{end.details}"
+                message = f"{end.summary}{_tries(end, restart, max_restarts)}{end.details}"
                 if this_pod():
                     say(f"{title}: the end of its log:\n{redact_text(logs.torchrun_log())}")
                 raise EngineFailed(message, end.curable and not is_bug, end.memory_mib)
             which = f"restart {restart + 1} of {max_restarts}"
-            _log(log, f"{end.how}; starting again from the newest checkpoint, {which}")
+            _log(log, f"{end.summary}; starting again from the newest checkpoint, {which}")
     raise AssertionError("the last start returns or raises")
 
 
 def _run(
-    command: list[str], job_dir: Path, title: str, log: IO[bytes], supervisor: Supervisor, own: dict[str, str]
+    command: list[str], job_dir: Path, title: str, log: IO[bytes], supervisor: Supervisor, variables: dict[str, str]
 ) -> int:
-    """Start the engine in its own session, with these variables of its `own`, and supervise it until it ends; returns
+    """Start the engine in its own session, with these environment `variables`, and supervise it until it ends; returns
     its exit code."""
     grace_s = engine_grace_s()
-    environment = SHORT_WAITS | os.environ | LAUNCHED | _module_path() | own
+    environment = SHORT_WAITS | os.environ | LAUNCHED | _module_path() | variables
     environment |= {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}
     (job_dir / "progress.json").unlink(missing_ok=True)
     process = subprocess.Popen(

@@ -38,10 +38,10 @@ def print_to_own_log(job_dir: Path, rank: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup(1)  # keep the launcher's log open: it is the lock
-    with rank_log(job_dir, rank).open("ab") as own:
-        fcntl.flock(own, fcntl.LOCK_SH)
-        os.dup2(own.fileno(), 1)
-        os.dup2(own.fileno(), 2)
+    with rank_log(job_dir, rank).open("ab") as log:
+        fcntl.flock(log, fcntl.LOCK_SH)
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
 
 
 def wait_for_earlier(job_dir: Path, ranks: Iterable[int]) -> None:
@@ -74,7 +74,7 @@ class LogReader:
 
 
 def end_of(path: Path, start: int = 0) -> bytes:
-    """The last READ_BYTES of a file that grows, of what follows `start`; empty if there is none."""
+    """The last READ_BYTES after `start` of a growing file; empty if the file does not exist."""
     try:
         with path.open("rb") as file:
             file.seek(max(start, os.fstat(file.fileno()).st_size - READ_BYTES))

@@ -1,5 +1,5 @@
-"""Identify a process, although its pid is given to another one after its end: by the time at which it was started, and
-for other machines and containers by theirs."""
+"""Identify a process even if its pid is reused after its end: by its start time, and across machines and containers by
+their boot and PID namespace."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ UNKNOWN = 0  # a start time
 
 
 def start_time(pid: int) -> int | None:
-    """When the process was started, in clock ticks since the machine was (proc(5)). None: there is no such process."""
+    """When the process was started, in clock ticks since the boot (proc(5)). None: there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -48,7 +48,7 @@ def has_ended(process: str) -> bool | None:
 
 
 def _pids() -> str:
-    """What pids refer to here: containers of one machine may have pids of their own."""
+    """Identifies the boot and the PID namespace, which give this process's pids their meaning."""
     try:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{Path('/proc/self/ns/pid').readlink()}"
     except OSError:

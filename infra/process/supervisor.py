@@ -91,7 +91,7 @@ class Supervisor:
         self._read()  # a rank reports that it is done before it exits
         self.dead = [rank for rank in dead if self.beats[rank].phase != "done"]
         result = read_result(self.job_dir)
-        # another machine's launcher stops its own ranks, and ours then fail by themselves, or peers.py tells
+        # another machine's launcher stops its own ranks, and ours then fail by themselves, or peers.py reports it
         return bool(self.dead) or (result != self._before and "error" in result and result.get("rank", 0) in self.ranks)
 
     def _silent(self) -> bool:

@@ -26,8 +26,8 @@ class Node:
 
     def ranks(self, processes: int | None) -> range:
         """The ranks on this machine, with so many processes on each."""
-        here = processes or 1
-        return range(self.rank * here, (self.rank + 1) * here)
+        count = processes or 1
+        return range(self.rank * count, (self.rank + 1) * count)
 
     def others(self, processes: int | None) -> list[int]:
         """A rank of each other machine; none where no ranks work together."""
@@ -37,8 +37,8 @@ class Node:
         """torchrun's options."""
         if self.nodes == 1:
             return ["--standalone"]
-        here = ["--nnodes", str(self.nodes), "--node-rank", str(self.rank)]
-        return [*here, "--master-addr", self.address, "--master-port", str(self.port)]
+        options = ["--nnodes", str(self.nodes), "--node-rank", str(self.rank)]
+        return [*options, "--master-addr", self.address, "--master-port", str(self.port)]
 
 
 def placed_nodes(nodes: int) -> int:

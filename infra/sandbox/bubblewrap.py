@@ -1,7 +1,7 @@
 """A sandbox of namespaces: the command line that starts a program under bubblewrap.
 
 The program sees /usr, its interpreter, the named folders (all read-only), three devices, and one writable tmpfs with a
-bound on bytes and files. It has no /proc, no network, no capability, and cannot make namespaces of its own.
+bound on bytes and files. It has no /proc, no network, no capability, and cannot create namespaces.
 
 bubblewrap never runs as uid 0, which resource limits do not bind: root becomes nobody first. What the caller may read
 and nobody may not (a Python below /root) is mounted into a private mount namespace before that.

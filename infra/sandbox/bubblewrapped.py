@@ -103,9 +103,9 @@ class Bubblewrapped:
 
 def start(limits: Limits, folders: Sequence[Path]) -> Worker:
     """A sandbox that waits for its program."""
-    argv, own = interpreter()
+    argv, required = interpreter()
     # RLIMIT_AS binds one process: without a cgroup each gets its share. RLIMIT_NPROC counts this user namespace, the
     # runner too
     shares = 1 if delegated() else limits.processes
     bounds = rlimits(limits, limits.memory_mb * MIB // shares, limits.processes + 1)
-    return Worker(Bubblewrapped(argv, limits, [*own, *folders]), limits, bounds, folders)
+    return Worker(Bubblewrapped(argv, limits, [*required, *folders]), limits, bounds, folders)

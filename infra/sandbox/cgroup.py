@@ -21,8 +21,8 @@ def delegated() -> Path | None:
     """Where cgroups with a limit on memory can be made: this process's own cgroup, or the one above, which systemd
     delegates to a user's session; None if neither allows it."""
     lines = Path("/proc/self/cgroup").read_text().splitlines()
-    own = next((_ROOT / line.removeprefix("0::/") for line in lines if line.startswith("0::/")), None)
-    for folder in (own, own.parent) if own else ():
+    current = next((_ROOT / line.removeprefix("0::/") for line in lines if line.startswith("0::/")), None)
+    for folder in (current, current.parent) if current else ():
         try:
             enabled = (folder / "cgroup.subtree_control").read_text().split()
         except OSError:

@@ -1,4 +1,4 @@
-"""A sandbox where namespaces are not allowed: sandlock (Landlock and seccomp), with a further filter of our own.
+"""A sandbox where namespaces are not allowed: sandlock (Landlock and seccomp), with an additional seccomp filter.
 
 It is stricter than bubblewrap's: one process without threads, no writable file, no socket but socketpair. A program can
 see whether a path of the host exists. As with bubblewrap, root becomes nobody first. The wheel has its own library; it
@@ -106,7 +106,7 @@ def start(limits: Limits, folders: Sequence[Path]) -> Worker:
     """A sandbox that waits for its program. Raises NoSandbox."""
     if limits.processes > MOST_PROCESSES:
         raise NoSandbox(f"processes: {limits.processes}: sandlock allows {MOST_PROCESSES}; more need bubblewrap")
-    argv, own = interpreter()
+    argv, required = interpreter()
     bounds = rlimits(limits, limits.memory_mb * MIB, processes=1) | {"RLIMIT_FSIZE": (0, 0)}
     del bounds["RLIMIT_NPROC"]  # it would count the user's other processes; the filter allows none
-    return Worker(Landlocked(argv, [*own, *folders]), limits, bounds, folders, seccomp.program(alone=True))
+    return Worker(Landlocked(argv, [*required, *folders]), limits, bounds, folders, seccomp.program(alone=True))

@@ -10,7 +10,7 @@ MIB = 1 << 20
 
 
 class NoSandbox(UserError):
-    """This machine has no sandbox that holds."""
+    """This machine has no usable sandbox."""
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ if checker:
         os.closerange(5, 1 << 16)
 elif not program["filter"] and (child := os.fork()):
     os._exit(ended(child) or 0)
-if program["filter"]:  # in no PID namespace, and so with no child of its own
+if program["filter"]:  # not in a PID namespace, so it has no child
     refuse_calls(program["filter"])
 for name, (soft, hard) in program["limits"].items():
     limit = getattr(resource, name)

@@ -46,7 +46,7 @@ class Sandbox:
 
 def _readable(folder: Path) -> Path:
     if not folder.is_dir():
-        raise NoSandbox(f"{folder}: a folder that programs may read; there is none")
+        raise NoSandbox(f"{folder}: programs may read this folder, but it does not exist")
     if os.getuid() == 0 and folder.stat().st_mode & 0o005 != 0o005:
         raise NoSandbox(f"{folder}: programs run as nobody, who may not read it; chmod o+rx")
     return folder.resolve()
@@ -64,9 +64,9 @@ def _first_that_holds() -> str:
         if not (problem := unusable(kind)):
             return kind
         problems[kind] = problem
-    found = "\n".join(f"  {kind}: {problem}" for kind, problem in problems.items())
+    reasons = "\n".join(f"  {kind}: {problem}" for kind, problem in problems.items())
     raise NoSandbox(
-        f"code is run only in a sandbox, and this machine has none that holds:\n{found}\n"
+        f"code is run only in a sandbox, and none is usable on this machine:\n{reasons}\n"
         "Either of them is enough: bubblewrap (Debian, Ubuntu: apt-get install bubblewrap; a container must allow user "
         "namespaces), or sandlock (pip install sandlock; Linux 6.12 with Landlock; a container's seccomp profile must "
         "allow pidfd_getfd: docs/flyte-cluster.md)."

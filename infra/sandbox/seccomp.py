@@ -34,7 +34,7 @@ DENIED = {
     "mbind": 237, "set_mempolicy": 238, "migrate_pages": 256, "move_pages": 279, "set_mempolicy_home_node": 450,
 }
 # fmt: on
-# without namespaces of its own a program is also kept from: starting anything, sockets of the host, the metadata of the
+# without its own namespaces a program is also denied: starting anything, sockets of the host, the metadata of the
 # user's files and the limits of the user's processes, which Landlock does not cover
 # fmt: off
 DENIED_ALONE = {

@@ -44,7 +44,7 @@ class File:
     version: str  # changes with the file; empty: it never changes
 
     @classmethod
-    def here(cls, path: Path, root: Path, *, unpacked: bool = False) -> "File":
+    def local(cls, path: Path, root: Path, *, unpacked: bool = False) -> "File":
         """A file of this machine. `unpacked`: from an archive that a digest names, so that the file's times mean
         nothing, and differ between machines."""
         about = path.stat()
@@ -131,14 +131,14 @@ def find(address: str) -> list[File]:
         return path, files.find(path, detail=True)
 
     try:
-        root, found = with_retries(look, address, patience_s=PATIENCE_S)
+        root, infos = with_retries(look, address, patience_s=PATIENCE_S)
     except FileNotFoundError:
-        root, found = path, {}
-    if not found:
+        root, infos = path, {}
+    if not infos:
         check_bucket(address)
     listed = [
         _file(files, place, place.removeprefix(f"{root}/"), info)
-        for place, info in found.items()
+        for place, info in infos.items()
         if info["type"] == "file"
     ]
     if "/." not in path:
@@ -156,7 +156,7 @@ def _file(files: Any, place: str, name: str, info: dict[str, Any]) -> File:
 def files_in(folder: Path, *inner: str) -> list[File]:
     """The files directly in a local folder and in these folders of it; none if it does not exist."""
     folders = [each for each in (folder, *(folder / name for name in inner)) if each.is_dir()]
-    return [File.here(path, folder) for each in folders for path in sorted(each.iterdir()) if path.is_file()]
+    return [File.local(path, folder) for each in folders for path in sorted(each.iterdir()) if path.is_file()]
 
 
 def state_of(files: Iterable[File]) -> str:
@@ -169,8 +169,8 @@ def state_of(files: Iterable[File]) -> str:
 
 def digest_of(path: str) -> str | None:
     """The digest in an address, if any."""
-    found = _DIGEST.search(path)
-    return found[1] if found else None
+    match = _DIGEST.search(path)
+    return match[1] if match else None
 
 
 def selected(files: Iterable[File], patterns: Sequence[str]) -> list[File]:
@@ -182,38 +182,38 @@ def _matches(name: str, pattern: str) -> bool:
     return name.count("/") == pattern.count("/") and fnmatch(name, pattern)
 
 
-def bring(address: str, patterns: Sequence[str] = ("*",)) -> Path:
-    """Download an archive's files, or those of a folder that match `patterns`, into this node's cache, unless they are
-    there unchanged; returns the complete folder. Raises StorageError."""
+def fetch(address: str, patterns: Sequence[str] = ("*",)) -> Path:
+    """Download an archive's files, or those of a folder that match `patterns`, into this node's cache, unless it has
+    them unchanged; returns the complete folder. Raises StorageError."""
     digest = digest_of(address)
     cache = cache_folder("brought")
     files = [] if digest else _existing(selected(find(address), patterns), address)
     key = digest or blake3(f"{address}\0{state_of(files)}".encode()).hexdigest()
-    here = cache / key
+    folder = cache / key
     with (cache / f"{key}.lock").open("a") as lock:  # another process may be downloading it
         for mode in (fcntl.LOCK_SH, fcntl.LOCK_EX):
             fcntl.flock(lock, mode)
-            if _is_intact(here):
-                return here
-        if here.exists():
-            say(f"{address}: its copy in {here} was changed or is incomplete. Fetching it again.")
-            shutil.rmtree(here)
+            if _is_intact(folder):
+                return folder
+        if folder.exists():
+            say(f"{address}: its copy in {folder} was changed or is incomplete. Fetching it again.")
+            shutil.rmtree(folder)
         for left in cache.glob(f"{key}.*.partial"):  # by killed processes, since we hold the lock
             shutil.rmtree(left)
-        partial = made = cache / f"{key}.{uuid4().hex}.partial"
+        partial = staged = cache / f"{key}.{uuid4().hex}.partial"
         try:
             _download(files or _existing(find(address.partition(DIGEST)[0]), address), partial)
             if digest:
                 (archive,) = partial.iterdir()
-                made = _unpacked(archive, digest)
+                staged = _unpacked(archive, digest)
             elif selected(find(address), patterns) != files:
                 raise StorageError(f"{address}: was changed during the download. Run the same command again", False)
-            sync_tree(made)
-            write_text(_record(here), _content_of(made))
-            rename(made, here)
+            sync_tree(staged)
+            write_text(_record(folder), _content_of(staged))
+            rename(staged, folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-    return here
+    return folder
 
 
 def _existing(files: list[File], address: str) -> list[File]:
@@ -227,22 +227,22 @@ def _existing(files: list[File], address: str) -> list[File]:
 _intact: dict[Path, list[tuple[str, int, int, int]]] = {}  # the state of copies that this process has checked
 
 
-def _is_intact(here: Path) -> bool:
+def _is_intact(folder: Path) -> bool:
     """Whether a copy is complete and what was downloaded, by its digest."""
-    if not here.is_dir() or not _record(here).exists():
+    if not folder.is_dir() or not _record(folder).exists():
         return False
-    about = [(str(path), path.stat()) for path in sorted(here.rglob("*"))]
+    about = [(str(path), path.stat()) for path in sorted(folder.rglob("*"))]
     state = [(name, stat.st_ino, stat.st_size, stat.st_ctime_ns) for name, stat in about]
-    if _intact.get(here) != state:
-        if _content_of(here) != _record(here).read_text():
+    if _intact.get(folder) != state:
+        if _content_of(folder) != _record(folder).read_text():
             return False
-        _intact[here] = state
+        _intact[folder] = state
     return True
 
 
-def _record(here: Path) -> Path:
+def _record(folder: Path) -> Path:
     """The file with the digest of a copy."""
-    return here.with_suffix(".content")
+    return folder.with_suffix(".content")
 
 
 def _content_of(folder: Path) -> str:
@@ -254,13 +254,13 @@ def _content_of(folder: Path) -> str:
     return hasher.hexdigest()
 
 
-def _download(files: list[File], here: Path) -> None:
-    there = files[0].place.rpartition("/")[0]
-    here.mkdir()
+def _download(files: list[File], folder: Path) -> None:
+    place = files[0].place.rpartition("/")[0]
+    folder.mkdir()
     try:
-        storage.get(there, {file.name: file.size for file in files}, here)
+        storage.get(place, {file.name: file.size for file in files}, folder)
     except FileNotFoundError as error:
-        raise StorageError(f"{there}: {error}: removed during the download", curable=False) from error
+        raise StorageError(f"{place}: {error}: removed during the download", curable=False) from error
 
 
 def _unpacked(archive: Path, digest: str) -> Path:
@@ -271,11 +271,11 @@ def _unpacked(archive: Path, digest: str) -> Path:
         folder.mkdir()
         with tarfile.open(archive) as tar:
             for entry in tar:  # tarfile's own filters came with Python 3.11.4; Debian 12 has 3.11.2
-                there = folder / entry.name
-                if not entry.isfile() or ".." in there.parts or not there.is_relative_to(folder):
+                path = folder / entry.name
+                if not entry.isfile() or ".." in path.parts or not path.is_relative_to(folder):
                     raise tarfile.TarError(f"it has {entry.name}")
-                there.parent.mkdir(parents=True, exist_ok=True)
-                with cast(IO[bytes], tar.extractfile(entry)) as content, there.open("wb") as stream:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with cast(IO[bytes], tar.extractfile(entry)) as content, path.open("wb") as stream:
                     shutil.copyfileobj(content, stream)
     except tarfile.TarError as error:
         raise StorageError(f"{archive.name}: is not a tar archive of files: {error}", curable=False) from error
@@ -294,12 +294,12 @@ def pack(files: Iterable[File], archive: Path) -> str:
 
 
 def send_packed(files: Iterable[File], root: str) -> str:
-    """The address below the storage `root` of an archive of local files, with its digest; uploaded unless it is there.
+    """The address below the storage `root` of an archive of local files, with its digest; uploaded unless it exists.
     Raises StorageError."""
     with TemporaryDirectory() as folder:
         archive = Path(folder, "files.tar")
         digest = pack(files, archive)
-        there = f"{root}/files/{digest}"
-        if storage.sizes(there).get(archive.name) != archive.stat().st_size:
-            storage.put(archive.parent, [archive.name], there)
-    return f"{there}/{archive.name}{DIGEST}{digest}"
+        place = f"{root}/files/{digest}"
+        if storage.sizes(place).get(archive.name) != archive.stat().st_size:
+            storage.put(archive.parent, [archive.name], place)
+    return f"{place}/{archive.name}{DIGEST}{digest}"

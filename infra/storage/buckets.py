@@ -89,20 +89,20 @@ def address_of(directory: str) -> str:
     return directory.replace(str(baton_home()), bucket, 1) if bucket else directory
 
 
-def sizes(there: str) -> dict[str, int]:
+def sizes(place: str) -> dict[str, int]:
     """The sizes in bytes of all files under a place, by relative path. Raises StorageError."""
-    files = file_system(there)
-    root = str(files._strip_protocol(there)).rstrip("/") + "/"
+    files = file_system(place)
+    root = str(files._strip_protocol(place)).rstrip("/") + "/"
 
     def look() -> dict[str, Any]:
         files.invalidate_cache()  # other processes write there too
-        return dict(files.find(there, detail=True))
+        return dict(files.find(place, detail=True))
 
     try:
-        found = with_retries(look, there)
+        infos = with_retries(look, place)
     except FileNotFoundError:
         return {}
-    return {path.removeprefix(root): info["size"] for path, info in found.items() if info["type"] == "file"}
+    return {path.removeprefix(root): info["size"] for path, info in infos.items() if info["type"] == "file"}
 
 
 def check_bucket(address: str) -> None:
@@ -142,9 +142,9 @@ def write(file: str, content: bytes) -> None:
     rename(unfinished, path)
 
 
-def delete(there: str, names: Iterable[str]) -> None:
+def delete(place: str, names: Iterable[str]) -> None:
     """Delete files under a place, in this order. Raises StorageError."""
-    files = file_system(there)
+    files = file_system(place)
 
     def remove(file: str) -> None:
         with suppress(FileNotFoundError):  # another process was faster
@@ -152,37 +152,37 @@ def delete(there: str, names: Iterable[str]) -> None:
 
     removed = list(names)
     for name in removed:
-        with_retries(partial(remove, f"{there}/{name}"), there)
+        with_retries(partial(remove, f"{place}/{name}"), place)
     if _is_folder(files):  # a bucket has no empty ones
         for folder in (folder for name in removed for folder in Path(name).parents[:-1]):
             with suppress(OSError):
-                _path(files, f"{there}/{folder}").rmdir()
+                _path(files, f"{place}/{folder}").rmdir()
 
 
-def put(folder: Path, names: Iterable[str], there: str, stop: threading.Event | None = None) -> None:
+def put(folder: Path, names: Iterable[str], place: str, stop: threading.Event | None = None) -> None:
     """Upload files of a folder, several at once and each atomically; returns when all are uploaded or `stop` is set.
     Raises StorageError.
 
     Corruption in transit is detected by S3, by the checksums that botocore sends, and by every reader, by the
     digest."""
-    files = file_system(there)
+    files = file_system(place)
     file_sizes = {name: (folder / name).stat().st_size for name in names}
-    with _no_such_place_named(there):
+    with _no_such_place_named(place):
         _transfer(
-            lambda name, counter: _put_file(files, folder / name, f"{there}/{name}", counter),
+            lambda name, counter: _put_file(files, folder / name, f"{place}/{name}", counter),
             file_sizes,
-            f"to {there}",
+            f"to {place}",
             stop,
         )
 
 
-def get(there: str, file_sizes: dict[str, int], folder: Path) -> None:
+def get(place: str, file_sizes: dict[str, int], folder: Path) -> None:
     """Download files (by name, with their sizes), several at once. Raises FileNotFoundError, StorageError."""
-    files = file_system(there)
+    files = file_system(place)
     _transfer(
-        lambda name, counter: _get_file(files, f"{there}/{name}", folder / name, counter),
+        lambda name, counter: _get_file(files, f"{place}/{name}", folder / name, counter),
         file_sizes,
-        f"from {there}",
+        f"from {place}",
     )
 
 
@@ -274,11 +274,11 @@ def _transfer(
     progress.end()
 
 
-def _put_file(files: Any, source: Path, there: str, counter: _FileProgress) -> None:
+def _put_file(files: Any, source: Path, place: str, counter: _FileProgress) -> None:
     if not _is_folder(files):
-        files.put_file(str(source), there, callback=counter, **_parts(files, source.stat().st_size))
+        files.put_file(str(source), place, callback=counter, **_parts(files, source.stat().st_size))
         return
-    path = _path(files, there)
+    path = _path(files, place)
     make_folder(path.parent)
     unfinished = _unfinished(path)
     shutil.copyfile(source, unfinished)
@@ -286,12 +286,12 @@ def _put_file(files: Any, source: Path, there: str, counter: _FileProgress) -> N
     rename(unfinished, path)
 
 
-def _get_file(files: Any, there: str, here: Path, counter: _FileProgress) -> None:
-    here.parent.mkdir(parents=True, exist_ok=True)
+def _get_file(files: Any, place: str, target: Path, counter: _FileProgress) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
     if _is_folder(files):
-        shutil.copyfile(_path(files, there), here)
+        shutil.copyfile(_path(files, place), target)
     else:
-        files.get_file(there, str(here), callback=counter, **_parts(files, 0))
+        files.get_file(place, str(target), callback=counter, **_parts(files, 0))
 
 
 def _parts(files: Any, size: int) -> dict[str, int]:
@@ -319,7 +319,7 @@ def with_retries(
                 "listing and reading there, and writing and deleting in BATON_STORAGE",
                 curable=False,
             ) from error
-        except Exception as error:  # each file system has its own for an unreachable server
+        except Exception as error:  # each file system raises another one for an unreachable server
             if isinstance(error, OSError) and error.errno in _REFUSED:
                 raise
             if type(error).__name__ in _NO_CREDENTIALS:

@@ -35,8 +35,8 @@ def disk_errors_named() -> Iterator[None]:
 def disk_refused(reason: str, path: str | None, full: bool, folder: Path | None = None) -> DiskRefused:
     """The error, with the free space where Baton and Flyte write. `folder`: of the job, by default the home folder."""
     home = folder or home_path()  # not baton_home(), which could fail itself
-    there = next(place for place in (home, *home.parents) if place.exists())
-    places = dict.fromkeys((str(there), tempfile.gettempdir()))
+    existing = next(place for place in (home, *home.parents) if place.exists())
+    places = dict.fromkeys((str(existing), tempfile.gettempdir()))
     free = ", ".join(f"{shutil.disk_usage(place).free / 1e9:.2f} GB are free in {place}" for place in places)
     room = "Give the stage more of pod.resources.ephemeral_storage" if this_pod() else "Make room"
     return DiskRefused(

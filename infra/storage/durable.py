@@ -22,7 +22,7 @@ def sync(path: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Wait until everything in a folder is on the disk, and its own name in its parent."""
+    """Wait until everything in a folder, and its entry in the parent folder, is on the disk."""
     for directory, _, files in os.walk(folder, topdown=False):
         for name in files:
             path = Path(directory, name)

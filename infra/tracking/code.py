@@ -31,10 +31,10 @@ def code_version() -> dict[str, str]:
         return {"commit": "unknown", "dirty": "unknown"}
     changes = _git("diff", "--binary", "HEAD") if commit else b""
     untracked = (_git("ls-files", "--others", "--exclude-standard", "-z") or b"").split(b"\0")[:-1]
-    found = {"commit": commit.decode().strip() if commit else "none", "dirty": "false"}
+    version = {"commit": commit.decode().strip() if commit else "none", "dirty": "false"}
     if changes or untracked or not commit:
-        found |= {"dirty": "true", "diff": _digest(changes or b"", [name.decode() for name in untracked])}
-    return found
+        version |= {"dirty": "true", "diff": _digest(changes or b"", [name.decode() for name in untracked])}
+    return version
 
 
 def _digest(changes: bytes, untracked: list[str]) -> str:

@@ -19,7 +19,7 @@ DIGEST_TAG = "baton.artifact"
 
 
 def send_lineage(client: MlflowClient, experiment: str, run_id: str, record: MlflowRecord) -> None:
-    """Log a stage's dataset inputs, the model that it made, or an evaluation's scores on the evaluated model.
+    """Log a stage's dataset inputs, the model that it output, or an evaluation's scores on the evaluated model.
     Idempotent."""
     if record.inputs:
         client.log_inputs(run_id, datasets=[_dataset(name, digest) for name, digest in record.inputs.items()])
@@ -43,7 +43,7 @@ def _log_model(client: MlflowClient, experiment: str, run_id: str, output: dict[
         label = re.sub(r"[^\w-]", "-", str(output["facts"].get("label") or "model"))
         tags = {DIGEST_TAG: output["digest"]}
         model = client.create_logged_model(experiment, label, source_run_id=run_id, tags=tags)
-    if str(model.status) != "READY":  # new, or left by an upload that was killed here
+    if str(model.status) != "READY":  # new, or left by an upload that was killed at this point
         client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
         client.finalize_logged_model(model.model_id, "READY")
 
@@ -57,5 +57,5 @@ def _score(client: MlflowClient, experiment: str, run_id: str, record: MlflowRec
 
 
 def _model(client: MlflowClient, experiment: str, digest: str) -> LoggedModel | None:
-    found: list[LoggedModel] = list(client.search_logged_models([experiment], f"tags.`{DIGEST_TAG}` = '{digest}'"))
-    return found[0] if found else None
+    models: list[LoggedModel] = list(client.search_logged_models([experiment], f"tags.`{DIGEST_TAG}` = '{digest}'"))
+    return models[0] if models else None

@@ -79,14 +79,14 @@ _opening = threading.Lock()
 def execution_id() -> str:
     """The id of this process's execution: BATON_EXECUTION, in a pod Flyte's, or a new one, which is then set in
     BATON_EXECUTION. New ids sort by time (UTC)."""
-    found = os.environ.get("BATON_EXECUTION")
-    if not found and (pod := this_pod()):
+    id = os.environ.get("BATON_EXECUTION")
+    if not id and (pod := this_pod()):
         return pod.execution_name
-    if not found:
+    if not id:
         now = time.time()
-        found = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now)) + f"-{int(now % 1 * 1000):03}-{secrets.token_hex(2)}"
-        os.environ["BATON_EXECUTION"] = found
-    return found
+        id = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now)) + f"-{int(now % 1 * 1000):03}-{secrets.token_hex(2)}"
+        os.environ["BATON_EXECUTION"] = id
+    return id
 
 
 def begin_execution(
@@ -141,9 +141,9 @@ def note_cached(
     without_pod: bool = False,
 ) -> None:
     """Record a stage whose artifact came from Flyte's cache, with the spec, inputs and job directory that made it.
-    `shown`: as in Record.made. `without_pod`: it had none, so that whichever pods note it write one record."""
-    own = str(job_dir) if job_dir else digest if this_pod() else None  # a pod may note several of one title
-    folder = stage_folder(current_execution(title), title, own)
+    `shown`: as in Record.log_output. `without_pod`: it had none, so that whichever pods note it write one record."""
+    job = str(job_dir) if job_dir else digest if this_pod() else None  # a pod may note several of one title
+    folder = stage_folder(current_execution(title), title, job)
     if (folder / "run.json").exists() and read_stage(folder).status == FINISHED:
         return  # made by this execution, before it was resumed
     now = time.time()
@@ -181,7 +181,7 @@ def current_execution(
         named_here = not (folder / "execution.json").exists()
         lock = hold(folder)
         if named_here:
-            found = Execution(
+            execution = Execution(
                 folder.name,
                 name,
                 redact(recipe or {}),
@@ -197,9 +197,9 @@ def current_execution(
                 repository=repository(),
             )
         else:  # begun by another process, or resumed
-            found = replace(read_execution(folder), status=RUNNING, ended=None, error=None)
+            execution = replace(read_execution(folder), status=RUNNING, ended=None, error=None)
         (folder / "delivered").unlink(missing_ok=True)
-        write_execution(folder, found)
+        write_execution(folder, execution)
         _open = _Open(folder, lock, Uploader(folder), named_here, time.time())
         return folder
 
@@ -223,11 +223,11 @@ def close_execution() -> bool:
     opened, _open = _open, None
     status = FINISHED
     try:
-        found = read_execution(opened.folder)
-        status = _status_of_stages(opened.folder) if found.status == RUNNING else found.status
-        is_over = (_last or status != FINISHED) if found.flyte else not found.joined
-        if is_only_holder(opened.lock) and found.status == RUNNING and is_over:
-            write_execution(opened.folder, replace(found, status=status, ended=time.time()))
+        record = read_execution(opened.folder)
+        status = _status_of_stages(opened.folder) if record.status == RUNNING else record.status
+        is_over = (_last or status != FINISHED) if record.flyte else not record.joined
+        if is_only_holder(opened.lock) and record.status == RUNNING and is_over:
+            write_execution(opened.folder, replace(record, status=status, ended=time.time()))
     except OSError as error:  # the disk is full: the next run will settle this one
         say(f"tracking: {opened.folder}: the run's final status could not be written ({error})")
     os.close(opened.lock)

@@ -11,11 +11,11 @@ def flatten(value: Any, prefix: str = "") -> dict[str, str]:
     """Map dotted names to strings: {"model": {"heads": 4}} becomes {"model.heads": "4"}. Lists become JSON. A name with
     a dot is in quotes: {"model": {"a.b": 4}} becomes {'model."a.b"': "4"}."""
     if isinstance(value, dict) and (value or not prefix):
-        found: dict[str, str] = {}
+        flat: dict[str, str] = {}
         for key, item in value.items():
             name = json.dumps(key, ensure_ascii=False) if "." in str(key) else str(key)
-            found |= flatten(item, f"{prefix}.{name}" if prefix else name)
-        return found
+            flat |= flatten(item, f"{prefix}.{name}" if prefix else name)
+        return flat
     return {prefix: value if isinstance(value, str) else json.dumps(value)}
 
 

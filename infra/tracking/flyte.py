@@ -75,13 +75,13 @@ def _end_finder() -> Callable[[Run, list[Run]], End | None]:
 
     def by_flyte(execution: Run, stages: list[Run]) -> End | None:
         try:
-            found = client.get_execution(WorkflowExecutionIdentifier(*execution.data.tags[FLYTE_TAG].split("/")))
+            response = client.get_execution(WorkflowExecutionIdentifier(*execution.data.tags[FLYTE_TAG].split("/")))
         except (FlyteEntityNotExistException, FlyteInvalidInputException):  # another cluster's
             return _by_silence(execution, stages)
         except FlyteException as error:
             raise unreachable(error) from error
-        ended = (found.closure.started_at + found.closure.duration).timestamp()  # 1970: it ended before it started
-        phase = WorkflowExecution.Phase.Name(found.closure.phase)
+        ended = (response.closure.started_at + response.closure.duration).timestamp()  # 1970: ended before it started
+        phase = WorkflowExecution.Phase.Name(response.closure.phase)
         return (PHASES[phase], max(ended, last_seen(execution))) if phase in PHASES else None
 
     return by_flyte

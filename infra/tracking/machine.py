@@ -10,7 +10,7 @@ from pathlib import Path
 from infra import limits
 from infra.pod import this_pod
 
-CONSOLE = "FLYTE_PLATFORM_CONSOLE_ENDPOINT"  # flytekit's own name for it
+CONSOLE = "FLYTE_PLATFORM_CONSOLE_ENDPOINT"  # flytekit's name for it
 LINEAGE = "BATON_LINEAGE"
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 
@@ -18,7 +18,7 @@ _NVIDIA = Path("/proc/driver/nvidia/gpus")
 @cache
 def machine() -> dict[str, str]:
     """{"host", "processor", "cores", "memory_gb"} and, if there are any, {"gpus"}: "2 × NVIDIA H100"."""
-    found = {
+    facts = {
         "host": platform.node(),
         "processor": _field(Path("/proc/cpuinfo"), "model name") or platform.machine(),
         "cores": str(limits.cores()),
@@ -26,8 +26,8 @@ def machine() -> dict[str, str]:
     }
     gpus = [_field(gpu / "information", "Model") or "GPU" for gpu in sorted(_NVIDIA.glob("*"))]
     if gpus:
-        found["gpus"] = ", ".join(f"{gpus.count(name)} × {name}" for name in sorted(set(gpus)))
-    return found
+        facts["gpus"] = ", ".join(f"{gpus.count(name)} × {name}" for name in sorted(set(gpus)))
+    return facts
 
 
 def lineage_page(execution: str, environment: Mapping[str, str] = os.environ) -> str:
@@ -56,7 +56,7 @@ def flyte_page(execution: str) -> str:
 def _field(path: Path, name: str) -> str | None:
     """The first `name: value` in a file of /proc."""
     try:
-        found = re.search(rf"^{name}\s*:\s*(.+)$", path.read_text(), re.MULTILINE)
+        match = re.search(rf"^{name}\s*:\s*(.+)$", path.read_text(), re.MULTILINE)
     except OSError:
         return None
-    return found.group(1).strip() if found else None
+    return match.group(1).strip() if match else None

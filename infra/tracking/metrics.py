@@ -27,14 +27,14 @@ def points_after(path: Path, offset: int, batch: int) -> Iterator[tuple[list[Poi
     collected: list[Point] = []
     reached = offset
     for number, (some, (_, end)) in enumerate(zip(points, lines, strict=True)):
-        kept = [point for point in some if last[point.name, point.step] == number]
-        if collected and len(collected) + len(kept) > batch:
+        newest = [point for point in some if last[point.name, point.step] == number]
+        if collected and len(collected) + len(newest) > batch:
             yield collected, reached
             collected = []
-        while len(kept) > batch:  # one line with more names than fit into a batch
-            yield kept[:batch], reached
-            kept = kept[batch:]
-        collected += kept
+        while len(newest) > batch:  # one line with more names than fit into a batch
+            yield newest[:batch], reached
+            newest = newest[batch:]
+        collected += newest
         reached = end
     if lines:
         yield collected, reached

@@ -22,10 +22,10 @@ def note(environment: Mapping[str, str], execution: str, job: str, where: dict[s
         client = MlflowClient(server)
         experiment = client.get_experiment_by_name(environment.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT)
         key = f"tags.`baton.execution` = '{execution}' and tags.`baton.placed.job` = '{job}'"
-        found = client.search_runs([experiment.experiment_id], key) if experiment else []
-        for run in found:
+        runs = client.search_runs([experiment.experiment_id], key) if experiment else []
+        for run in runs:
             for name, value in where.items():
                 client.set_tag(run.info.run_id, f"baton.placed.{name}", str(value))
     except MlflowException as error:
         raise PushFailed(str(error)) from error
-    return bool(found)
+    return bool(runs)

@@ -142,8 +142,8 @@ def _push(folder: Path, progressed: Callable[[], None]) -> bool:
 def _push_records(client: MlflowClient, folder: Path, progressed: Callable[[], None]) -> bool:
     """Upload the execution and its stages. Returns whether all of them have ended."""
     execution = read_execution(folder)
-    found = {stage: read_stage(stage) for stage in stage_folders(folder)}
-    stages = dict(sorted(found.items(), key=lambda item: item[1].started))  # a model before its evaluations
+    runs = {stage: read_stage(stage) for stage in stage_folders(folder)}
+    stages = dict(sorted(runs.items(), key=lambda item: item[1].started))  # a model before its evaluations
     parent = _push_record(client, folder, execution_record(execution), None)
     name = _name_of(tracking_uri(), parent) if execution.joined else ""
     new = execution.flyte and any(_read_pushed(stage) is None for stage in stages)
@@ -279,20 +279,20 @@ def cut(value: str, longest: int) -> str:
 def _find_or_create(client: MlflowClient, record: MlflowRecord, known: Sequence[Run] = ()) -> str:
     """The id of the run with these tags. If two machines create it at once, both use the first. A pod's own run is in
     `known` or does not exist, since no other process writes it."""
-    own = POD_TAG in record.key
-    if first := [run.info.run_id for run in known if _has(run, record.key)] if own else _found(client, record.key):
+    in_pod = POD_TAG in record.key
+    if first := [run.info.run_id for run in known if _has(run, record.key)] if in_pod else _run_ids(client, record.key):
         return str(first[0])
     tags = {key: value[:LONGEST_TAG] for key, value in (record.key | record.tags).items()}
     name = record.name or record.key["baton.execution"]
     experiment = _experiment(tracking_uri(), experiment_name())
-    made = str(client.create_run(experiment, int(record.started * 1000), tags, name[:LONGEST_NAME]).info.run_id)
+    run_id = str(client.create_run(experiment, int(record.started * 1000), tags, name[:LONGEST_NAME]).info.run_id)
     if FLYTE_TAG in record.tags:
         return _merged(client, record)
-    if own:
-        return made
-    first_of_all = _found(client, record.key)[0]
-    if first_of_all != made:
-        client.delete_run(made)
+    if in_pod:
+        return run_id
+    first_of_all = _run_ids(client, record.key)[0]
+    if first_of_all != run_id:
+        client.delete_run(run_id)
     return first_of_all
 
 
@@ -300,7 +300,7 @@ def _merged(client: MlflowClient, record: MlflowRecord) -> str:
     """The one run of an execution. If pods created several at the same time, whichever pod sees them moves the others'
     stages to the first and strips their execution tag: each pod checks after creating its own and after sending its
     stages. The others are not deleted, because MLflow would delete stages that are being added to them."""
-    first, *others = _found(client, record.key) or [_find_or_create(client, record)]
+    first, *others = _run_ids(client, record.key) or [_find_or_create(client, record)]
     for other in others:
         try:
             client.delete_tag(other, "baton.execution")
@@ -310,12 +310,12 @@ def _merged(client: MlflowClient, record: MlflowRecord) -> str:
         client.set_tag(other, PARENT_TAG, first)
         client.update_run(other, name="empty: two pods began the execution at the same time")
         client.set_terminated(other)
-        for stage in _found(client, {"baton.role": "stage", PARENT_TAG: other}):
+        for stage in _run_ids(client, {"baton.role": "stage", PARENT_TAG: other}):
             client.set_tag(stage, PARENT_TAG, first)
     return first
 
 
-def _found(client: MlflowClient, key: dict[str, str]) -> list[str]:
+def _run_ids(client: MlflowClient, key: dict[str, str]) -> list[str]:
     return [run.info.run_id for run in runs_with(client, key)]
 
 
@@ -359,17 +359,17 @@ def _name_of(uri: str, parent: str) -> str:
 def _experiment(uri: str, name: str) -> str:
     """The id of the experiment, created if missing; queried once per upload."""
     client = connect(uri)
-    found = client.get_experiment_by_name(name)
-    if found is None:
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
         try:
             return str(client.create_experiment(name, artifact_location()))
         except MlflowException:
-            found = client.get_experiment_by_name(name)  # another process was faster
-            if found is None:
+            experiment = client.get_experiment_by_name(name)  # another process was faster
+            if experiment is None:
                 raise
-    if found.lifecycle_stage != "active":
+    if experiment.lifecycle_stage != "active":
         raise PushFailed(f"the experiment {name!r} was deleted; restore it, or set MLFLOW_EXPERIMENT_NAME")
-    return str(found.experiment_id)
+    return str(experiment.experiment_id)
 
 
 def _belongs(point: Point, record: MlflowRecord) -> bool:

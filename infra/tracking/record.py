@@ -40,7 +40,7 @@ class Record:
 
     output: dict[str, Any] | None = None
 
-    def made(self, kind: str, digest: str, facts: dict[str, Any], shown: Mapping[str, str] | None = None) -> None:
+    def log_output(self, kind: str, digest: str, facts: dict[str, Any], shown: Mapping[str, str] | None = None) -> None:
         """Record the stage's artifact. `shown`: how the lineage pages show it (tasks/artifacts.py)."""
         self.output = {"kind": kind, "digest": digest, "facts": redact(facts), "shown": redact(dict(shown or {}))}
 
@@ -101,7 +101,7 @@ def _run(title: str, job_dir: str | None, spec: dict[str, Any], inputs: dict[str
 @contextmanager
 def failure_recorded(title: str) -> Iterator[None]:
     """In a pod, record a stage that fails outside of `tracked`: while it gets its inputs, for example. Some of the disk
-    is kept for that: if the stage fills it, Flyte's own file with the error could not be written either."""
+    is reserved for that: if the stage fills it, Flyte's own file with the error could not be written either."""
     if this_pod():
         with disk_errors_named():
             _reserve().write_bytes(bytes(RESERVED))

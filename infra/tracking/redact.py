@@ -45,7 +45,7 @@ _HEADER = re.compile(
 _SCHEME = re.compile(r"(?P<name>\b(?:bearer|basic)\s+)(?P<value>(?!\$)[\w.~+/=\-]{8,})", re.IGNORECASE)
 _ASSIGNED = re.compile(rf"(?<![\w.\-])(?P<name>-{{0,2}}[\"']?(?P<word>[A-Za-z_][\w.\-]{{0,60}})[\"']?\s?=\s?){_VALUE}")
 # `password: x` is a secret, `unexpected token: x` is not
-_SAID = re.compile(rf"(?<![\w.\-])(?P<name>[\"']?(?P<word>[A-Za-z_][\w.\-]{{0,60}})[\"']?:\s{{0,3}}){_VALUE}")
+_FIELD = re.compile(rf"(?<![\w.\-])(?P<name>[\"']?(?P<word>[A-Za-z_][\w.\-]{{0,60}})[\"']?:\s{{0,3}}){_VALUE}")
 _OPTION = re.compile(rf"(?<!\S)(?P<name>--(?P<word>[A-Za-z][\w\-]{{0,60}})\s{{1,3}})(?!-){_VALUE}")
 _USER = re.compile(r"(?<!\S)(?P<name>(?:-u|--user)[ =][\"']?(?!\d+:\d+\b)[^\s:\"'$]{1,60}:)(?P<value>(?!\$)[^\s\"']+)")
 
@@ -59,20 +59,20 @@ def redact_text(text: str) -> str:
     text = _QUERY.sub(rf"\g<name>{HIDDEN}", text)
     for pattern in (_SCHEME, _HEADER, _USER):
         text = pattern.sub(rf"\g<name>{HIDDEN}", text)
-    for pattern in (_ASSIGNED, _SAID, _OPTION):
+    for pattern in (_ASSIGNED, _FIELD, _OPTION):
         text = pattern.sub(_hidden, text)
     return _SHAPES.sub(HIDDEN, text)
 
 
-def _hidden(found: re.Match[str]) -> str:
+def _hidden(match: re.Match[str]) -> str:
     """`NAME=value` with the value hidden if the name is a secret's; quotes stay."""
-    word, value = found["word"], found["value"].strip("\"'")
+    word, value = match["word"], match["value"].strip("\"'")
     of_text = "token" in word.lower() and value.replace(".", "").isdigit()  # num_tokens=100
-    of_text |= found.re is _SAID and word.lower() in ("token", "tokens")  # unexpected token: x
+    of_text |= match.re is _FIELD and word.lower() in ("token", "tokens")  # unexpected token: x
     a_file = word.lower().endswith("credentials") and value.startswith(("/", "~"))
     if of_text or a_file or not _is_secret(word) or value.startswith(HIDDEN) or value.lower() in _NO_SECRETS:
-        return found[0]
-    return found["name"] + found["value"].replace(value, HIDDEN)
+        return match[0]
+    return match["name"] + match["value"].replace(value, HIDDEN)
 
 
 def redact_code(text: str, literals: bool = False) -> str:
@@ -81,14 +81,14 @@ def redact_code(text: str, literals: bool = False) -> str:
     text = _PRIVATE_KEY.sub(rf"\1{HIDDEN}\2", text)
     text = _USERINFO.sub(rf"\g<scheme>{HIDDEN}@", text)
     text = _QUERY.sub(rf"\g<name>{HIDDEN}", text)
-    for pattern in (_ASSIGNED, _SAID) if literals else ():
-        text = pattern.sub(lambda found: _hidden(found) if _is_literal(found) else found[0], text)
+    for pattern in (_ASSIGNED, _FIELD) if literals else ():
+        text = pattern.sub(lambda match: _hidden(match) if _is_literal(match) else match[0], text)
     return _SHAPES.sub(HIDDEN, text)
 
 
-def _is_literal(found: re.Match[str]) -> bool:
+def _is_literal(match: re.Match[str]) -> bool:
     """A string literal, of a name that in code is not one for a part of a text."""
-    return found["value"][0] in "\"'" and not _TOKEN_IN_CODE.search(found["word"])
+    return match["value"][0] in "\"'" and not _TOKEN_IN_CODE.search(match["word"])
 
 
 def redact_spec(value: Any) -> Any:

@@ -18,9 +18,9 @@ RELATIONS = {
     "published_model": "publishes",
     "report": "reports on",
 }
-# inputs of which an artifact has no content: rows that it must not have, text that was there before, what is gone
+# inputs whose content an artifact does not have: rows that it must not contain, earlier text, what was removed
 WITHOUT = ("against", "known", "newest")
-CONTAINS = (MADE, "publishes")  # relations of an artifact that has the other's content, or what was made of it
+CONTAINS = (MADE, "publishes")  # relations of an artifact that has the other's content, or content derived from it
 _MODEL_ITSELF = ("endpoint", "published_model")  # of their inputs, one model; the others are only described
 _MODEL = ("model", "model.base")
 
@@ -33,8 +33,8 @@ def relation(kind: str | None, output: str | None, name: str, inputs: Mapping[st
 
 
 def sources(kind: str | None, output: str | None, inputs: Mapping[str, str]) -> Mapping[str, str]:
-    """The inputs that are ancestors of an artifact of this kind and digest. None of a run whose output is one of its
-    inputs: it found that artifact and did not make it."""
+    """The inputs that are ancestors of an artifact of this kind and digest. Empty if the output is one of the inputs:
+    the run selected that artifact instead of making it."""
     if output in inputs.values():
         return {}
     if kind not in _MODEL_ITSELF or "model" not in inputs:

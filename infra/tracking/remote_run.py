@@ -24,8 +24,8 @@ def remote_place() -> dict[str, Any]:
 def add_placement(execution: Path, job: str, where: dict[str, Any]) -> bool:
     """Add SkyPilot's facts to the record of a job's stage, once the job has ended: until then the job writes it.
     Returns whether anything changed."""
-    found = [(folder, run) for folder, run in _made_by(execution, job) if run.status != RUNNING]
-    changed = [(folder, run) for folder, run in found if run.placed | where != run.placed]
+    ended = [(folder, run) for folder, run in _stages_of(execution, job) if run.status != RUNNING]
+    changed = [(folder, run) for folder, run in ended if run.placed | where != run.placed]
     for folder, run in changed:
         write_stage(folder, replace(run, placed=run.placed | where))
     return bool(changed)
@@ -33,15 +33,15 @@ def add_placement(execution: Path, job: str, where: dict[str, Any]) -> bool:
 
 def progress_of(execution: Path, job: str) -> Path | None:
     """The progress.json of a job's engine, once it exists."""
-    running = [run.job_dir for _, run in _made_by(execution, job) if run.job_dir and run.status == RUNNING]
+    running = [run.job_dir for _, run in _stages_of(execution, job) if run.job_dir and run.status == RUNNING]
     return next((path for folder in running if (path := Path(folder) / "progress.json").exists()), None)
 
 
 def is_recorded(execution: Path, job: str) -> bool:
     """Whether a job was started by this execution, and not by an earlier one."""
-    return bool(_made_by(execution, job))
+    return bool(_stages_of(execution, job))
 
 
-def _made_by(execution: Path, job: str) -> list[tuple[Path, StageRun]]:
+def _stages_of(execution: Path, job: str) -> list[tuple[Path, StageRun]]:
     stages = [(folder, read_stage(folder)) for folder in stage_folders(execution)]
     return [(folder, run) for folder, run in stages if run.placed.get("job") == job]

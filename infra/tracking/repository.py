@@ -31,23 +31,23 @@ def repository() -> dict[str, str]:
     root = _git("rev-parse", "--show-toplevel")
     if root is None:
         return {}
-    found = {
+    facts = {
         "path": Path.cwd().relative_to(root.strip()).as_posix(),
         "commit": (_git("rev-parse", "HEAD") or "").strip(),
     }
     origin = (_git("remote", "get-url", "origin") or "").strip()
     if _REMOTE.fullmatch(origin):
-        found["origin"] = redact_text(origin)
-    found |= _changes()
+        facts["origin"] = redact_text(origin)
+    facts |= _changes()
     untracked = len((_git("ls-files", "--others", "--exclude-standard", "--directory") or "").splitlines())
-    found |= {"untracked": str(untracked) if untracked else ""}
-    return {name: value for name, value in found.items() if value}
+    facts |= {"untracked": str(untracked) if untracked else ""}
+    return {name: value for name, value in facts.items() if value}
 
 
 def for_pods() -> dict[str, str]:
     """The variable that tells it to a run's pods; without a diff that is too long for one."""
-    found = repository()
-    for known in (found, {name: value for name, value in found.items() if name != "diff"}):
+    facts = repository()
+    for known in (facts, {name: value for name, value in facts.items() if name != "diff"}):
         text = base64.b64encode(zlib.compress(json.dumps(known).encode(), 9)).decode()
         if known and len(text) <= LARGEST_VARIABLE:
             return {VARIABLE: text}
@@ -67,14 +67,14 @@ def _changes() -> dict[str, str]:
         ) as git,
     ):
         assert git.stdout
-        kept, size, hasher = b"", 0, blake3()
+        diff, size, hasher = b"", 0, blake3()
         while piece := git.stdout.read(1 << 20):
-            kept += piece[: LARGEST_DIFF - len(kept)]
+            diff += piece[: LARGEST_DIFF - len(diff)]
             size += len(piece)
             hasher.update(piece)
         if size:
             cut = f"\n… {size:,} bytes in all\n" if size > LARGEST_DIFF else ""
-            shown = redact_code(kept.decode(errors="replace"), literals=True)
+            shown = redact_code(diff.decode(errors="replace"), literals=True)
             return {"diff": shown + cut, "digest": hasher.hexdigest()}
     return {}
 

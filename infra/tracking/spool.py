@@ -121,7 +121,7 @@ def _read(kind: type[R], path: Path) -> R:
     try:
         return kind(**json.loads(path.read_text()))
     except (ValueError, TypeError) as error:
-        raise RecordDamaged(f"{path}: the record cannot be read ({error}); move {path.parent} away") from error
+        raise RecordDamaged(f"{path}: the record cannot be read ({error}); move {path.parent} aside") from error
 
 
 def _write(path: Path, record: Execution | StageRun) -> None:
@@ -196,7 +196,7 @@ def settle(execution: Path) -> bool:
     sign of life."""
     if is_alive(execution):
         return False
-    found = read_execution(execution)
+    record = read_execution(execution)
     stages = {folder: read_stage(folder) for folder in stage_folders(execution)}
     seen = _modified(execution / "alive.lock", execution / "execution.json")
     for folder, run in stages.items():
@@ -206,9 +206,9 @@ def settle(execution: Path) -> bool:
             error = run.error or "the process was killed, or the machine went down"
             stages[folder] = replace(run, status=KILLED, ended=ended, error=error)
             write_stage(folder, stages[folder])
-    if found.status == RUNNING and not found.flyte:  # other pods may still work on it
+    if record.status == RUNNING and not record.flyte:  # other pods may still work on it
         ended = max([seen, *(run.ended for run in stages.values() if run.ended)])
-        write_execution(execution, replace(found, status=KILLED, ended=ended))
+        write_execution(execution, replace(record, status=KILLED, ended=ended))
     return True
 
 

@@ -16,7 +16,7 @@ from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from sqlalchemy import Engine, event
 
 from infra.storage.durable import sync
-from infra.tracking.sqlite_file import away, check_file, left_behind, store_file
+from infra.tracking.sqlite_file import check_file, left_behind, store_file, store_missing
 from infra.tracking.store import tracking_uri, was_used
 
 PREFIX = "sqlite:///"
@@ -25,7 +25,7 @@ _migrating = threading.Lock()  # Alembic, MLflow's migration tool, has a global 
 
 def make_tables(uri: str, recreate: bool = False) -> None:
     """Create the store of an `sqlite:///` address if it is missing and this machine never used it (or, with `recreate`,
-    even if it did); 1-2 s. Raises StoreAway, StoreDamaged."""
+    even if it did); 1-2 s. Raises StoreMissing, StoreDamaged."""
     path = store_file(uri)
     if path is None:
         return
@@ -34,13 +34,13 @@ def make_tables(uri: str, recreate: bool = False) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX)  # of two executions at once, one creates it
             if not path.exists():
                 if left_behind(path) or (was_used(uri) and not recreate):
-                    raise away(path)
+                    raise store_missing(path)
                 _make(path)
     check_file(path, was_used=True)
 
 
 def require_store(uri: str) -> None:
-    """For readers: raise NoStore, StoreAway or StoreDamaged if there is no readable store."""
+    """For readers: raise NoStore, StoreMissing or StoreDamaged if there is no readable store."""
     path = store_file(uri)
     if path is not None:
         check_file(path, was_used(uri))
@@ -49,7 +49,7 @@ def require_store(uri: str) -> None:
 def _make(path: Path) -> None:
     new = path.with_name(f"{path.name}.new")
     for left in path.parent.glob(f"{new.name}*"):
-        left.unlink()  # left by a process killed here
+        left.unlink()  # left by a process that was killed at this point
     store = SqlAlchemyStore(f"{PREFIX}{new}", (path.parent / "mlartifacts").absolute().as_uri())
     store.engine.dispose()
     sync(new)

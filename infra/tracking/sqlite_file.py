@@ -30,7 +30,7 @@ class NoStore(TrackingUnreachable):
     """The file does not exist, and never did."""
 
 
-class StoreAway(NoStore):
+class StoreMissing(NoStore):
     """The file is missing, though records were sent to it."""
 
 
@@ -45,10 +45,10 @@ def store_file(uri: str) -> Path | None:
 
 
 def check_file(path: Path, was_used: bool) -> None:
-    """Raise NoStore, StoreAway (if it `was_used`) or StoreDamaged. Takes under a millisecond at any size."""
+    """Raise NoStore, StoreMissing (if it `was_used`) or StoreDamaged. Takes under a millisecond at any size."""
     if not path.exists():
         raise (
-            away(path)
+            store_missing(path)
             if was_used
             else NoStore(f"{path}: there is no tracking store yet; the first run creates it (make demo)")
         )
@@ -57,10 +57,10 @@ def check_file(path: Path, was_used: bool) -> None:
             store.execute("SELECT 1 FROM experiments, registered_models LIMIT 1").fetchall()
             revisions = [revision for (revision,) in store.execute("SELECT version_num FROM alembic_version")]
     except sqlite3.Error as error:
-        if found := damage(path, str(error)):
-            raise found from error
+        if damaged := damage(path, str(error)):
+            raise damaged from error
         if not path.exists():
-            raise away(path) from error
+            raise store_missing(path) from error
         return  # locked: whoever opens it reports the error
     unknown = [revision for revision in revisions if not _is_known(revision)]
     if unknown or not revisions:
@@ -73,8 +73,8 @@ def damage(path: Path, reason: str) -> StoreDamaged | None:
     return _damaged(path, reason) if any(words in reason for words in _DAMAGED) else None
 
 
-def away(path: Path) -> StoreAway:
-    return StoreAway(
+def store_missing(path: Path) -> StoreMissing:
+    return StoreMissing(
         f"{path}: the tracking store is missing; it existed before, with the model registry in it. Mount its disk or "
         "restore the file. To create a new one instead, with the runs whose records are still here:\n"
         f"{_move_aside(path)}  {command(SYNC_ALL)}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from infra.storage.address import File, bring, digest_of, files_in, find, selected, state_of
+from infra.storage.address import File, digest_of, fetch, files_in, find, selected, state_of
 from infra.storage.buckets import StorageError, is_bucket, read
 from tasks.convert.unconverted_files import adapter_among
 from tasks.hf_files import HFModelFiles, read_model
@@ -71,13 +71,13 @@ class LoadHFSpec(StageSpec):
     def folder(self) -> Path | None:
         """The local folder, if `model` is one or an archive of one. Raises StorageError."""
         if is_bucket(self.model):
-            return bring(self.model) if digest_of(self.model) else None
+            return fetch(self.model) if digest_of(self.model) else None
         path = Path(self.model).expanduser().absolute()
         return path if path.is_dir() or self.model.startswith((".", "/", "~")) else None
 
     def fetch(self) -> Path | None:
         """The local folder, downloaded first if `model` is an address. None: a hub name. Raises StorageError."""
-        return bring(self.model, MODEL_FILES) if is_bucket(self.model) else self.folder()
+        return fetch(self.model, MODEL_FILES) if is_bucket(self.model) else self.folder()
 
     def local_files(self) -> list[File]:
         """The files of this machine that the spec refers to."""

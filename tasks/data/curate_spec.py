@@ -19,7 +19,7 @@ from typing import Literal, Self
 from pydantic import Field
 
 from infra.placement.config import VariableName
-from infra.storage.address import bring
+from infra.storage.address import fetch
 from infra.storage.buckets import is_bucket
 from tasks.data.source_spec import JSONL_SUFFIXES, PARQUET_SUFFIXES, FilesSource
 from tasks.functions import Function
@@ -73,7 +73,7 @@ class ClassifierStep(Spec):
     def local_model(self) -> Path:
         """The model's file on this machine, downloaded first if it is at an address. Raises StorageError."""
         (file,) = self.source().files()
-        return bring(self.model) / file.name if is_bucket(self.model) else Path(file.place)
+        return fetch(self.model) / file.name if is_bucket(self.model) else Path(file.place)
 
     def missing(self) -> list[Problem]:
         """What is wrong with the file, from a cheap check."""

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from infra.errors import UserError
 from infra.placement.config import VariableName
-from infra.storage.address import DIGEST, File, bring, digest_of, find, state_of
+from infra.storage.address import DIGEST, File, digest_of, fetch, find, state_of
 from infra.storage.buckets import StorageError, is_bucket, read
 from tasks.data.found_files import FoundFiles, find_files, suffix_of, unread_text
 from tasks.functions import Function
@@ -103,7 +103,7 @@ class StdlibSource(_Source):
 
     def files(self) -> list[File]:
         paths = sorted(path for path in _walk(self.root(), _is_library) if path.suffix == ".py")
-        return [File.here(path, self.root()) for path in paths]
+        return [File.local(path, self.root()) for path in paths]
 
     def missing(self) -> list[Problem]:
         if (self.root() / "ast.py").is_file():
@@ -144,7 +144,7 @@ class OnDisk(_Bounded):
         return unread_text(self.path.partition(DIGEST)[0], others, self.readers) if others else ""
 
     def _found(self) -> FoundFiles:
-        return find_files(bring(self.path) if digest_of(self.path) else expanded(self.path), self.suffixes)
+        return find_files(fetch(self.path) if digest_of(self.path) else expanded(self.path), self.suffixes)
 
     def missing(self, look: Callable[[list[File]], list[Problem]] | None = None) -> list[Problem]:
         """What the files lack, by their names and sizes, or else what `look` finds in them."""
@@ -276,7 +276,7 @@ class HuggingFaceSource(_Bounded):
 
     def folder(self) -> Path | None:
         """The dataset's local folder, if any, or the one unpacked from an archive. Raises StorageError."""
-        path = bring(self.name) if digest_of(self.name) else expanded(self.name)
+        path = fetch(self.name) if digest_of(self.name) else expanded(self.name)
         return path if path.is_dir() else None
 
     def missing(self) -> list[Problem]:
@@ -375,7 +375,7 @@ def _still_there(paths: Iterable[Path], root: Path, *, unpacked: bool = False) -
     found = []
     for path in paths:
         with suppress(FileNotFoundError):
-            found.append(File.here(path, root, unpacked=unpacked))
+            found.append(File.local(path, root, unpacked=unpacked))
     return found
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from infra.storage.address import File, bring, digest_of, files_in, find, selected, state_of
+from infra.storage.address import File, digest_of, fetch, files_in, find, selected, state_of
 from infra.storage.buckets import StorageError, is_bucket
 from tasks.data.curate_spec import CurateStep, order_problems
 from tasks.data.source_spec import AnySource, HuggingFaceSource, OnDisk, Records, StdlibSource, expanded, is_path
@@ -206,7 +206,7 @@ class TokenizerSpec(StageSpec):
         if self.existing is None:
             return None
         if is_bucket(self.existing):
-            return bring(self.existing, FILES)
+            return fetch(self.existing, FILES)
         return expanded(self.existing) if is_path(self.existing) else None
 
     def local_files(self) -> list[File]:

@@ -108,7 +108,7 @@ def pieces_of(item: SplitItem, part: Partition) -> Sequence[Partition]:
     if item.most is None:
         ends = pairwise([*starts, item.file.size])
         return [Partition(part.source, (Piece(item.file, start, end, end - start),)) for start, end in ends]
-    copies = [File.here(item.folder / f"{number:05}.jsonl.zst", item.folder) for number in range(len(starts))]
+    copies = [File.local(item.folder / f"{number:05}.jsonl.zst", item.folder) for number in range(len(starts))]
     return [
         Partition(part.source, (Piece(item.file, start, end, copy.size, copy),))
         for (start, end), copy in zip(pairwise([*starts, None]), copies, strict=True)

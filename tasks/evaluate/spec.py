@@ -101,7 +101,7 @@ class EvaluatorSpec(ToolUse):
         if self.task_place is None or digest_of(self.task_place):
             return []
         root = Path(self.task_place)
-        return [File.here(root / name, root) for name in self.task_data]
+        return [File.local(root / name, root) for name in self.task_data]
 
     def measures(self) -> list[str]:
         """Names of its metrics; none for lm-eval's tasks. An environment without get_reward() has none of its name."""

@@ -30,7 +30,7 @@ from blake3 import blake3
 
 from infra.errors import UserError
 from infra.paths import home_path
-from infra.storage.address import bring, digest_of
+from infra.storage.address import digest_of, fetch
 from tasks.functions import LARGEST_BYTES, imported, inside, module_file, write_files
 from tasks.job import StageError
 
@@ -94,7 +94,7 @@ def place(folder: Path, texts: Mapping[str, str], digests: Mapping[str, str], wh
     """Write the texts below `folder`, and link the other files; they are in the folder or archive `where`. Raises
     StageError, StorageError."""
     write_files(texts, folder)
-    source = bring(where) if where and digest_of(where) else Path(where or ".")
+    source = fetch(where) if where and digest_of(where) else Path(where or ".")
     for name, digest in digests.items():
         link = inside(folder, name)
         try:

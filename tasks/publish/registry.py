@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from infra.tracking.redact import redact_text
 from infra.tracking.sqlite import make_tables, require_store
-from infra.tracking.sqlite_file import StoreAway, damage, store_file
+from infra.tracking.sqlite_file import StoreMissing, damage, store_file
 from infra.tracking.store import (
     TrackingUnreachable,
     artifact_location,
@@ -95,7 +95,7 @@ def ask(
         try:
             prepare(uri)
             return attempt(MlflowClient(uri))
-        except StoreAway as error:  # a restore or a remount may be in progress
+        except StoreMissing as error:  # a restore or a remount may be in progress
             reason, transient = str(error), True
         except TrackingUnreachable as error:
             raise StageError(str(error)) from error

@@ -249,7 +249,7 @@ def _registry(inputs: Path, root: Path) -> str:
         write_text(job / "metrics.jsonl", "")  # as an engine does that begins anew
     with tracked("curve", job, spec={"points": POINTS}, inputs={}) as record:
         write_points(job, range(POINTS))
-        record.made("checkpoint", "c" * 64, {})
+        record.log_output("checkpoint", "c" * 64, {})
     if not end_execution():
         while not push_execution(execution_folder("20260101-000000-000-abcd")):
             time.sleep(0.1)  # the thread that delivers is at it

@@ -33,13 +33,13 @@ WAITING = stack("# work.wait()")
 def test_a_rank_that_does_not_answer_is_to_blame_whoever_is_behind() -> None:
     hang = judge({0: beat(4, "data"), 1: beat(5, "data")}, {0: BUSY, 1: ""}, [], 600)
     assert hang.ranks == [1]
-    assert "rank 1 hangs: no heartbeat for 600 s at step 5, data; it does not respond" in hang.how
+    assert "rank 1 hangs: no heartbeat for 600 s at step 5, data; it does not respond" in hang.summary
 
 
 def test_a_rank_that_never_got_to_work_is_to_blame() -> None:
     hang = judge({0: beat(0, "start"), 2: beat(0, "start")}, {0: WAITING, 2: WAITING}, [1], 600)
     assert hang.ranks == [1]
-    assert "rank 1 has not started: the others wait at step 0, start" in hang.how
+    assert "rank 1 has not started: the others wait at step 0, start" in hang.summary
 
 
 @pytest.mark.parametrize(
@@ -50,26 +50,26 @@ def test_a_rank_that_is_behind_is_to_blame(behind: tuple[int, Phase], others: tu
     beats = {0: beat(*others), 1: beat(*behind), 2: beat(*others)}
     hang = judge(beats, {0: BUSY, 1: WAITING, 2: WAITING}, [], 600)
     assert hang.ranks == [1]
-    assert f"the others are at step {others[0]}, {others[1]}" in hang.how
+    assert f"the others are at step {others[0]}, {others[1]}" in hang.summary
 
 
 def test_of_ranks_that_are_equally_far_those_that_do_not_wait_are_to_blame() -> None:
     beats = dict.fromkeys(range(4), beat(4, "forward-backward"))
     hang = judge(beats, {0: WAITING, 1: BUSY, 2: WAITING, 3: BUSY}, [], 600)
     assert hang.ranks == [1, 3]
-    assert "ranks 1, 3 hang" in hang.how
+    assert "ranks 1, 3 hang" in hang.summary
     assert "in step" in hang.stacks
 
 
 @pytest.mark.parametrize("stacks", [WAITING, BUSY])
 def test_nobody_is_blamed_when_all_look_alike(stacks: str) -> None:
     hang = judge(dict.fromkeys(range(4), beat(4, "optimizer")), dict.fromkeys(range(4), stacks), [], 600)
-    assert hang.how.startswith("all 4 ranks stopped: no heartbeat for 600 s at step 4, optimizer")
-    assert "cannot be determined" in hang.how
+    assert hang.summary.startswith("all 4 ranks stopped: no heartbeat for 600 s at step 4, optimizer")
+    assert "cannot be determined" in hang.summary
 
 
 def test_a_lone_process_is_to_blame_whatever_it_waits_for() -> None:
-    assert "rank 0 hangs" in judge({0: beat(4, "data")}, {0: WAITING}, [], 600).how
+    assert "rank 0 hangs" in judge({0: beat(4, "data")}, {0: WAITING}, [], 600).summary
 
 
 # Signs of life

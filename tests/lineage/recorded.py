@@ -101,9 +101,9 @@ def record_hostile() -> str:
     id = begin_execution(HOSTILE, {"name": LONG, "path": PATHS, HOSTILE: UNICODE})
     job = Path("/etc")
     with tracked(UNICODE, job, spec={HOSTILE: PATHS}, inputs={PATHS: "f" * 64}, command=HOSTILE) as made:
-        made.made(HOSTILE, HOSTILE, {"label": PATHS, LONG: HOSTILE})
+        made.log_output(HOSTILE, HOSTILE, {"label": PATHS, LONG: HOSTILE})
     with tracked(LONG, baton_home() / ".." / "..", spec={}, inputs={HOSTILE: HOSTILE}) as made:
-        made.made("hf_model", "e" * 64, {"label": HOSTILE})
+        made.log_output("hf_model", "e" * 64, {"label": HOSTILE})
     end_execution()
     deliver(id)
     close_execution()
@@ -152,7 +152,7 @@ def _chain(made: dict[str, str], lr: float, fails: str = "") -> dict[str, str]:
                 if title == fails:
                     raise OSError("the disk is full")
                 manifest = write_manifest(job / "output", kind, facts, spec, inputs)
-                record.made(kind, manifest.digest, facts, shown(kind, facts))
+                record.log_output(kind, manifest.digest, facts, shown(kind, facts))
                 made[title] = manifest.digest
         except OSError:
             pass  # recorded as failed

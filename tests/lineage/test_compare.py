@@ -45,7 +45,7 @@ class Store:
             (job / "output").mkdir(parents=True)
             (job / "output" / "manifest.json").write_text(json.dumps({"digest": output * 64, "spec": spec}))
         with tracked(title, job, spec=spec or {}, inputs=read) as record:
-            record.made(kind, output * 64, facts or {})
+            record.log_output(kind, output * 64, facts or {})
 
 
 def evaluation(of: str, output: str, right: float, rows: str = "r", label: str = "sft", **more: Any) -> dict[str, Any]:

@@ -31,9 +31,9 @@ def test_other_data_and_other_code_are_found(home: Path, tmp_path: Path) -> None
     for number, letter in enumerate("ac"):
         id = begin_execution("one", {})
         with tracked("corpus", tmp_path / f"corpus{number}", spec={"seed": 1}, inputs={}) as record:
-            record.made("corpus", letter * 64, {})
+            record.log_output("corpus", letter * 64, {})
         with tracked("shards", tmp_path / f"shards{number}", spec={}, inputs={"corpus": letter * 64}) as record:
-            record.made("tokenized_corpus", chr(ord(letter) + 1) * 64, {})
+            record.log_output("tokenized_corpus", chr(ord(letter) + 1) * 64, {})
         end_execution()
         deliver(id)
     found = Lineage().diff("b" * 64, "d" * 64)

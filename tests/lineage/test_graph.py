@@ -74,13 +74,13 @@ def test_a_refresh_finds_new_runs(home: Path, tmp_path: Path) -> None:
 
     id = begin_execution("one", {})
     with tracked("corpus", tmp_path / "1", spec={}, inputs={}) as record:
-        record.made("corpus", "a" * 64, {})
+        record.log_output("corpus", "a" * 64, {})
     push(id)
     lineage = Lineage()
     assert names(lineage.ancestors("a" * 64)) == ["(corpus)"]
     id = begin_execution("two", {})
     with tracked("shards", tmp_path / "2", spec={}, inputs={"corpus": "a" * 64}) as record:
-        record.made("tokenized_corpus", "b" * 64, {})
+        record.log_output("tokenized_corpus", "b" * 64, {})
     push(id)
     assert names(lineage.descendants("a" * 64)) == ["(shards)", "shards"]
     client = MlflowClient(f"sqlite:///{home / 'mlflow.db'}")
@@ -95,7 +95,7 @@ def test_a_refresh_finds_the_outputs_of_a_running_execution(home: Path, tmp_path
         assert flush(60)
         lineage = Lineage()
         assert [run.live for run in lineage.graph.refresh().stages(id)] == [True]
-        record.made("corpus", "a" * 64, {})
+        record.log_output("corpus", "a" * 64, {})
     assert flush(60)
     assert [run.output for run in lineage.graph.refresh().stages(id)] == ["a" * 64]
 
@@ -108,7 +108,7 @@ def made(record: dict[str, dict[str, str]], tmp_path: Path) -> str:
         kind = {"evaluate": "eval_report", "choose": "hf_model", "publish": "published_model"}.get(title, title)
         digests = {name: letter * 64 for name, letter in inputs.items() if name != "output"}
         with tracked(title, tmp_path / f"{title}-{id}", spec={}, inputs=digests) as stage:
-            stage.made(kind, inputs.get("output", title[0]) * 64, {})
+            stage.log_output(kind, inputs.get("output", title[0]) * 64, {})
     end_execution()
     deliver(id)
     return id
@@ -176,7 +176,7 @@ def test_a_made_again_artifact_is_not_made_from_itself(home: Path, tmp_path: Pat
 def test_a_cached_stage_without_inputs_shows_those_of_its_maker(home: Path, tmp_path: Path) -> None:
     id = begin_execution("one", {})
     with tracked("shards", tmp_path / "1", spec={}, inputs={"corpus": "a" * 64}) as record:
-        record.made("tokenized_corpus", "b" * 64, {})
+        record.log_output("tokenized_corpus", "b" * 64, {})
     note_cached("shards", "tokenized_corpus", "b" * 64, {})
     end_execution()
     deliver(id)

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 from blake3 import blake3
 
-from infra.storage.address import BLOCK_BYTES, DIGEST, bring, files_in, find, pack
+from infra.storage.address import BLOCK_BYTES, DIGEST, fetch, files_in, find, pack
 from infra.storage.buckets import StorageError
 from tasks.convert.load_hf_spec import LoadHFSpec
 from tasks.data.source_spec import FilesSource
@@ -21,7 +21,7 @@ from tasks.data.spec import CorpusSpec
 from tests.s3 import S3, Faults, disturbed
 
 FILES = {"a.txt": b"one", "b.txt": b"two" * 100_000}
-PROGRAM = "import sys; from infra.storage.address import bring; print(bring(sys.argv[1]))"
+PROGRAM = "import sys; from infra.storage.address import fetch; print(fetch(sys.argv[1]))"
 
 
 @pytest.fixture
@@ -58,9 +58,9 @@ def test_several_processes_bring_a_folder_once(s3: S3, where: str) -> None:
 
 
 def test_a_folder_that_changed_is_brought_anew(s3: S3, where: str) -> None:
-    before = bring(where)
+    before = fetch(where)
     put(s3, f"{where}/a.txt", b"uno")
-    assert content(bring(where)) == FILES | {"a.txt": b"uno"}
+    assert content(fetch(where)) == FILES | {"a.txt": b"uno"}
     assert content(before) == FILES
 
 
@@ -73,7 +73,7 @@ def test_a_process_that_is_killed_leaves_nothing_that_is_believed(s3: S3, where:
         process.communicate()
     assert list((tmp_path / "cache").glob("brought/*.partial"))
     assert not [path for path in (tmp_path / "cache/brought").iterdir() if path.suffix not in (".lock", ".partial")]
-    assert content(bring(where)) == FILES
+    assert content(fetch(where)) == FILES
     assert not list((tmp_path / "cache").glob("brought/*.partial"))
 
 
@@ -107,18 +107,18 @@ def test_a_copy_that_was_changed_is_brought_anew(
     where: str, archive: str, kind: str, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     address = where if kind == "folder" else archive
-    copy = bring(address)
+    copy = fetch(address)
     damage(copy, how)
-    assert content(bring(address)) == FILES
+    assert content(fetch(address)) == FILES
     assert f"its copy in {copy} was changed or is incomplete" in capsys.readouterr().err
     before = [path.stat() for path in sorted(copy.iterdir())]
-    assert bring(address) == copy
+    assert fetch(address) == copy
     assert [path.stat().st_ino for path in sorted(copy.iterdir())] == [each.st_ino for each in before]
 
 
 def test_nothing_at_an_address_is_said(where: str) -> None:
     with pytest.raises(StorageError, match="none: nothing exists there"):
-        bring(f"{where}/none")
+        fetch(f"{where}/none")
 
 
 def packed(s3: S3, folder: Path, place: str) -> str:
@@ -137,7 +137,7 @@ def archive(s3: S3, where: str, tmp_path: Path) -> str:
 
 
 def test_an_archive_comes_back_as_the_files_that_were_packed(archive: str) -> None:
-    assert content(bring(archive)) == FILES
+    assert content(fetch(archive)) == FILES
 
 
 def test_the_same_files_elsewhere_have_the_same_digest(s3: S3, where: str, archive: str, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_an_archive_that_was_damaged_is_refused(s3: S3, archive: str, tmp_path: 
     place, _, digest = archive.partition(DIGEST)
     put(s3, place, s3.read(place.removeprefix(f"{s3.address}/")).replace(b"one", b"eno"))
     with pytest.raises(StorageError, match=f"its BLAKE3 is not {digest}"):
-        bring(archive)
+        fetch(archive)
     assert [path.suffix for path in (tmp_path / "cache/brought").iterdir()] == [".lock"]
 
 
@@ -183,21 +183,21 @@ def test_an_archive_of_more_than_files_is_refused(s3: S3, where: str, tmp_path: 
         tar.addfile(entry)
     put(s3, f"{where}/files.tar", made.read_bytes())
     with pytest.raises(StorageError, match="is not a tar archive of files: it has"):
-        bring(f"{where}/files.tar{DIGEST}{blake3(made.read_bytes()).hexdigest()}")
+        fetch(f"{where}/files.tar{DIGEST}{blake3(made.read_bytes()).hexdigest()}")
 
 
 def test_an_archive_is_unpacked_by_the_first_python_3_11_too(archive: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose tarfile has no filters: Debian 12's is one of 3.11.2."""
     monkeypatch.delattr(tarfile.TarFile, "extractall")
-    assert content(bring(archive)) == FILES
+    assert content(fetch(archive)) == FILES
 
 
 def test_an_archive_that_is_here_is_not_asked_for_again(s3: S3, archive: str) -> None:
-    bring(archive)
+    fetch(archive)
     s3.delete(archive.partition(DIGEST)[0].removeprefix(f"{s3.address}/"))
-    assert content(bring(archive)) == FILES
+    assert content(fetch(archive)) == FILES
     with pytest.raises(StorageError, match="submit the run again from the machine with its files"):
-        bring(archive[:-1] + ("0" if archive[-1] != "0" else "1"))
+        fetch(archive[:-1] + ("0" if archive[-1] != "0" else "1"))
 
 
 def test_an_archive_is_known_by_its_content_wherever_it_is(archive: str) -> None:

@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 from infra.storage import buckets as storage
-from infra.storage.address import bring, find
+from infra.storage.address import fetch, find
 from infra.storage.buckets import StorageError
 from tests.test_offsite import checkpoint, pod, send
 
@@ -123,7 +123,7 @@ def test_a_file_at_an_address_is_a_stream(sent: str) -> None:
 
 def test_a_folder_is_brought(sent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATON_CACHE", str(tmp_path / "cache"))
-    assert sorted(path.name for path in bring(sent).iterdir()) == ["a.txt", "empty"]
+    assert sorted(path.name for path in fetch(sent).iterdir()) == ["a.txt", "empty"]
 
 
 def test_a_fresh_pod_continues_from_the_newest_checkpoint(where: str, tmp_path: Path) -> None:

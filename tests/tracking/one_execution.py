@@ -33,6 +33,6 @@ if __name__ == "__main__":
             flush(60)
             print("pushed", flush=True)
             time.sleep(600)
-        record.made("checkpoint", "c" * 64, {})
+        record.log_output("checkpoint", "c" * 64, {})
     end_execution()
     flush(60)

@@ -28,7 +28,7 @@ def main(title: str, job: str, *what: str) -> None:
             time.sleep(600)
         if "fail" in what:
             raise RuntimeError("no such column")
-        record.made("checkpoint", job.ljust(64, "0"), {})
+        record.log_output("checkpoint", job.ljust(64, "0"), {})
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def test_an_execution_is_a_parent_run_with_a_child_for_each_stage(home: Path, tm
     id = begin_execution("pretrain_to_rl", {"name": "laptop", "seed": 1})
     for title in ("tokenizer", "evaluate base"):
         with tracked(title, tmp_path / title, spec={}, inputs={}) as record:
-            record.made("tokenizer", "t" * 64, {"vocab_size": 4096})
+            record.log_output("tokenizer", "t" * 64, {"vocab_size": 4096})
     flush(WAIT_S)
     end_execution(metrics={"sums.right": 0.61})
 
@@ -54,7 +54,7 @@ def test_an_execution_is_a_parent_run_with_a_child_for_each_stage(home: Path, tm
 def test_a_stage_has_its_parameters_digests_facts_versions_and_duration(home: Path, tmp_path: Path) -> None:
     spec = {"model": {"heads": 4, "rope": {"base": 10000.0}}, "sources": ["a", "b"], "note": None, "text": "x" * 9000}
     with tracked("pretrain", tmp_path / "job", spec=spec, inputs={"data": "d" * 64}) as record:
-        record.made("megatron_checkpoint", "c" * 64, {"step": 10, "precision": "bf16", "layout": {"tp": 1}})
+        record.log_output("megatron_checkpoint", "c" * 64, {"step": 10, "precision": "bf16", "layout": {"tp": 1}})
     flush(WAIT_S)
 
     (run,) = runs("stage")
@@ -154,7 +154,7 @@ def test_a_cached_stage_says_what_it_was_made_of_but_not_over_what_was_made_here
     job = tmp_path / "job"
     note_cached("sft", "hf_model", "e" * 64, {}, spec={"lr": 1}, inputs={"model": "b" * 64}, job_dir=job)
     with tracked("dpo", tmp_path / "dpo", spec={}, inputs={}) as record:
-        record.made("hf_model", "d" * 64, {})
+        record.log_output("hf_model", "d" * 64, {})
     note_cached("dpo", "hf_model", "d" * 64, {}, job_dir=tmp_path / "dpo")  # taken up again
     flush(WAIT_S)
     by_name = {run.info.run_name: run for run in runs("stage")}  # they start within one of MLflow's milliseconds
@@ -165,9 +165,9 @@ def test_a_cached_stage_says_what_it_was_made_of_but_not_over_what_was_made_here
 
 def test_mlflow_s_own_pages_show_inputs_models_and_their_scores(home: Path, tmp_path: Path) -> None:
     with tracked("sft", tmp_path / "sft", spec={}, inputs={"model": "b" * 64, "corpus": "c" * 64}) as record:
-        record.made("hf_model", "e" * 64, {"label": "sft"})
+        record.log_output("hf_model", "e" * 64, {"label": "sft"})
     with tracked("evaluate-sft", tmp_path / "eval", spec={}, inputs={"model": "e" * 64}) as record:
-        record.made(
+        record.log_output(
             "eval_report",
             "f" * 64,
             {"label": "sft", "model_digest": "e" * 64, "metrics": {"sums.pass@2": {"value": 0.25}}},
@@ -206,7 +206,7 @@ def test_names_reach_mlflow_distinct_and_baton_as_they_were_given(home: Path, tm
         lines = (json.dumps({"step": step, "time": time.time(), **points}) + "\n" for step in range(2))
         (tmp_path / "job").mkdir()
         (tmp_path / "job" / "metrics.jsonl").write_text("".join(lines))
-        record.made("eval_report", "e" * 64, {"metrics": metrics, "headline": "pass@4"})
+        record.log_output("eval_report", "e" * 64, {"metrics": metrics, "headline": "pass@4"})
     flush(WAIT_S)
     (run,) = runs("stage")
     assert len(run.data.params) == len(spec)

@@ -150,7 +150,7 @@ def test_nothing_in_the_home_folder_holds_a_secret(home: Path, tmp_path: Path, m
     monkeypatch.setattr("sys.argv", ["pyflyte", "run", "--hf-token", SECRET])
     begin_execution("one", {"data": {"source": f"https://me:{SECRET}@host/set", "hf_token": SECRET}})
     with pytest.raises(RuntimeError), tracked("data", tmp_path / "job", spec={"hf_token": SECRET}, inputs={}) as record:
-        record.made("corpus", "c" * 64, {"source": f"https://me:{SECRET}@host/set"})
+        record.log_output("corpus", "c" * 64, {"source": f"https://me:{SECRET}@host/set"})
         raise RuntimeError(f"https://me:{SECRET}@host/set: refused")
     flush(60)
     assert (current_execution("one") / "data" / "pushed.json").exists()

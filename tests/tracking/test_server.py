@@ -25,7 +25,7 @@ def test_a_server_that_dies_in_mid_training_gets_every_point_later_once(server: 
         write_points(tmp_path / "job", range(20, 40), pause_s=0.1)
         assert not flush(WAIT_S)  # at once: nobody answers
         assert time.monotonic() - started < 20  # training went on
-        record.made("checkpoint", "c" * 64, {})
+        record.log_output("checkpoint", "c" * 64, {})
     server.start()
     flush(WAIT_S)
     (run,) = runs("stage")

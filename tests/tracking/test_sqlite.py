@@ -14,7 +14,7 @@ import pytest
 
 from infra.tracking.execution import begin_execution, close_execution, flush
 from infra.tracking.sqlite import make_tables
-from infra.tracking.sqlite_file import StoreAway, StoreDamaged
+from infra.tracking.sqlite_file import StoreDamaged, StoreMissing
 from infra.tracking.store import check_reachable, tracking_uri
 from tasks.job import StageError
 from tasks.publish.aliases import version_at, versions
@@ -136,7 +136,7 @@ def test_a_run_does_not_begin_a_new_store_in_the_place_of_one_that_is_away(home:
     flush(WAIT_S)
     close_execution()
     (home / "mlflow.db").rename(home / "away.db")
-    with pytest.raises(StoreAway, match=r"(?s)restore the file.*python -m infra\.tracking sync --all"):
+    with pytest.raises(StoreMissing, match=r"(?s)restore the file.*python -m infra\.tracking sync --all"):
         begin_execution("two", {})
     assert not (home / "mlflow.db").exists()
 

@@ -96,7 +96,7 @@ def test_a_plan_counts_the_gpus_of_rollout_servers(machine: Callable[..., None],
     recipe = Recipe.model_validate(read("32b-rl") | {"start_from": {"model": model(tmp_path, "32B")}})
     context = context_of(recipe)
     shown = "\n".join(text(recipe.name, list(plan(recipe, context, MFU))))
-    assert "2 vLLM engines, tensor parallel 4, on each of 1 machine of their own: 16.4 GB of weights" in shown
+    assert "2 vLLM engines, tensor parallel 4, on each of 1 separate machine: 16.4 GB of weights" in shown
     assert "hours on 32 H100" in shown
 
 

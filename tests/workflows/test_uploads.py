@@ -11,7 +11,7 @@ import yaml
 from datasets import Dataset, DatasetDict
 from flytekit.clis.sdk_in_container.run import RunLevelParams
 
-from infra.storage.address import DIGEST, bring
+from infra.storage.address import DIGEST, fetch
 from tasks.data.classifier import check_classifiers
 from tasks.data.curate_spec import CurateStep
 from tasks.evaluate.spec import EvaluatorSpec
@@ -69,7 +69,7 @@ def test_pods_find_the_files_that_the_recipe_named(
     path = recipe.corpus.source.path  # type: ignore[union-attr]
     assert path.startswith(storage.root) and str(tmp_path) not in recipe.model_dump_json()
     with S3(storage.for_pods).flyte(tmp_path):
-        assert {each.name: each.read_bytes() for each in bring(path).iterdir()} == {
+        assert {each.name: each.read_bytes() for each in fetch(path).iterdir()} == {
             name: (rows / name).read_bytes() for name in ("0.jsonl", "1.jsonl")
         }
         Recipe.model_validate_json(recipe.model_dump_json())  # as the first pod reads it

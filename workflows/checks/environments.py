@@ -1,5 +1,5 @@
-"""Check environments and tools before any compute: import them in a process of their own, as their stage does, and
-reset the environment with the set's first rows."""
+"""Check environments and tools before any compute: import them in a separate process, as their stage does, and reset
+the environment with the set's first rows."""
 
 import json
 from collections.abc import Iterator
@@ -85,7 +85,7 @@ def _asked(path: str, first: "First") -> list[Row]:
 
 @cache  # a recipe is read several times in one run
 def _tried(spec: str, rows: tuple[str, ...]) -> bool:
-    """Whether the environment has a reward of its own. Raises StageError if it cannot be used."""
+    """Whether the environment defines a reward. Raises StageError if it cannot be used."""
     with Environments(ToolUse.model_validate_json(spec)) as environments:
         environments.reset([json.loads(row) for row in rows], list(range(len(rows))))
         return environments.owns_reward

@@ -45,7 +45,7 @@ def files(context: RunContext) -> list[Problem]:
 
 
 def _with_the_pods_way(problem: Problem) -> Problem:
-    """A path that is not there, as in a recipe that no client has read: one typed in Flyte's console."""
+    """A missing path, as in a recipe that no client has read: one typed in Flyte's console."""
     if isinstance(problem.value, str) and Path(problem.value).is_absolute():
         fix = "A pod reads no other machine's files: name an address (s3://…), or start the run by pyflyte run"
         return replace(problem, allowed=f"{problem.allowed}. {fix}")

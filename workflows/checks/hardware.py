@@ -80,11 +80,11 @@ def layout(context: RunContext) -> list[Problem]:
 
 def _instead(spec: PretrainSpec, vocabulary: int, place: Place) -> str:
     """Suggest a layout that fits."""
-    found = fitting(spec, vocabulary, place)
-    if found is None:
+    layout = fitting(spec, vocabulary, place)
+    if layout is None:
         return "no layout of it fits: use more or larger devices, shorter sequences or a smaller model"
-    smaller = estimate(spec.model_copy(update={"layout": found}), vocabulary, place.kernels)
-    return f"use {found.as_yaml()}, which needs {smaller.total / GB:.3g} GB"
+    smaller = estimate(spec.model_copy(update={"layout": layout}), vocabulary, place.kernels)
+    return f"use {layout.as_yaml()}, which needs {smaller.total / GB:.3g} GB"
 
 
 def disk(context: RunContext) -> list[Problem]:
@@ -106,7 +106,7 @@ def disk(context: RunContext) -> list[Problem]:
 def estimated_bytes(context: RunContext, parameters: int) -> int:
     """Approximate bytes that the run writes: checkpoints (one more while saving), and models."""
     spec = context.specs["pretrain"]
-    kept = (spec.checkpoints.keep_last + 1) * CHECKPOINT_BYTES
+    checkpoints = (spec.checkpoints.keep_last + 1) * CHECKPOINT_BYTES
     tuned = len(context.tunings()) * context.specs.get("seeds", 1)
     models = MODEL_BYTES * (1 + tuned + ("publish" in context)) + 2 * TUNING_BYTES * bool(tuned)
-    return int(parameters * (kept + models))
+    return int(parameters * (checkpoints + models))

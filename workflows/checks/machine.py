@@ -67,7 +67,7 @@ def machine_problems(context: RunContext) -> list[Problem]:
 
 def remarks(context: RunContext) -> Iterator[str]:
     """Notes about this machine that do not stop a run."""
-    gpus, stages = context.machine.gpus, _here(context)
+    gpus, stages = context.machine.gpus, _local_stages(context)
     if gpus and not cuda_of_torch() and _first_on_a_gpu(context):
         yield f"this machine has {gpus[0]}, but torch here is a CPU build and leaves it idle: {CUDA_BUILD}"
     several = {path for path, spec in stages.items() if isinstance(spec, PostTrainSpec) and spec.devices > 1}
@@ -81,12 +81,12 @@ def remarks(context: RunContext) -> Iterator[str]:
 CUDA_BUILD = "`make demo TORCH_BACKEND=cuda` installs the CUDA build"
 
 
-def _here(context: RunContext) -> dict[str, StageSpec]:
+def _local_stages(context: RunContext) -> dict[str, StageSpec]:
     return {path: spec for path, spec in context.stages().items() if not spec.placement}
 
 
 def _first_on_a_gpu(context: RunContext) -> str | None:
-    return next((path for path, spec in _here(context).items() if isinstance(spec, ON_A_GPU)), None)
+    return next((path for path, spec in _local_stages(context).items() if isinstance(spec, ON_A_GPU)), None)
 
 
 def _named_gpu(context: RunContext) -> Iterator[Problem]:
@@ -95,7 +95,7 @@ def _named_gpu(context: RunContext) -> Iterator[Problem]:
     if spec is None or spec.placement or spec.layout.device not in BY_NAME:
         return
     device, gpus = BY_NAME[spec.layout.device], context.machine.gpus
-    here = accelerator(gpus[0]) if gpus else None
+    gpu = accelerator(gpus[0]) if gpus else None
     if not gpus:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
         why = f"CUDA_VISIBLE_DEVICES={hidden!r} hides all of them" if hidden is not None else "its driver shows none"
@@ -104,8 +104,8 @@ def _named_gpu(context: RunContext) -> Iterator[Problem]:
     elif not cuda_of_torch():
         allowed = f"torch's CUDA build: the installed one is for CPUs; {CUDA_BUILD}"
         yield Problem("pretrain.layout.device", device.name, allowed)
-    elif here and here.memory_gb < device.memory_gb:
-        allowed = f"{here.name}, this machine's GPU: the check then suggests a layout that fits it"
+    elif gpu and gpu.memory_gb < device.memory_gb:
+        allowed = f"{gpu.name}, this machine's GPU: the check then suggests a layout that fits it"
         yield Problem("pretrain.layout.device", device.name, allowed)
     elif spec.layout.processes > len(gpus):
         allowed = f"at most the GPUs visible here ({len(gpus)}), one for each process"
@@ -140,8 +140,8 @@ def cuda_of_torch() -> str | None:
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
-    found = re.search(r"^cuda\b[^=\n]*= '([\d.]+)'", (Path(spec.origin).parent / "version.py").read_text(), re.M)
-    return found[1] if found else None
+    match = re.search(r"^cuda\b[^=\n]*= '([\d.]+)'", (Path(spec.origin).parent / "version.py").read_text(), re.M)
+    return match[1] if match else None
 
 
 def cuda_of_driver() -> int | None:
@@ -157,8 +157,8 @@ def cuda_of_driver() -> int | None:
 
 @cache
 def this_cpu(precision: str, processes: int) -> Accelerator | None:
-    """The part of this machine's CPU that each of so many processes has, measured in half a second. None: there is no
-    torch here."""
+    """The part of this machine's CPU that each of so many processes has, measured in half a second. None: torch is not
+    installed."""
     if importlib.util.find_spec("torch") is None:
         return None
     from tasks.pretrain.flops import cpu_peak, measured_bandwidth
@@ -174,7 +174,7 @@ def offline_problems(context: RunContext, environment: Mapping[str, str]) -> Ite
     """Models and datasets of the hub that are not downloaded yet while the hub is disabled."""
     forbidden = [name for name in OFFLINE if environment.get(name, "").upper() in YES]
     of_data = [name for name in (*forbidden, DATASETS_OFFLINE) if environment.get(name, "").upper() in YES]
-    for path, kind, name in of_the_hub(_here(context)):
+    for path, kind, name in of_the_hub(_local_stages(context)):
         by = of_data if kind == "dataset" else forbidden
         if by and not _downloaded(kind, name, environment):
             files = "its files (save_to_disk, JSONL, Parquet)" if kind == "dataset" else "a folder"

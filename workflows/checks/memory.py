@@ -34,7 +34,7 @@ def tuning_memory(context: RunContext) -> list[Problem]:
         gpus_needed = step.spec.devices
         for device in tuning_devices(context, step.spec):
             if gpus and not device and gpus_needed > gpus:
-                servers = " with the rollout servers' own" if gpus_needed > processes else ""
+                servers = ", with those of the rollout servers" if gpus_needed > processes else ""
                 allowed = f"at most this machine's GPUs ({gpus}){servers}, one for each process"
                 problems.append(Problem(f"{step.path}.layout.processes", processes, allowed))
             place = place_of(Layout(device=device, processes=processes), context.machine)
@@ -59,10 +59,10 @@ def _has_room(context: RunContext, spec: PostTrainSpec, place: Place, memory: Me
 
 def _host_memory(context: RunContext, spec: PostTrainSpec) -> float:
     """The host's memory in bytes for each process, of what is usable; infinite if it is not known."""
-    return USABLE * context.machine.memory_bytes / spec.layout.processes if _here(context, spec) else math.inf
+    return USABLE * context.machine.memory_bytes / spec.layout.processes if _runs_here(context, spec) else math.inf
 
 
-def _here(context: RunContext, spec: PostTrainSpec) -> bool:
+def _runs_here(context: RunContext, spec: PostTrainSpec) -> bool:
     """Whether the stage runs on this machine's GPUs."""
     return bool(context.machine.gpus) and not spec.placement
 
@@ -92,11 +92,11 @@ def _nearest(context: RunContext, spec: PostTrainSpec, place: Place) -> Iterator
         adapters = [None, AdapterSpec(), AdapterSpec(quantize="nf4")]
     else:
         adapters = [adapter, adapter.model_copy(update={"quantize": "nf4"})]
-    here = _here(context, spec)
-    most = gpus if here else MOST_PROCESSES
+    is_local = _runs_here(context, spec)
+    most = gpus if is_local else MOST_PROCESSES
     more = [count for count in (2, 4, 8) if layout.processes <= count <= most] if place.kernels == GPU else []
     spread: list[dict[str, Any]] = [{}, *({"processes": count, "sharding": "fsdp2"} for count in more)]
-    offload: list[dict[str, Any]] = [{}, *([{"sharding": "fsdp2", "cpu_offload": True}] if here else [])]
+    offload: list[dict[str, Any]] = [{}, *([{"sharding": "fsdp2", "cpu_offload": True}] if is_local else [])]
     recompute: list[dict[str, Any]] = [{}, {"gradient_checkpointing": True}]
     elsewhere = [{}, *_servers(context, spec, place)]
     changes = itertools.product(adapters, elsewhere, offload, spread, recompute)
@@ -104,16 +104,16 @@ def _nearest(context: RunContext, spec: PostTrainSpec, place: Place) -> Iterator
         if again and layout.recomputes(place.kernels == GPU):
             continue
         wider = layout.model_copy(update=offloaded | divided | again)
-        own = wider.micro_batch_of(spec.batch_size, spec.most_in_micro_batch)
-        for size in (None, *range(own - 1, 0, -1)):
+        largest = wider.micro_batch_of(spec.batch_size, spec.most_in_micro_batch)
+        for size in (None, *range(largest - 1, 0, -1)):
             smaller = {} if size is None else {"micro_batch": size}
             update = {"layout": wider.model_copy(update=smaller), "adapter": changed} | apart
             yield spec.model_copy(update=update)
 
 
 def _servers(context: RunContext, spec: PostTrainSpec, place: Place) -> Iterator[dict[str, Any]]:
-    """Rollouts on GPUs of their own, as few for each engine as hold the weights: on a machine of its own if the
-    stage is placed, else on the GPUs that are left here."""
+    """Rollouts on separate GPUs, as few for each engine as hold the weights: on a separate machine if the stage is
+    placed, else on this machine's remaining GPUs."""
     known = model_of(context)
     if not spec.samples_every_step() or spec.servers() or place.kernels != GPU or known is None:
         return

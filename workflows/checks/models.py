@@ -18,21 +18,21 @@ from workflows.run_context import RunContext, runs_on_a_cluster, tuning_devices
 
 def problems_of_models(context: RunContext) -> list[Problem]:
     """The problems of `start_from` and `init_from`."""
-    found = []
+    problems = []
     for section, check in (("start_from", _tuned), ("init_from", _imported)):
         spec: LoadHFSpec | None = context.specs.get(section)
         if spec is None or spec.missing():
             continue
         try:
             files = spec.described()
-            problems = check(context, spec, files) if files else []
+            messages = check(context, spec, files) if files else []
         except (ModelFilesError, StageError) as error:
-            problems = [str(error)]
+            messages = [str(error)]
         except StorageError as error:
             say(f"{section}.model is not checked: {error.message}")
             continue
-        found += [Problem(f"{section}.model", spec.model, problem) for problem in problems]
-    return found
+        problems += [Problem(f"{section}.model", spec.model, message) for message in messages]
+    return problems
 
 
 def with_vllm(context: RunContext) -> dict[str, StageSpec]:
@@ -42,22 +42,22 @@ def with_vllm(context: RunContext) -> dict[str, StageSpec]:
 
 def _tuned(context: RunContext, spec: LoadHFSpec, files: HFModelFiles) -> list[str]:
     """Raises StageError."""
-    found, stages = files.problems(), with_vllm(context)
+    issues, stages = files.problems(), with_vllm(context)
     names, kind = ", ".join(stages), str(files.config.get("model_type"))
     if stages and files.architecture and not has_architecture(files.architecture, kind):
-        found.append(f"a model of an architecture that vLLM ({names}) supports; this one is {files.architecture}")
+        issues.append(f"a model of an architecture that vLLM ({names}) supports; this one is {files.architecture}")
     if stages:
-        found += [f"a model with {what}" for what in unsupported(str(files.architecture), files.config)]
+        issues += [f"a model with {what}" for what in unsupported(str(files.architecture), files.config)]
     if stages and (other := files.head_sizes - {*HEAD_SIZES}):
         sizes = f"{', '.join(map(str, HEAD_SIZES))}, which vLLM ({names}) supports"
-        found.append(f"a model whose attention heads have one of the sizes {sizes}; here {', '.join(map(str, other))}")
-    if files.latent and (here := [path for path, stage in stages.items() if _on_a_cpu(context, stage)]):
-        found.append(f"a model without latent attention, which vLLM ({', '.join(here)}) supports on GPUs alone")
-    if not found and (folder := _to_open(spec)):
+        issues.append(f"a model whose attention heads have one of the sizes {sizes}; here {', '.join(map(str, other))}")
+    if files.latent and (on_cpu := [path for path, stage in stages.items() if _on_a_cpu(context, stage)]):
+        issues.append(f"a model without latent attention, which vLLM ({', '.join(on_cpu)}) supports on GPUs alone")
+    if not issues and (folder := _to_open(spec)):
         from tasks.convert.check_model import check_model  # imports Transformers
 
         check_model(folder, files)
-    return found
+    return issues
 
 
 def _imported(context: RunContext, spec: LoadHFSpec, files: HFModelFiles) -> list[str]:

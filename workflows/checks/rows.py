@@ -184,10 +184,10 @@ def _held_out(name: str, spec: EvaluatorSpec, rows: RowsSpec, first: "First") ->
 
 def _kind(step: Step, first: "First", rows: RowsSpec) -> list[Problem]:
     if first.kind is None or first.kind in step.spec.row_kinds():
-        own = step.spec.rows_problems(first.kind, first.rows) if first.kind else ()
+        problems = step.spec.rows_problems(first.kind, first.rows) if first.kind else ()
         return [
             *_not_to_be_learned(step, first),
-            *(problem.under(step.path) for problem in own),
+            *(problem.under(step.path) for problem in problems),
             *_unasked(step, first, rows),
         ]
     allowed = f"rows of kind {' or '.join(step.spec.row_kinds())}; those of this set are {first.kind}"

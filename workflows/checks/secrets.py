@@ -1,4 +1,4 @@
-"""No secret is in a recipe: it is stored as plain text with everything that is made of it (spec.json, manifests).
+"""No secret is in a recipe: it is stored as plain text with everything derived from it (spec.json, manifests).
 
 A function reads a secret from an environment variable, which its `environment` names; a storage has its own
 credentials.
@@ -19,7 +19,7 @@ from tasks.spec import Problem
 from workflows.checks.parts import items, specs_in
 from workflows.run_context import RunContext, runs_on_a_cluster
 
-STORED = "a recipe is stored as plain text with everything that is made of it"
+STORED = "a recipe is stored as plain text with everything derived from it"
 NAMES = ("placement.secrets", "pod.secrets")  # of variables, not their values
 
 

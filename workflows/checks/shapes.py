@@ -68,9 +68,9 @@ def same_model(context: RunContext) -> list[Problem]:
         return []
     model, config = context.specs["pretrain"].model, context.specs["init_from"].config() or {}
     return [
-        Problem(f"pretrain.model.{ours}", getattr(model, ours), f"{config[theirs]}, as init_from.model's {theirs} is")
-        for ours, theirs in IN_CONFIG.items()
-        if config.get(theirs) is not None and getattr(model, ours) != config[theirs]
+        Problem(f"pretrain.model.{name}", getattr(model, name), f"{config[key]}, as init_from.model's {key} is")
+        for name, key in IN_CONFIG.items()
+        if config.get(key) is not None and getattr(model, name) != config[key]
     ]
 
 
@@ -86,11 +86,11 @@ def same_tokenizer(context: RunContext) -> list[Problem]:
         folders = spec.folder(), model.folder()
     except StorageError:
         return []  # missing() reports why
-    ours, theirs = (folder and vocabulary(folder) for folder in folders)
-    if not ours or not theirs:
+    ids, model_ids = (folder and vocabulary(folder) for folder in folders)
+    if not ids or not model_ids:
         return []
-    of_model = {number: token for token, number in theirs.items()}
-    other = [(number, token) for token, number in ours.items() if of_model.get(number, token) != token]
+    of_model = {number: token for token, number in model_ids.items()}
+    other = [(number, token) for token, number in ids.items() if of_model.get(number, token) != token]
     if not other:
         return []
     number, token = min(other)

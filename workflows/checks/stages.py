@@ -1,4 +1,4 @@
-"""Check custom stages: their names and inputs, and their functions, each imported in a process of its own."""
+"""Check custom stages: their names and inputs, and their functions, each imported in a separate process."""
 
 from collections.abc import Iterator
 
@@ -16,8 +16,8 @@ LATER = ("choose", "serve", "publish", "report")  # titles of calls that come af
 
 
 def names_of_stages(context: RunContext) -> list[Problem]:
-    """Names are unique among the run's stages, and inputs are made before. Nothing is said while other
-    sections do not fit."""
+    """Names are unique among the run's stages, and inputs are outputs of earlier ones. No problem is
+    reported while other sections do not fit."""
     custom: list[CustomSpec] = context.specs.get("stages", [])
     if not custom or any(check(context) for check in FIT):
         return []

@@ -1,7 +1,7 @@
 """Check lm-eval's tasks before any compute: their files, their first documents, and the metrics that the recipe names.
 
-Where lm-eval is not installed nothing is known of them; where an evaluation runs on another machine, what does not work
-here is only said, since that machine may have other packages and data.
+Where lm-eval is not installed nothing is known of them; where an evaluation runs on another machine, what fails here is
+only printed, since that machine may have other packages and data.
 """
 
 import importlib.util
@@ -42,14 +42,14 @@ def _of_metric(context: RunContext, path: str, metric: str, per_document: bool) 
     name, _, measure = metric.partition(".")
     spec = _evaluators(context).get(name)
     try:
-        found = _tried(context, name, spec) if spec else None
+        trial = _tried(context, name, spec) if spec else None
     except UserError:
         return  # reported for the tasks
-    if found is None or found.error:
+    if trial is None or trial.error:
         return
-    exact = per_document and found.per_document is not None
-    metrics = (found.per_document or []) if exact else found.metrics
-    if measure in metrics or (not exact and found.may_have(measure)):
+    exact = per_document and trial.per_document is not None
+    metrics = (trial.per_document or []) if exact else trial.metrics
+    if measure in metrics or (not exact and trial.may_have(measure)):
         return
     shown = [
         *(f"{name}.{one}" for one in metrics[:SHOWN]),
@@ -61,18 +61,18 @@ def _of_metric(context: RunContext, path: str, metric: str, per_document: bool) 
 def _of_tasks(context: RunContext, name: str, spec: EvaluatorSpec) -> Iterator[Problem]:
     path = f"evaluate.{name}.lm_eval"
     try:
-        found = _tried(context, name, spec)
+        trial = _tried(context, name, spec)
     except UserError as error:
         yield Problem(path, spec.lm_eval, f"tasks whose files can be read; {error}")
         return
-    if found is None:
+    if trial is None:
         return
-    if found.untried:
-        say(f"{path}: not all is checked before the run: {found.untried}")
-    if found.error and _runs_here(context):
-        yield Problem(path, spec.lm_eval, f"tasks that lm-eval can run; {found.error}")
-    elif found.error:
-        say(f"{path}: not usable on this machine: {found.error}")
+    if trial.untried:
+        say(f"{path}: not all is checked before the run: {trial.untried}")
+    if trial.error and _runs_here(context):
+        yield Problem(path, spec.lm_eval, f"tasks that lm-eval can run; {trial.error}")
+    elif trial.error:
+        say(f"{path}: not usable on this machine: {trial.error}")
 
 
 def _evaluators(context: RunContext) -> dict[str, EvaluatorSpec]:

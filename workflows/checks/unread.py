@@ -1,4 +1,4 @@
-"""What the checks before a run could not read here, and so say nothing about."""
+"""What the checks before a run could not read on this machine, and so do not cover."""
 
 import os
 from collections.abc import Iterator

@@ -48,17 +48,17 @@ def _unread(context: RunContext) -> Iterator[str]:
 def _idle(context: RunContext) -> Iterator[str]:
     """GPUs that other stages of the run use, or that a placement has, and a stage does not."""
     stages = {path: spec for path, spec in context.stages().items() if isinstance(spec, TRAINED)}
-    here = [_gpus(spec) for spec in stages.values() if not spec.placement]
+    local = [_gpus(spec) for spec in stages.values() if not spec.placement]
     planned = len(context.machine.gpus) if is_planned_for_another_machine() else 0  # of this one, a remark tells
-    most = max([planned, *(here if _on_gpus(context) else [])], default=0)
+    most = max([planned, *(local if _on_gpus(context) else [])], default=0)
     for path, spec in stages.items():
-        used, there = _gpus(spec), most
+        used, available = _gpus(spec), most
         if spec.placement:
             counts = [float(name.partition(":")[2] or 1) for name in spec.placement.accelerators]
-            there = int(max(counts, default=1) * spec.placement.nodes)
-        if used < there and not (isinstance(spec, PretrainSpec) and spec.placement):  # which is a problem
+            available = int(max(counts, default=1) * spec.placement.nodes)
+        if used < available and not (isinstance(spec, PretrainSpec) and spec.placement):  # which is a problem
             way = "processes" if isinstance(spec, PretrainSpec) else "processes and sharding: ddp or fsdp2"
-            yield f"{path}.layout: {used} of {there} GPUs, the others are idle meanwhile: set {way}"
+            yield f"{path}.layout: {used} of {available} GPUs, the others are idle meanwhile: set {way}"
 
 
 def _on_gpus(context: RunContext) -> bool:

@@ -105,15 +105,15 @@ def _admin(remote: FlyteRemote, endpoint: str) -> Check:
 
 
 def _images(config: ImageConfig, needed: list[str]) -> Check:
-    found = {image.name: image for image in config.images or ()}
-    if missing := [name for name in needed if name not in found]:
+    by_name = {image.name: image for image in config.images or ()}
+    if missing := [name for name in needed if name not in by_name]:
         return Check(
             "images",
             "failed",
             f"{', '.join(missing)}: missing under images: in --config; `python -m images` adds them, and --recipe FILE "
             "asks for those of its stages alone",
         )
-    if tagged := [name for name in needed if not found[name].digest]:
+    if tagged := [name for name in needed if not by_name[name].digest]:
         return Check("images", "failed", f"{', '.join(tagged)}: a tag can move to another image; use name@sha256:…")
     return Check("images", "ok", f"{', '.join(needed)}: pinned by digest")
 
@@ -142,11 +142,11 @@ def _storage(remote: FlyteRemote) -> Check:
         probe = Path(folder) / "probe.txt"
         probe.write_text("probe")
         try:
-            _, there = remote.upload_file(probe)
+            _, address = remote.upload_file(probe)
         except ERRORS as error:
             fix = "clients must be able to reach the URLs that admin signs (storage.signedURL.stowConfigOverride)"
             return Check("storage", "failed", f"{_short(error)}; {fix}")
-    return Check("storage", "ok", there)
+    return Check("storage", "ok", address)
 
 
 def _pod(
@@ -155,7 +155,7 @@ def _pod(
     """Run the probe in a pod that asks for what the largest stage asks for, and report its results."""
     execution = None
     try:
-        # a version of its own, since Flyte refuses another pod under a version that it knows
+        # a new version, since Flyte refuses another pod under a version that it knows
         registered = remote.register_script(
             looked(PodSpec(resources=asks.asked)),
             image_config=images,
@@ -186,14 +186,14 @@ def _pod(
         yield Check("pod", "failed", f"{telling(message) or 'Flyte gives no reason'}{cure(message)}; {url}")
         return
     yield Check("pod", "ok", url)
-    found: dict[str, str] = execution.outputs.get("found", dict[str, str])
-    for name, line in found.items():
+    lines: dict[str, str] = execution.outputs.get("found", dict[str, str])
+    for name, line in lines.items():
         state, _, message = line.partition(": ")
         yield Check(name, "ok" if state == "ok" else "failed", message)
 
 
 def _pending(remote: FlyteRemote, execution: Any) -> str:
-    """Why an execution's newest pod is not done, as Flyte has it from Kubernetes; flytekit's own models drop that."""
+    """Why an execution's newest pod is not done, as Kubernetes reported it to Flyte; flytekit's models drop that."""
     raw, client = RawSynchronousFlyteClient, remote.client
     of_execution = NodeExecutionListRequest(workflow_execution_id=execution.id.to_flyte_idl(), limit=100)
     try:

@@ -32,24 +32,24 @@ def look(title: str, asked: str) -> dict[str, str]:
 
 def looked(pod: PodSpec) -> Workflow:
     """The workflow, whose pod asks for what another does."""
-    made = Workflow(name=NAME)
-    inputs = {name: made.add_workflow_input(name, str) for name in ("title", "asked")}
-    node = made.add_entity(look, **inputs)
+    workflow = Workflow(name=NAME)
+    inputs = {name: workflow.add_workflow_input(name, str) for name in ("title", "asked")}
+    node = workflow.add_entity(look, **inputs)
     node.with_overrides(**pod.overrides())
-    made.add_workflow_output("found", node.outputs["o0"])
-    return made
+    workflow.add_workflow_output("found", node.outputs["o0"])
+    return workflow
 
 
 def _storage() -> str:
     """Write a file to the pods' artifact storage and read it back."""
     access = FlyteContextManager.current_context().file_access
-    there, here = f"{access.raw_output_prefix.rstrip('/')}/probe", Path("probe.txt")
-    here.write_text("probe")
-    access.put_data(str(here), there)
-    access.get_data(there, f"{here}.back")
-    if Path(f"{here}.back").read_text() != "probe":
-        return f"failed: {there}: the file read differs from the one written"
-    return f"ok: {os.environ.get('BATON_STORAGE') or there}"
+    address, path = f"{access.raw_output_prefix.rstrip('/')}/probe", Path("probe.txt")
+    path.write_text("probe")
+    access.put_data(str(path), address)
+    access.get_data(address, f"{path}.back")
+    if Path(f"{path}.back").read_text() != "probe":
+        return f"failed: {address}: the file read differs from the one written"
+    return f"ok: {os.environ.get('BATON_STORAGE') or address}"
 
 
 def _tracking() -> str:

@@ -49,12 +49,12 @@ def _share(context: click.Context, option: click.Parameter, value: str | None) -
     if value is None:
         return None
     try:
-        found = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+        share = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
     except ValueError:
-        found = 0
-    if not 0 < found <= 1:
+        share = 0
+    if not 0 < share <= 1:
         raise click.BadParameter(f"{value!r} is not a share, such as 1% or 0.01")
-    return found
+    return share
 
 
 def _device(context: click.Context, option: click.Parameter, value: str | None) -> tuple[str, int] | None:
@@ -79,13 +79,13 @@ def _device(context: click.Context, option: click.Parameter, value: str | None) 
 def main(recipe: Path, as_json: bool, mfu: float | None, device: tuple[str, int] | None, sample: float | None) -> None:
     """Print what a RECIPE would run, need and cost, without running it."""
     with planned_for(*device) if device else nullcontext():
-        found = examined(recipe, mfu, elsewhere=device is not None)
+        examination = examined(recipe, mfu, elsewhere=device is not None)
     if as_json:
-        print(json.dumps(found.as_json(mfu), indent=1, default=str))
+        print(json.dumps(examination.as_json(mfu), indent=1, default=str))
     else:
-        print("\n".join(found.lines()))
-    whole = found.recipe
-    if sample and whole and not found.problems:
+        print("\n".join(examination.lines()))
+    whole = examination.recipe
+    if sample and whole and not examination.problems:
         evaluated = {name: whole.data[name] for name in whole.evaluate.sets()} if whole.evaluate else {}
         try:
             for corpus in [whole.corpus, *whole.more_corpora] if whole.corpus else []:
@@ -93,12 +93,12 @@ def main(recipe: Path, as_json: bool, mfu: float | None, device: tuple[str, int]
                     print(line, file=sys.stderr if as_json else sys.stdout)
         except StageError as error:
             raise UserError(str(error)) from error
-    sys.exit(2 if found.problems else 0)
+    sys.exit(2 if examination.problems else 0)
 
 
 @dataclass(frozen=True)
 class Examined:
-    """A recipe's plan, and what was found on the way."""
+    """A recipe's plan, its problems and remarks about it."""
 
     name: str
     recipe: Recipe | None  # None: it has no valid form
@@ -107,14 +107,14 @@ class Examined:
     numbers: Mapping[str, int] = field(default_factory=dict)  # of the recipe's lines, by field
     warnings: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
-    here: list[str] = field(default_factory=list)  # what this machine lacks for a run, and remarks: no problems
+    machine_notes: list[str] = field(default_factory=list)  # what this machine lacks for a run, and remarks
     wrong: Collection[str] = ()  # sections with a wrong value
 
     def lines(self) -> Iterator[str]:
         yield from text(self.name, self.stages) if self.stages else ()
-        notes = {"warning": self.warnings, "not known": self.unread, "here": self.here}
-        for kind, found in notes.items():
-            yield from (f"\n{kind}: {escaped(note)}" for note in found)
+        notes = {"warning": self.warnings, "not known": self.unread, "here": self.machine_notes}
+        for kind, lines in notes.items():
+            yield from (f"\n{kind}: {escaped(note)}" for note in lines)
         if self.problems:
             yield f"\n{RecipeError(self.problems, self.recipe, self.wrong, self.numbers)}"
         else:
@@ -129,7 +129,7 @@ class Examined:
             "problems": [asdict(problem) | {"value": shown(problem)} for problem in self.problems],
             "warnings": self.warnings,
             "unread": self.unread,
-            "here": self.here,
+            "here": self.machine_notes,
         }
 
 
@@ -161,8 +161,8 @@ def examined_recipe(
         if not problems:
             raise
         # a file that a stage's identity includes cannot be read: one of the problems
-    here = [] if elsewhere else [*map(str, machine_problems(context)), *remarks(context)]
-    return Examined(recipe.name, recipe, stages, problems, numbers, warnings_of(context), unread(context), here)
+    notes = [] if elsewhere else [*map(str, machine_problems(context)), *remarks(context)]
+    return Examined(recipe.name, recipe, stages, problems, numbers, warnings_of(context), unread(context), notes)
 
 
 def _read(path: Path) -> tuple[Recipe | None, RecipeError | None]:

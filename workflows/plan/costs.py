@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Quote:
-    """One place, with the stage's hours and US dollars there; None: not known."""
+    """One place, with the stage's hours and its cost in US dollars; None: not known."""
 
     offer: "Offer"
     hours: float | None
     expected: float | None  # on the machines that would be tried
     spot: float | None
     on_demand: float | None
-    over: bool  # a limit of the placement is exceeded: SkyPilot applies its own to an instance's cheapest place only
+    over: bool  # a limit of the placement is exceeded: SkyPilot applies its limit to an instance's cheapest place only
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Quotes:
 
 
 def quotes(placement: Placement, needed: Need | None, mfu: float | None) -> Quotes:
-    """The places where a stage could run, with its cost there."""
+    """The places where a stage could run, with the cost of each."""
     offered = _offers(placement.model_dump_json())
     return (
         offered
@@ -92,15 +92,15 @@ def _offers(placement: str) -> "tuple[Offer, ...] | Quotes":
 
 def over_budget(context: RunContext, mfu: float | None = None) -> list[Problem]:
     """Every limit of a placement that its stage would exceed. Prices are looked up only for placements with limits."""
-    specs, found = context.stages(), []
+    specs, problems = context.stages(), []
     for stage, placement in placements_of(context).items():
         if not (placement.max_price_per_hour or placement.max_price_per_run or placement.time_limit_h):
             continue
         needed = need(context, specs[stage])
         of_peak = needed.mfu(mfu) if needed else 0.0
-        problems = _limit_problems(placement, quotes(placement, needed, mfu), of_peak)
-        found += [problem.under(f"{stage}.placement") for problem in problems]
-    return found
+        exceeded = _limit_problems(placement, quotes(placement, needed, mfu), of_peak)
+        problems += [problem.under(f"{stage}.placement") for problem in exceeded]
+    return problems
 
 
 def _limit_problems(placement: Placement, quoted: Quotes, mfu: float) -> Iterator[Problem]:

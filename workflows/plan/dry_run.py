@@ -70,8 +70,8 @@ def _is_made_again(call: Call, dag: Calls, steps: dict[str, Step]) -> bool:
 
 def _kind(call: Call) -> str:
     """The kind of artifact that a call makes."""
-    (made,) = TASKS[call.stage].python_interface.outputs.values()
-    return str(made.kind)
+    (output,) = TASKS[call.stage].python_interface.outputs.values()
+    return str(output.kind)
 
 
 def _cached(context: FlyteContext, call: Call, outputs: dict[str, Promise]) -> Artifact | None:
@@ -83,20 +83,20 @@ def _cached(context: FlyteContext, call: Call, outputs: dict[str, Promise]) -> A
         context, split_spec(arguments(call, outputs)), task.interface.inputs, task.get_input_types() or {}
     )
     version, ignored = task.metadata.cache_version, task.metadata.cache_ignore_input_vars
-    found = LocalTaskCache.get(task.name, version, LiteralMap(inputs), ignored)
-    if found is None or not (artifact := _artifact(context, task, found)):
+    cached = LocalTaskCache.get(task.name, version, LiteralMap(inputs), ignored)
+    if cached is None or not (artifact := _artifact(context, task, cached)):
         return None
-    ((name, literal),) = found.literals.items()
+    ((name, literal),) = cached.literals.items()
     outputs[call.title] = Promise(name, literal)
     return artifact
 
 
-def _artifact(context: FlyteContext, task: StageTask, found: LiteralMap) -> Artifact | None:
+def _artifact(context: FlyteContext, task: StageTask, cached: LiteralMap) -> Artifact | None:
     """The artifact, if its files are gone, or its manifest has the same digest. The run itself verifies the files."""
     ((name, python_type),) = task.python_interface.outputs.items()
     try:
         with tolerated():
-            artifact: Artifact = TypeEngine.to_python_value(context, found.literals[name], python_type)
+            artifact: Artifact = TypeEngine.to_python_value(context, cached.literals[name], python_type)
         intact = is_gone(artifact.place) or artifact.manifest().digest == artifact.digest
         return artifact if intact else None
     except (ValidationError, ArtifactError):

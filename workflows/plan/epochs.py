@@ -43,7 +43,7 @@ def of_pretraining(
 ) -> Iterator[Epochs]:
     """Of each data set, in order. `shards`: the facts of those that are cached, else empty."""
     known = [*(facts.get("tokens") for facts in shards), *[None] * len(corpora)][: len(corpora)]
-    tokens = [here or _estimate(corpus) for here, corpus in zip(known, corpora, strict=True)]
+    tokens = [cached or _estimate(corpus) for cached, corpus in zip(known, corpora, strict=True)]
     weights = spec.data_weights or ([float(number) for number in tokens if number] if all(tokens) else None)
     for number, (of, exact) in enumerate(zip(tokens, known, strict=True)):
         if weights is None or not of:

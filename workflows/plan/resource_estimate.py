@@ -157,14 +157,14 @@ class _Shape:
 
 
 def _merged(work: list[Work]) -> tuple[Work, ...]:
-    """Work of one name together, and none that is nothing."""
-    found: dict[str, Work] = {}
+    """The sum of the work of each name, without empty work."""
+    merged: dict[str, Work] = {}
     for part in work:
-        before = found.get(part.name, Work(part.name))
-        found[part.name] = Work(
+        before = merged.get(part.name, Work(part.name))
+        merged[part.name] = Work(
             part.name, before.flops + part.flops, before.read + part.read, before.seconds + part.seconds
         )
-    return tuple(part for part in found.values() if part.flops or part.read or part.seconds)
+    return tuple(part for part in merged.values() if part.flops or part.read or part.seconds)
 
 
 def _pretraining(shape: _Shape, spec: PretrainSpec, memory: Memory) -> Need:

@@ -51,8 +51,8 @@ def tried(spec: CorpusSpec, part: float, evaluated: Mapping[str, RowsSpec]) -> I
             folder = Path(root) / f"source-{number}"
             folder.mkdir()
             broken = Broken()
-            tally, found, left = _curated(source, name, steps, part, folder, functions, broken)
-            yield f"\n{title}: {found:,} documents, {left:,} left"
+            tally, read, left = _curated(source, name, steps, part, folder, functions, broken)
+            yield f"\n{title}: {read:,} documents, {left:,} left"
             if broken:
                 yield f"  {broken_text(broken)}"
             for step in step_names(steps):
@@ -88,15 +88,15 @@ def _with_indexes(steps: list[CurateStep], evaluated: Mapping[str, RowsSpec], ro
         job.directory.mkdir()
         rows.work(job)
         inputs[f"against.{number}"] = {"path": str(job.output), "digest": read_manifest(job.output).digest}
-    found = []
+    usable = []
     for step in steps:
         if step.decontaminate and not evaluated:
             places = [source.path for source in step.decontaminate.sources().values()]
             if not places:
                 continue
             step = step.model_copy(update={"decontaminate": step.decontaminate.model_copy(update={"against": places})})
-        found.append(step)
-    return with_indexes(Job(root / "corpus", "corpus", "corpus", {}, inputs), found)
+        usable.append(step)
+    return with_indexes(Job(root / "corpus", "corpus", "corpus", {}, inputs), usable)
 
 
 def _lines(step: str, count: Count) -> Iterator[str]:
@@ -122,16 +122,16 @@ def _curated(
 
     before, near, after = around_near_duplicates(steps)
     names = step_names(steps)
-    tally, documents, found = Tally(), [], 0
+    tally, documents, read = Tally(), [], 0
     first = Curation(before, functions, names[: len(before)])
     for item in _part(source, part, functions, broken):
-        found += 1
-        if kept := first.apply(item, name, tally):
-            documents.append(kept)
+        read += 1
+        if document := first.apply(item, name, tally):
+            documents.append(document)
     if near:
         documents = _distinct(documents, near, folder, tally.of(names[len(before)], name))
     last = Curation(after, functions, names[len(names) - len(after) :])
-    return tally, found, sum(last.apply(item, name, tally) is not None for item in documents)
+    return tally, read, sum(last.apply(item, name, tally) is not None for item in documents)
 
 
 def _part(source: AnySource, part: float, functions: Path, broken: Broken) -> Iterator[Document]:

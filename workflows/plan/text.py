@@ -108,7 +108,7 @@ def _time(step: Planned, needed: Need) -> Iterator[tuple[str, str]]:
 def _served(servers: RolloutServers, needed: Need) -> str:
     engines = f"{servers.engines} vLLM engine{'s' * (servers.engines > 1)}, tensor parallel {servers.tensor_parallel}"
     where = (
-        f"on each of {servers.nodes} machine{'s' * (servers.nodes > 1)} of their own"
+        f"on each of {servers.nodes} separate machine{'s' * (servers.nodes > 1)}"
         if servers.nodes
         else "on the first machine"
     )

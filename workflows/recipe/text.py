@@ -118,7 +118,7 @@ class _Reader:
         yaml.composer.warn_double_anchors = False
         text = self.text
         if text.lstrip().startswith("{"):  # JSON allows tabs around the object, where ruamel.yaml does not
-            text = _AROUND.sub(lambda found: found[0].replace("\t", " "), text)
+            text = _AROUND.sub(lambda match: match[0].replace("\t", " "), text)
         try:
             node = yaml.compose(text)
         except MaxDepthExceededError as error:
@@ -158,7 +158,7 @@ class _Reader:
         return [self._value(item, (*path, str(index)), depth + 1) for index, item in enumerate(node.value)]
 
     def _mapping(self, node: "MappingNode", path: tuple[str, ...], depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         merged: dict[str, Any] = {}
         for key, value in node.value:
             line, tag = key.start_mark.line + 1, _tag(key)
@@ -171,15 +171,15 @@ class _Reader:
                         self._report((*path, "<<"), part, "an alias of a mapping, or a list of them")
                 continue
             name = self._text(key.value, path) if tag in TEXT else str(key.value)[:60]
-            if name in found:
+            if name in mapping:
                 self._report((*path, name), "(twice)", f"is repeated on line {line}; remove one of the two")
                 continue
             self.lines.setdefault(".".join((*path, name)), line)
             if tag not in TEXT:
                 self._report((*path, name), tag, "a field's name is a string")
                 continue
-            found[name] = self._value(value, (*path, name), depth + 1)
-        return merged | found
+            mapping[name] = self._value(value, (*path, name), depth + 1)
+        return merged | mapping
 
     def _scalar(self, node: "ScalarNode", path: tuple[str, ...]) -> Any:
         text, tag = node.value, _tag(node)

@@ -55,7 +55,7 @@ function reading(svg, clientX) {
   const at = new DOMPoint(clientX, 0).matrixTransform(svg.getScreenCTM().inverse()).x;
   const axis = [...svg.querySelectorAll("text.tick")].at(-1).textContent.replace(/s$/, "");
   const names = [...svg.querySelectorAll(".word")].map((each) => each.textContent);
-  const found = [...svg.querySelectorAll("[data-values]:not([data-values=''])")].map((path, line) => {
+  const curves = [...svg.querySelectorAll("[data-values]:not([data-values=''])")].map((path, line) => {
     const stairs = path.classList.contains("reference");
     const values = path.dataset.values.split(";").map((pair) => pair.split(" ").map(Number));
     let places = (path.getAttribute("d") || `M${path.getAttribute("cx")} 0`).slice(1).split("L").map((each) => Number(each.split(" ")[0]));
@@ -63,15 +63,15 @@ function reading(svg, clientX) {
     const nearest = places.reduce((best, x, place) => Math.abs(x - at) < Math.abs(places[best] - at) ? place : best, 0);
     return { x: places[nearest], step: values[nearest][0], value: values[nearest][1], name: names[line] };
   });
-  if (!found.length) return;
-  const nearest = found.reduce((best, each) => Math.abs(each.x - at) < Math.abs(best.x - at) ? each : best);
+  if (!curves.length) return;
+  const nearest = curves.reduce((best, each) => Math.abs(each.x - at) < Math.abs(best.x - at) ? each : best);
   const draw = (name, attributes) => svg.appendChild(Object.entries(attributes).reduce((element, [key, value]) => {
     element.setAttribute(key, value);
     return element;
   }, document.createElementNS(svg.namespaceURI, name)));
   const right = nearest.x > svg.viewBox.baseVal.width / 2;
   draw("line", { class: "pointer", x1: nearest.x, x2: nearest.x, y1: 46, y2: svg.viewBox.baseVal.height - 40 });
-  const lines = [`${axis} ${Number(nearest.step.toPrecision(6)).toLocaleString("en")}`, ...found.map((each) =>
+  const lines = [`${axis} ${Number(nearest.step.toPrecision(6)).toLocaleString("en")}`, ...curves.map((each) =>
     `${each.name ? each.name + " " : ""}${Number(each.value.toPrecision(5)).toLocaleString("en", { maximumSignificantDigits: 5 })}`)];
   lines.forEach((text, row) => {
     draw("text", { class: `reading ${right ? "end" : "start"}`, x: nearest.x + (right ? -7 : 7), y: 58 + 15 * row }).textContent = text;

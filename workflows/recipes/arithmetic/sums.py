@@ -28,10 +28,10 @@ def rows() -> Iterator[dict[str, str]]:
 
 
 def right(prompts: list[str], completions: list[str], **_: Any) -> list[float]:
-    """Whether the completion is the sum, and nothing else; reckoned from the prompt, since the rows' own answers have
+    """Whether the completion is the sum, and nothing else; computed from the prompt, since the rows' own answers have
     mistakes."""
     sums = [sum(map(int, prompt.rstrip("=").split("+"))) for prompt in prompts]
-    return [float(said.strip() == str(expected)) for said, expected in zip(completions, sums, strict=True)]
+    return [float(completion.strip() == str(expected)) for completion, expected in zip(completions, sums, strict=True)]
 
 
 def asked(digits: Sequence[int]) -> str:

@@ -36,7 +36,7 @@ def documents(count: int = 4000) -> Iterator[str]:
 
 
 def answers(count: int = 350) -> Iterator[dict[str, Any]]:
-    """Some of the products, and how somebody answered."""
+    """A sample of the questions, with answers."""
     numbers, tools = random.Random(1), schemas()
     for row in numbers.sample(list(questions()), count):
         (question,) = row["prompt"]
@@ -73,6 +73,6 @@ def schemas() -> list[dict[str, Any]]:
 
 def written(message: dict[str, Any]) -> str:
     """As the chat template writes it, with one ordinary token in place of each special one: what the model learns to
-    copy is as far away as in a conversation."""
+    copy is as many tokens away as in a conversation."""
     calls = [f"<tool_call>\n{json.dumps(call['function'])}\n</tool_call>" for call in message.get("tool_calls", ())]
     return f"@{message['role']}\n{message['content']}{''.join(calls)}end"

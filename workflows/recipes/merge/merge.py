@@ -1,4 +1,4 @@
-"""A stage of one's own: the weighted average of models with the same shape, such as fine-tunings of one model with
+"""A custom stage: the weighted average of models with the same shape, such as fine-tunings of one model with
 different data or seeds ("model soups", Wortsman et al. 2022, arXiv:2203.05482)."""
 
 import shutil
@@ -43,11 +43,11 @@ def average(tensors: list[torch.Tensor], weights: list[float]) -> torch.Tensor:
 
 def tensors_in(folder: Path) -> dict[str, Path]:
     """The file of each tensor."""
-    found = {}
+    files = {}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
-            found |= dict.fromkeys(file.keys(), path)
-    return found
+            files |= dict.fromkeys(file.keys(), path)
+    return files
 
 
 def read(path: Path, name: str) -> torch.Tensor:

@@ -79,11 +79,11 @@ def loaded_names(node: ast.AST) -> set[str]:
         case ast.Lambda(args=arguments, body=body):
             return _loaded([arguments]) | (loaded_names(body) - {*argument_names(arguments)})
         case ast.FunctionDef() | ast.AsyncFunctionDef():
-            own = {*argument_names(node.args), *bound_names(node.body)}
-            return _loaded([*node.decorator_list, node.args]) | (_loaded(node.body) - own)
+            local = {*argument_names(node.args), *bound_names(node.body)}
+            return _loaded([*node.decorator_list, node.args]) | (_loaded(node.body) - local)
         case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-            own = {*bound_names(each.target for each in node.generators)}
-            return loaded_names(node.generators[0].iter) | (_loaded(ast.iter_child_nodes(node)) - own)
+            local = {*bound_names(each.target for each in node.generators)}
+            return loaded_names(node.generators[0].iter) | (_loaded(ast.iter_child_nodes(node)) - local)
         case _:
             return _loaded(ast.iter_child_nodes(node))
 
@@ -110,9 +110,9 @@ def is_trivial(statement: ast.stmt) -> bool:
 
 def _blocks(statement: ast.stmt) -> list[ast.stmt]:
     """The statements directly in a compound statement's blocks; none for a simple statement."""
-    found: list[ast.stmt] = []
+    statements: list[ast.stmt] = []
     for name in ("body", "orelse", "finalbody"):
-        found += getattr(statement, name, [])
+        statements += getattr(statement, name, [])
     for handler in getattr(statement, "handlers", []):
-        found += handler.body
-    return found
+        statements += handler.body
+    return statements

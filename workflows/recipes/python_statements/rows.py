@@ -58,7 +58,7 @@ def extract(
         identity = blake3(f"{prompt.source}\0{prompt.text}".encode()).hexdigest()
         return blake3(f"{seed}\0{identity}".encode()).hexdigest()
 
-    found: dict[str, Prompt] = {}
+    by_text: dict[str, Prompt] = {}
     for document in documents:
         tree = parse(document["text"])
         names = module_names(tree) if tree else frozenset()
@@ -68,8 +68,8 @@ def extract(
         for function in functions(tree):
             prompts = _cuts(document["source"], lines, function, names, max_prompt_chars, max_statement_chars)
             for prompt in sorted(prompts, key=rank)[:per_function]:
-                found[prompt.text] = min(prompt, found.get(prompt.text, prompt), key=rank)
-    return sorted(found.values(), key=rank)[:limit]
+                by_text[prompt.text] = min(prompt, by_text.get(prompt.text, prompt), key=rank)
+    return sorted(by_text.values(), key=rank)[:limit]
 
 
 def functions(tree: ast.AST) -> Iterator[Function]:
@@ -85,17 +85,17 @@ def _cuts(
     source: str, lines: list[str], function: Function, names: frozenset[str], max_prompt_chars: int, max_chars: int
 ) -> Iterator[Prompt]:
     """Yield every prompt of one function that is within the limits."""
-    own = _dedented(lines, function)
-    if own is None:
+    dedented = _dedented(lines, function)
+    if dedented is None:
         return
     for statement in _positions(function.body):
         first, last = _extent(statement)
         before = lines[first - 1].encode()[: statement.col_offset].decode()
-        reference = "\n".join(own[first - function.lineno : last - function.lineno + 1])
-        indent = own[first - function.lineno][: statement.col_offset - function.col_offset]
+        reference = "\n".join(dedented[first - function.lineno : last - function.lineno + 1])
+        indent = dedented[first - function.lineno][: statement.col_offset - function.col_offset]
         after = lines[last - 1].encode()[statement.end_col_offset :].decode()
         reference = reference[len(indent) : len(reference) - len(after)]
-        text = "".join(line + "\n" for line in own[: first - function.lineno]) + indent
+        text = "".join(line + "\n" for line in dedented[: first - function.lineno]) + indent
         if before.strip() or reference.startswith("elif") or is_trivial(statement):
             continue
         if len(text) > max_prompt_chars or len(reference) > max_chars or last - first >= MAX_STATEMENT_LINES:
@@ -106,13 +106,13 @@ def _cuts(
 def _dedented(lines: list[str], function: Function) -> list[str] | None:
     """The function's lines from `def` on, dedented; None if a line is indented less (e.g. inside a string) or does not
     end in a plain newline."""
-    found = []
+    dedented = []
     margin = lines[function.lineno - 1][: function.col_offset]
     for line in lines[function.lineno - 1 : function.end_lineno]:
         if "\r" in line or "\f" in line or (line.strip() and not line.startswith(margin)):
             return None
-        found.append(line[len(margin) :] if line.strip() else "")
-    return found
+        dedented.append(line[len(margin) :] if line.strip() else "")
+    return dedented
 
 
 def _positions(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
