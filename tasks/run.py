@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flytekit import Deck, current_context
-from flytekit.core.base_task import IgnoreOutputs
 from flytekit.exceptions.user import FlyteRecoverableException
 
 import infra.flyte.cache  # noqa: F401 - replaces Flyte's local cache
+from infra.flyte.hooks import ignored_outputs
 from infra.limits import MIB
 from infra.paths import located
 from infra.pod import this_pod
@@ -108,7 +108,7 @@ def run(
     )
     if this_node(nodes, helpers).rank:
         start(max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
-        raise IgnoreOutputs("node 0 returns the result")
+        raise ignored_outputs("node 0 returns the result")
     if not remote and is_finished(job_dir):
         return reuse(address_of(str(job_dir / "output")), read_manifest(job_dir / "output"), job_dir)
     with sigterm_as_exit(), tracked(title, job_dir, spec=spec_json, inputs=digests, command=command) as record:

@@ -1,29 +1,19 @@
 """A stage as a Flyte task: the fields that bear its identity are a separate input, and a cache hit counts only
 while its files are intact."""
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flytekit.core.context_manager import FlyteContext, FlyteContextManager
-from flytekit.core.promise import Promise
-from flytekit.core.python_function_task import PythonFunctionTask
-from flytekit.core.type_engine import TypeEngine
-from flytekit.extend import TaskPlugins
-from flytekit.models.literals import LiteralMap
 from pydantic import ValidationError
 
-import infra.flyte.cache  # noqa: F401 - replaces Flyte's local cache
-from infra.flyte.pod_task import PodTask
+from infra.flyte.cached_task import CachedTask, hashes, register
 from infra.placement.config import Placement
 from infra.pod_spec import PodSpec
 from infra.process.launch import Engine
 from infra.progress import say
 from infra.storage.buckets import is_bucket, storage_of
-from infra.storage.disk_errors import disk_errors_named
 from infra.tracking.execution import note_cached
 from infra.tracking.relations import CONTAINS, relation
 from tasks import lacking
@@ -47,51 +37,47 @@ class Stage:
     describes: tuple[str, ...] = ()
 
 
-class StageTask(PodTask, PythonFunctionTask[Stage]):
-    """A Flyte task that runs locally or where its spec's placement says. A local cache hit counts only while its files
-    are intact, and is recorded in the execution that it serves."""
+class StageTask(CachedTask[Stage]):
+    """A stage's Flyte task. A local cache hit counts only while its files are intact, and is recorded in the execution
+    that it serves."""
 
-    def __call__(self, **inputs: Any) -> Any:
-        return super().__call__(**split_spec(inputs))
-
-    def execute(self, **inputs: Any) -> Any:
-        """Split the inputs again: a spec that was a promise in `__call__` is not split yet."""
-        return super().execute(**split_spec(inputs))
+    def split(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """`spec` keeps the fields of its identity, `how` gets the others, with the call."""
+        spec, (call, rest) = inputs["spec"], read_how(inputs.get("how") or "{}")
+        if isinstance(spec, Spec):
+            spec, rest = spec.with_options(rest).split_options()
+        return inputs | {"spec": spec, "how": call.how(rest)}
 
     def sent(self, placement: Placement, inputs: dict[str, Any]) -> dict[str, Any]:
         storage = storage_of(placement.storage)
         return {name: _sent(value, storage) for name, value in inputs.items()}
 
-    def received(self, outputs: LiteralMap) -> None:
+    def received(self, outputs: Any) -> None:
         (literal,) = outputs.literals.values()
-        _received.add(self._artifact(FlyteContextManager.current_context(), literal).digest)
+        _received.add(self.value(literal).digest)
 
-    def local_execute(self, ctx: FlyteContext, **kwargs: Any) -> Any:
-        with disk_errors_named():
-            return self._execute_locally(ctx, **kwargs)
-
-    def _execute_locally(self, ctx: FlyteContext, **kwargs: Any) -> Any:
+    def output(self, inputs: dict[str, Any], compute: Callable[[], Any], recompute: Callable[[], Any]) -> Any:
         if self.task_config.hands_on:
-            return self._again(ctx, **kwargs)
-        promise = super().local_execute(ctx, **kwargs)
+            return recompute()
+        promise = compute()
         stage = self.task_config.engine.stage
-        call, _ = read_how(kwargs.get("how") or "{}")
+        call, _ = read_how(inputs.get("how") or "{}")
         try:
             with lacking.tolerated():
-                artifact = self._artifact(ctx, promise.val)
+                artifact: Artifact = self.value(promise.val)
             if artifact.digest not in produced:
                 _check(artifact)
         except (ArtifactError, ValidationError) as error:  # the latter: another version of Baton made it
             say(f"{stage} is cached, but its files were changed or removed. {error}\nMaking it again.")
-            return self._again(ctx, **kwargs)
+            return recompute()
         gone = artifact.digest not in produced and is_gone(artifact.place)
-        lacking.note_made(artifact.digest, _made_from(artifact, kwargs), exists=not gone)
+        lacking.note_made(artifact.digest, _made_from(artifact, inputs), exists=not gone)
         if artifact.digest not in produced | _received:
             title = call.title or artifact.title(stage)
             self._note(title, artifact)
             say(f"✓ {title:<14} cached{', its files are gone' if gone else ''}")
         if gone:
-            lacking.note(artifact.place, partial(self._again, ctx, **kwargs))
+            lacking.note(artifact.place, recompute)
         return promise
 
     def _note(self, title: str, artifact: Artifact) -> None:
@@ -111,19 +97,6 @@ class StageTask(PodTask, PythonFunctionTask[Stage]):
             inputs=manifest.parents,
             job_dir=folder.parent if folder.is_absolute() and folder.name == "output" else None,  # else in a bucket
         )
-
-    def _again(self, ctx: FlyteContext, **kwargs: Any) -> Any:
-        """Execute it whatever Flyte's cache has."""
-        os.environ["FLYTE_LOCAL_CACHE_OVERWRITE"] = "true"  # Flyte reads it from the environment only
-        try:
-            return super().local_execute(ctx, **kwargs)
-        finally:
-            os.environ.pop("FLYTE_LOCAL_CACHE_OVERWRITE", None)  # an input that was made again has removed it
-
-    def _artifact(self, ctx: FlyteContext, literal: Any) -> Artifact:
-        (python_type,) = self.python_interface.outputs.values()
-        artifact: Artifact = TypeEngine.to_python_value(ctx, literal, python_type)
-        return artifact
 
 
 def _check(artifact: Artifact) -> None:
@@ -158,8 +131,8 @@ def _digests(value: Any) -> Iterator[str]:
     elif isinstance(value, list | dict):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _digests(item)
-    elif isinstance(value, Promise) and value.is_ready and getattr(value.val, "hash", None):
-        yield value.val.hash
+    else:
+        yield from hashes(value)
 
 
 def _sent(value: Any, storage: str) -> Any:
@@ -177,12 +150,4 @@ def _sent(value: Any, storage: str) -> Any:
     return [_sent(item, storage) for item in value] if isinstance(value, list) else value
 
 
-def split_spec(inputs: dict[str, Any]) -> dict[str, Any]:
-    """Split the inputs: `spec` keeps the fields of its identity, `how` gets the others, beside the call."""
-    spec, (call, rest) = inputs["spec"], read_how(inputs.get("how") or "{}")
-    if isinstance(spec, Spec):
-        spec, rest = spec.with_options(rest).split_options()
-    return inputs | {"spec": spec, "how": call.how(rest)}
-
-
-TaskPlugins.register_pythontask_plugin(Stage, StageTask)
+register(Stage, StageTask)

@@ -27,7 +27,10 @@ HEAVY = {
     "accelerate", "sky", "sqlalchemy", "hypothesis",
 }  # fmt: skip
 SENDERS_ALONE = {"sky"}  # a stage is sent away with it, and is not sent on
-MAY_IMPORT_FLYTE = {"tasks.artifacts", "tasks.run", "tasks.stage", "tasks.stage_task"}
+MAY_IMPORT_FLYTE = {"tasks.artifacts", "tasks.run", "tasks.stage"}
+INTERNAL_FLYTE = {
+    "bin", "clients", "clis", "constants", "core", "extend", "interaction", "loggers", "models", "tools",
+}  # fmt: skip
 
 
 def named(path: Path) -> str:
@@ -52,6 +55,15 @@ def test_only_a_stage_s_task_imports_flyte() -> None:
     for path in files("tasks"):
         if path.name != "task.py" and module_name(path) not in MAY_IMPORT_FLYTE:
             assert "flytekit" not in third_party(path), named(path)
+
+
+def test_flyte_s_internals_are_in_one_folder() -> None:
+    """So a move to another version of Flyte is one folder."""
+    for path in files("images", "infra", "tasks", "workflows"):
+        if path.parent != ROOT / "infra/flyte":
+            names = {name.split(".")[1] for name in imports(path) if name.startswith("flytekit.")}
+            assert not names & INTERNAL_FLYTE, named(path)
+            assert "flyteidl" not in third_party(path), named(path)
 
 
 def test_no_stage_imports_a_task() -> None:

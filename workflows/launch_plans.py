@@ -10,17 +10,18 @@ plan's version identifies its recipe.
 import os
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from flytekit import CronSchedule, Email, LaunchPlan, WorkflowExecutionPhase
-from flytekit.core.workflow import WorkflowBase
-from flytekit.models.concurrency import ConcurrencyLimitBehavior, ConcurrencyPolicy
 
+from infra.flyte.command_line import registration
+from infra.flyte.hooks import one_at_a_time
 from infra.progress import say
 from workflows.checks.table import checked
 from workflows.continuous import continue_training, refresh_rl
 from workflows.continuous_recipe import ContinuousRecipe
 from workflows.recipe.text import load
-from workflows.remote import checked_for, registration
+from workflows.remote import checked_for
 from workflows.run_context import for_a_cluster
 
 RECIPE = "BATON_CONTINUOUS"
@@ -46,7 +47,7 @@ def recipe() -> ContinuousRecipe:
     return loaded
 
 
-def plan(name: str, workflow: WorkflowBase, cron: str) -> LaunchPlan:
+def plan(name: str, workflow: Any, cron: str) -> LaunchPlan:
     """A plan for one workflow on the recipe, by a cron expression. A run that falls due while another is running is
     skipped: the next run takes its new text."""
     addresses = recipe().schedule.notify
@@ -56,7 +57,7 @@ def plan(name: str, workflow: WorkflowBase, cron: str) -> LaunchPlan:
         fixed_inputs={"recipe": recipe()},
         schedule=CronSchedule(schedule=cron),
         notifications=[Email(NOTIFIED_PHASES, addresses)] if addresses else [],
-        concurrency=ConcurrencyPolicy(1, ConcurrencyLimitBehavior.SKIP),
+        concurrency=one_at_a_time(),
     )
 
 

@@ -4,16 +4,11 @@ anything."""
 import json
 import os
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import click
-from flytekit.clis.sdk_in_container.constants import CTX_CONFIG_FILE
-from flytekit.clis.sdk_in_container.helpers import FLYTE_REMOTE_INSTANCE_KEY
-
 import images
-from infra.errors import UserError
+from infra.flyte.command_line import console, image_config
 from infra.flyte.pod_task import check_one_template
 from infra.pod_spec import FAMILIES, PodSpec, Resources
 from infra.progress import say
@@ -64,28 +59,9 @@ def checked_for(recipe: R, run: Any) -> R:
     return upload(portable, local_paths(context, shared), run)
 
 
-def registration() -> Any:
-    """The options of `pyflyte register`, with the fields of RunLevelParams, if that command imports the caller; else
-    None."""
-    context = click.get_current_context(silent=True)
-    if context is None or context.info_name != "register":
-        return None
-    options = context.params
-    if options["version"] == "":  # of a command in its place that failed
-        raise UserError("--version is empty: run `python -m workflows.version FILE` alone to see why")
-    return SimpleNamespace(
-        config_file=context.obj.get(CTX_CONFIG_FILE),
-        image_config=options["image_config"],
-        envvars=options["env"] or {},
-        project=options["project"],
-        domain=options["domain"],
-        remote_instance=lambda: context.obj[FLYTE_REMOTE_INSTANCE_KEY],
-    )
-
-
 def pass_on(run: Any) -> None:
     """Add this environment's variables to a run's `--env`, except those with secrets and those it sets itself."""
-    variables = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)} | {CONSOLE: _console(run)}
+    variables = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)} | {CONSOLE: console(run)}
     variables = {name: value for name, value in variables.items() if redact_text(value) == value}
     run.envvars = variables | for_pods() | _code() | (run.envvars or {})
 
@@ -96,20 +72,9 @@ def _code() -> dict[str, str]:
     return {} if version["commit"] in ("unknown", "none") else {CODE: json.dumps(version)}
 
 
-def _console(run: Any) -> str:
-    """The address of Flyte's console, as `pyflyte run` derives it."""
-    from flytekit.configuration import Config
-
-    platform = Config.auto(run.config_file).platform
-    scheme = "http" if platform.insecure else "https"
-    return str(platform.console_endpoint or f"{scheme}://{platform.endpoint.removeprefix('dns:///')}")
-
-
 def images_of(run: Any, needed: set[str]) -> None:
     """Check that the stage families have images. Raises NoImage."""
-    from flytekit.clis.sdk_in_container.helpers import patch_image_config
-
-    config = patch_image_config(run.config_file, run.image_config)
+    config = image_config(run)
     families = [spec for spec in images.BY_FAMILY.values() if spec.name in needed]
     missing = [spec.name for spec in families if not (spec.registry or config.find_image(spec.name))]
     if missing:

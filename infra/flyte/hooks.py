@@ -166,6 +166,21 @@ def replace_local_cache(
     return originals
 
 
+def one_at_a_time() -> Any:
+    """The policy of a launch plan whose run is skipped while an earlier one is running."""
+    from flytekit.models.concurrency import ConcurrencyLimitBehavior, ConcurrencyPolicy
+
+    return ConcurrencyPolicy(1, ConcurrencyLimitBehavior.SKIP)
+
+
+def ignored_outputs(reason: str) -> Exception:
+    """What a task raises whose outputs another node's process returns."""
+    from flytekit.core.base_task import IgnoreOutputs
+
+    ignored: Exception = IgnoreOutputs(reason)
+    return ignored
+
+
 def with_task_type(task: T, task_type: str) -> T:
     """Change a task's type, which flytekit sets at construction only."""
     task._task_type = task_type  # type: ignore[attr-defined]

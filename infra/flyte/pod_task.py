@@ -12,8 +12,8 @@ from flytekit.models.security import SecurityContext
 from flytekit.models.task import Container, K8sPod
 
 from infra.errors import UserError
+from infra.flyte.placed_task import Placeable
 from infra.placement.config import TASK_TYPE
-from infra.placement.task import Placeable
 from infra.pod import this_pod
 from infra.pod_spec import SECRETS, PodSpec, short_of
 from infra.process.launch import STOP_GRACE

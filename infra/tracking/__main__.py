@@ -45,7 +45,7 @@ def close_ended_executions() -> None:
     prepare_client()
     from mlflow.exceptions import MlflowException
 
-    from infra.tracking.flyte import close_ended
+    from infra.flyte.executions import close_ended
     from infra.tracking.push import connect
 
     check_reachable()

@@ -11,7 +11,7 @@ import time
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from infra.tracking.flyte import LOST_S, last_seen
+from infra.flyte.executions import LOST_S, last_seen
 from infra.tracking.mlflow_records import FLYTE_TAG
 from infra.tracking.push import runs_with
 from infra.tracking.spool import FINISHED, RUNNING

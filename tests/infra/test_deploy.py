@@ -247,7 +247,7 @@ def test_flyte_finds_the_connector() -> None:
     (container,) = pods["spec"]["containers"]
     assert service["spec"]["selector"] == pods["metadata"]["labels"]
     listens = {each["name"]: each["containerPort"] for each in container["ports"]}[port["targetPort"]]
-    assert container["args"] == ["--port", str(listens), "--modules", "infra.placement.connector"]
+    assert container["args"] == ["--port", str(listens), "--modules", "infra.flyte.connector"]
 
 
 def test_executions_that_no_pod_closed_are_closed_in_the_connector_s_image(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_flyte_gives_placed_tasks_to_the_connector() -> None:
 
 def test_the_connector_s_image_has_all_that_it_imports() -> None:
     pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
-    for path in closure(INFRA / "placement/connector.py", INFRA / "tracking/flyte.py"):
+    for path in closure(INFRA / "flyte/connector.py", INFRA / "flyte/executions.py"):
         assert INFRA in path.parents  # the one folder of ours that is in it
         for package in third_party(path):
             assert distributions(package) & OF_CONNECTOR.keys(), f"{path} imports {package}"

@@ -17,8 +17,8 @@ from sky.jobs.state import ManagedJobStatus
 from sky.schemas.api.responses import ManagedJobRecord
 
 from infra.errors import UserError
+from infra.flyte.connector import FINAL, PHASES, SkyJob, SkyPilotConnector
 from infra.placement.config import MACHINE_FAULT, Placement
-from infra.placement.connector import FINAL, PHASES, SkyJob, SkyPilotConnector
 from infra.placement.job import Order, sky_task
 from infra.placement.record import over_limit, where
 

@@ -50,7 +50,7 @@ class Connector:
     def start(self) -> None:
         words = ["serve", "connector", "--port", str(self.port), "--prometheus_port", str(free_port())]
         self.process = subprocess.Popen(
-            [str(Path(sys.executable).parent / "pyflyte"), *words, "--modules", "infra.placement.connector"],
+            [str(Path(sys.executable).parent / "pyflyte"), *words, "--modules", "infra.flyte.connector"],
             env=os.environ
             | {"SKYPILOT_API_SERVER_ENDPOINT": self._url, "HF_TOKEN": "hf_" + "Z" * 30}
             | {"AWS_ACCESS_KEY_ID": "test-key", "AWS_SECRET_ACCESS_KEY": "test-secret"},

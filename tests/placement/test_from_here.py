@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
 from sky.server.common import get_server_url, is_api_server_local
 
+from infra.flyte.placed_task import PlacementFailed
 from infra.placement.config import Placement
-from infra.placement.task import PlacementFailed
 from infra.tracking.execution import close_execution
 from tasks.data.spec import CorpusSpec
 from tasks.data.task import prepare_corpus

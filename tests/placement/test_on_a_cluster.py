@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
 from flytekit.models.literals import Literal, LiteralMap
 
+from infra.flyte.connector import _job_name, _make_order
 from infra.placement.config import NO_IMAGE, Placement
-from infra.placement.connector import _job_name, _make_order
 from tests.stage.compiled import IMAGES, constant, job_spec, nodes, templates
 from workflows.recipe import Recipe
 

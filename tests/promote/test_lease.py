@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from infra.tracking.flyte import LOST_S
+from infra.flyte.executions import LOST_S
 from infra.tracking.store import tracking_uri
 from tasks.promote.lease import LEASE_S, LEASE_TAG, RETRY_S, release, take
 from tests.tracking.conftest import Server, free_port

@@ -23,8 +23,8 @@ from flytekit.exceptions.user import FlyteRecoverableException
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from infra.flyte.executions import LOST_S, close_ended
 from infra.tracking.execution import begin_execution
-from infra.tracking.flyte import LOST_S, close_ended
 from infra.tracking.store import TrackingUnreachable, tracking_uri
 from tests.tracking.conftest import Server, curve, free_port, runs
 

@@ -9,29 +9,19 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, Literal
 
-import grpc
-from flyteidl.admin.agent_pb2 import ListAgentsRequest
-from flyteidl.admin.node_execution_pb2 import NodeExecutionListRequest
-from flyteidl.admin.task_execution_pb2 import TaskExecutionListRequest
-from flyteidl.service.agent_pb2_grpc import AgentMetadataServiceStub
-from flytekit.clients.raw import RawSynchronousFlyteClient
+from flytekit import WorkflowExecutionPhase
 from flytekit.configuration import Config, ImageConfig
-from flytekit.constants import CopyFileDetection
-from flytekit.exceptions.base import FlyteException
 from flytekit.exceptions.user import FlyteTimeout
-from flytekit.models.core.execution import WorkflowExecutionPhase
 from flytekit.remote import FlyteRemote
-from flytekit.tools.fast_registration import FastPackageOptions
 
+from infra.flyte.admin import ERRORS, admin_version, pod_reason, short, start, task_types
 from infra.placement.config import TASK_TYPE
 from infra.pod_spec import PodSpec, in_bytes, in_cores
 from infra.tracking.code import PROJECT
 from workflows.cluster.probe import look, looked
 from workflows.remote import ANY_STAGE, StagePod, pass_on
 
-ANSWER_S = 10.0
 POLL_S = 2
-ERRORS = (FlyteException, grpc.RpcError, OSError, ValueError, AssertionError)  # flytekit's, for a cluster's faults
 
 # what Flyte says of a pod that failed or waits, and what to do about it; the first that fits
 CURES = {
@@ -97,10 +87,10 @@ def largest(pods: Iterable[StagePod]) -> StagePod:
 
 def _admin(remote: FlyteRemote, endpoint: str) -> Check:
     try:
-        version = remote.client.get_control_plane_version()
+        version = admin_version(remote)
     except ERRORS as error:
         fix = "set admin.endpoint and admin.insecure in --config or FLYTECTL_CONFIG's file"
-        return Check("admin", "failed", f"{endpoint} does not answer ({_short(error)}); {fix}")
+        return Check("admin", "failed", f"{endpoint} does not answer ({short(error)}); {fix}")
     return Check("admin", "ok", f"{endpoint}, Flyte {version or 'of an unknown version'}")
 
 
@@ -123,15 +113,13 @@ def _connector(address: str | None) -> Check:
         fix = "kubectl -n flyte port-forward deployment/baton-connector 8000, and --connector 127.0.0.1:8000"
         return Check("connector", "cannot be tried", f"only Flyte's pods can reach it; to check it: {fix}")
     try:
-        with grpc.insecure_channel(address) as channel:
-            agents = AgentMetadataServiceStub(channel).ListAgents(ListAgentsRequest(), timeout=ANSWER_S).agents
-    except grpc.RpcError as error:
+        kinds = task_types(address)
+    except ERRORS as error:
         return Check(
-            "connector", "failed", f"{address}: {_short(error)}; kubectl -n flyte logs deployment/baton-connector"
+            "connector", "failed", f"{address}: {short(error)}; kubectl -n flyte logs deployment/baton-connector"
         )
-    kinds = {category.name for agent in agents for category in agent.supported_task_categories}
     if TASK_TYPE not in kinds:
-        fix = "start it with --modules infra.placement.connector"
+        fix = "start it with --modules infra.flyte.connector"
         return Check("connector", "failed", f"{address} runs {', '.join(sorted(kinds))}, not {TASK_TYPE}; {fix}")
     return Check("connector", "ok", f"{address} runs placed stages")
 
@@ -145,7 +133,7 @@ def _storage(remote: FlyteRemote) -> Check:
             _, address = remote.upload_file(probe)
         except ERRORS as error:
             fix = "clients must be able to reach the URLs that admin signs (storage.signedURL.stowConfigOverride)"
-            return Check("storage", "failed", f"{_short(error)}; {fix}")
+            return Check("storage", "failed", f"{short(error)}; {fix}")
     return Check("storage", "ok", address)
 
 
@@ -155,17 +143,16 @@ def _pod(
     """Run the probe in a pod that asks for what the largest stage asks for, and report its results."""
     execution = None
     try:
-        # a new version, since Flyte refuses another pod under a version that it knows
-        registered = remote.register_script(
+        execution = start(
+            remote,
             looked(PodSpec(resources=asks.asked)),
-            image_config=images,
-            version=f"check-{uuid.uuid4().hex[:12]}",
-            source_path=str(PROJECT),
-            module_name=look.__module__,
-            fast_package_options=FastPackageOptions([], copy_style=CopyFileDetection.ALL),
+            project=PROJECT,
+            module=look.__module__,
+            version=f"check-{uuid.uuid4().hex[:12]}",  # Flyte refuses another pod under a version that it knows
+            images=images,
+            inputs={"title": asks.title, "asked": asks.asked.model_dump_json(exclude_none=True)},
+            environment=environment,
         )
-        asked = {"title": asks.title, "asked": asks.asked.model_dump_json(exclude_none=True)}
-        execution = remote.execute(registered, inputs=asked, envs=environment)
         url = remote.generate_console_url(execution)
         execution = remote.wait(execution, timeout=patience_s, poll_interval=POLL_S, sync_nodes=False)
     except FlyteTimeout:
@@ -176,7 +163,7 @@ def _pod(
         )
         return
     except ERRORS as error:
-        yield Check("pod", "failed", f"{_short(error)}; see `kubectl get events`, or the execution in Flyte's console")
+        yield Check("pod", "failed", f"{short(error)}; see `kubectl get events`, or the execution in Flyte's console")
         return
     finally:
         if execution is not None and not execution.is_done:
@@ -193,21 +180,11 @@ def _pod(
 
 
 def _pending(remote: FlyteRemote, execution: Any) -> str:
-    """Why an execution's newest pod is not done, as Kubernetes reported it to Flyte; flytekit's models drop that."""
-    raw, client = RawSynchronousFlyteClient, remote.client
-    of_execution = NodeExecutionListRequest(workflow_execution_id=execution.id.to_flyte_idl(), limit=100)
+    """Why an execution's newest pod is not done."""
     try:
-        tasks = [
-            task
-            for node in raw.list_node_executions_paginated(client, of_execution).node_executions
-            for task in raw.list_task_executions_paginated(
-                client, TaskExecutionListRequest(node_execution_id=node.id, limit=100)
-            ).task_executions
-        ]
+        return telling(pod_reason(remote, execution))
     except ERRORS as error:
-        return f"Flyte does not tell why ({_short(error)})"
-    reasons = [task.closure.reason for task in tasks if task.closure.reason]
-    return telling(reasons[-1]) if reasons else ""
+        return f"Flyte does not tell why ({short(error)})"
 
 
 def telling(message: str) -> str:
@@ -219,9 +196,3 @@ def telling(message: str) -> str:
 def cure(message: str) -> str:
     """What to do about it, if that is known."""
     return next((f"; {words}" for pattern, words in CURES.items() if re.search(pattern, message, re.IGNORECASE)), "")
-
-
-def _short(error: Any) -> str:
-    """An error's message on one line."""
-    message = error.details() if isinstance(error, grpc.Call) else str(error.__cause__ or error)
-    return " ".join(message.split())[:300] or type(error).__name__

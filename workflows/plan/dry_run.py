@@ -7,11 +7,6 @@ which stages exist.
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flytekit.core.context_manager import FlyteContext, FlyteContextManager
-from flytekit.core.local_cache import LocalTaskCache
-from flytekit.core.promise import Promise, translate_inputs_to_literals
-from flytekit.core.type_engine import TypeEngine
-from flytekit.models.literals import LiteralMap
 from pydantic import ValidationError
 
 from infra.tracking.relations import CONTAINS, MADE, RELATIONS
@@ -19,7 +14,7 @@ from tasks.artifacts import Artifact
 from tasks.lacking import tolerated
 from tasks.manifest import ArtifactError
 from tasks.spec import StageSpec
-from tasks.stage_task import StageTask, is_gone, split_spec
+from tasks.stage_task import StageTask, is_gone
 from workflows.call import Call, Calls
 from workflows.calls import calls
 from workflows.recipe import Recipe
@@ -40,15 +35,14 @@ class Step:
 
 def steps_of(recipe: Recipe) -> list[Step]:
     """Every stage of the recipe, in topological order."""
-    context = FlyteContextManager.current_context()
     dag = calls(recipe.pinned())
-    outputs: dict[str, Promise] = {}  # of cached stages
+    outputs: dict[str, Any] = {}  # promises of cached stages
     steps: dict[str, Step] = {}  # both by title
     gone: list[Call] = []  # cached, without their files
     for call in dag:
         before = call.titles() | {*call.after}
         after = tuple(title for title in steps if title in before)
-        cached = _cached(context, call, outputs)
+        cached = _cached(call, outputs)
         facts = cached.facts() if cached else {}
         stage = TASKS[call.stage].task_config.engine.stage
         steps[call.title] = Step(call.title, stage, after, call.spec, cached.digest if cached else None, facts)
@@ -74,30 +68,17 @@ def _kind(call: Call) -> str:
     return str(output.kind)
 
 
-def _cached(context: FlyteContext, call: Call, outputs: dict[str, Promise]) -> Artifact | None:
-    """The call's cached artifact; None: it or one before it has to run."""
+def _cached(call: Call, outputs: dict[str, Any]) -> Artifact | None:
+    """The call's cached artifact; None: it or one before it has to run. The run itself verifies the files."""
     task: StageTask = TASKS[call.stage]
-    if not task.metadata.cache or not call.titles() <= outputs.keys():
+    if not call.titles() <= outputs.keys() or not (promise := task.cached(arguments(call, outputs))):
         return None
-    inputs = translate_inputs_to_literals(
-        context, split_spec(arguments(call, outputs)), task.interface.inputs, task.get_input_types() or {}
-    )
-    version, ignored = task.metadata.cache_version, task.metadata.cache_ignore_input_vars
-    cached = LocalTaskCache.get(task.name, version, LiteralMap(inputs), ignored)
-    if cached is None or not (artifact := _artifact(context, task, cached)):
-        return None
-    ((name, literal),) = cached.literals.items()
-    outputs[call.title] = Promise(name, literal)
-    return artifact
-
-
-def _artifact(context: FlyteContext, task: StageTask, cached: LiteralMap) -> Artifact | None:
-    """The artifact, if its files are gone, or its manifest has the same digest. The run itself verifies the files."""
-    ((name, python_type),) = task.python_interface.outputs.items()
     try:
         with tolerated():
-            artifact: Artifact = TypeEngine.to_python_value(context, cached.literals[name], python_type)
-        intact = is_gone(artifact.place) or artifact.manifest().digest == artifact.digest
-        return artifact if intact else None
+            artifact: Artifact = task.value(promise.val)
+        if not is_gone(artifact.place) and artifact.manifest().digest != artifact.digest:
+            return None
     except (ValidationError, ArtifactError):
         return None
+    outputs[call.title] = promise
+    return artifact

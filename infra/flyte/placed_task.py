@@ -109,7 +109,7 @@ class Placeable(AsyncConnectorExecutorMixin):
 
     def _elsewhere(self, **inputs: Any) -> Any:
         """Run through the connector in this process; returns when the job has ended."""
-        import infra.placement.connector  # noqa: F401 - registers itself; imports SkyPilot
+        import infra.flyte.connector  # noqa: F401 - registers itself; imports SkyPilot
 
         assert self.placement is not None
         storage = storage_of(self.placement.storage)

@@ -1,0 +1,46 @@
+"""What Baton needs to know of `pyflyte`'s commands."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import click
+
+from infra.errors import UserError
+
+
+def registration() -> Any:
+    """The options of `pyflyte register`, with the fields of RunLevelParams, if that command imports the caller; else
+    None."""
+    from flytekit.clis.sdk_in_container.constants import CTX_CONFIG_FILE
+    from flytekit.clis.sdk_in_container.helpers import FLYTE_REMOTE_INSTANCE_KEY
+
+    context = click.get_current_context(silent=True)
+    if context is None or context.info_name != "register":
+        return None
+    options = context.params
+    if options["version"] == "":  # of a command in its place that failed
+        raise UserError("--version is empty: run `python -m workflows.version FILE` alone to see why")
+    return SimpleNamespace(
+        config_file=context.obj.get(CTX_CONFIG_FILE),
+        image_config=options["image_config"],
+        envvars=options["env"] or {},
+        project=options["project"],
+        domain=options["domain"],
+        remote_instance=lambda: context.obj[FLYTE_REMOTE_INSTANCE_KEY],
+    )
+
+
+def console(run: Any) -> str:
+    """The address of Flyte's console, as `pyflyte run` derives it."""
+    from flytekit.configuration import Config
+
+    platform = Config.auto(run.config_file).platform
+    scheme = "http" if platform.insecure else "https"
+    return str(platform.console_endpoint or f"{scheme}://{platform.endpoint.removeprefix('dns:///')}")
+
+
+def image_config(run: Any) -> Any:
+    """The images by name (flytekit's ImageConfig), of the configuration and of `--image`."""
+    from flytekit.clis.sdk_in_container.helpers import patch_image_config
+
+    return patch_image_config(run.config_file, run.image_config)
