@@ -88,8 +88,7 @@ def stuck_at(stacks: Path, folder: Path) -> str:
         return ""
     user_frames = [frame for frame in frames if Path(frame["file"]).is_relative_to(folder)]
     frame = (user_frames or frames)[0]
-    file = Path(frame["file"])
-    name = file.relative_to(folder) if user_frames else file.name
+    name = Path(frame["file"]).relative_to(folder) if user_frames else Path(frame["file"]).name
     return f"stuck at {name}, line {frame['line']}, in {frame['function']}"
 
 
