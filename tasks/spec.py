@@ -175,6 +175,22 @@ class StageSpec(Spec):
         None, description="What its pod on a Flyte cluster asks for", json_schema_extra={"identity": False}
     )
 
+    def nodes(self) -> int:
+        """The machines that the stage runs on."""
+        return 1
+
+    def nodes_fields(self) -> str:
+        """The fields that say on how many; "" if it is always one."""
+        return ""
+
+    def devices(self) -> int:
+        """Accelerators that it uses on each machine, where it uses any."""
+        return 1
+
+    def devices_fields(self) -> str:
+        """The fields that say how many; "" if it is always one."""
+        return ""
+
     def uses_vllm(self) -> bool:
         """Whether the stage opens the model with vLLM."""
         return False

@@ -73,11 +73,7 @@ def gpus_of(context: RunContext, path: str) -> int:
         return int(spec.pod.resources.gpu)
     if not _needs_gpus(context):
         return 0
-    if isinstance(spec, PostTrainSpec):
-        return spec.devices
-    if isinstance(spec, PretrainSpec):
-        return spec.layout.processes
-    return spec.tensor_parallel if isinstance(spec, ServeSpec) else 1
+    return spec.devices()
 
 
 def _needs_gpus(context: RunContext) -> bool:

@@ -87,7 +87,7 @@ def _nodes(context: RunContext, shared: str) -> list[Problem]:
     for path, spec in context.stages().items():
         if not isinstance(spec, PretrainSpec | PostTrainSpec):
             continue
-        nodes = spec.machines if isinstance(spec, PostTrainSpec) else spec.layout.nodes
+        nodes = spec.nodes()
         if nodes == 1:
             continue
         if spec.placement is None:

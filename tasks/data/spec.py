@@ -124,6 +124,12 @@ class CorpusSpec(StageSpec):
         problems += [problem.under("curate") for problem in order_problems(self.curate)]
         return problems
 
+    def nodes(self) -> int:
+        return self.partitions.machines
+
+    def nodes_fields(self) -> str:
+        return "partitions.machines"
+
     def missing(self) -> list[Problem]:
         """What the sources lack on this machine, from a cheap check."""
         problems = [problem.under(path) for path, source in self.by_path().items() for problem in _missing(source)]
@@ -281,6 +287,12 @@ class ShardsSpec(StageSpec):
         "tokenizes its share; one elsewhere",
         json_schema_extra={"identity": False},
     )
+
+    def nodes(self) -> int:
+        return self.machines
+
+    def nodes_fields(self) -> str:
+        return "machines"
 
 
 class GatherSpec(StageSpec):

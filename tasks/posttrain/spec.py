@@ -190,15 +190,17 @@ class PostTrainSpec(StageSpec):
         """What is wrong with an explicit learning rate, if anything."""
         return too_high(self.learning_rate, self.default_rate(parameters)) if self.learning_rate else None
 
-    @property
-    def machines(self) -> int:
-        """All machines that the stage runs on."""
+    def nodes(self) -> int:
         return self.layout.nodes
 
-    @property
+    def nodes_fields(self) -> str:
+        return "layout.nodes"
+
     def devices(self) -> int:
-        """GPUs of each machine."""
         return self.layout.processes
+
+    def devices_fields(self) -> str:
+        return "layout.processes"
 
     def processes(self) -> dict[str, Any]:
         """How its engine is started: arguments of tasks.run.run."""

@@ -97,6 +97,18 @@ class PretrainSpec(StageSpec):
     checkpoints: CheckpointPolicy = not_identity(CheckpointPolicy(), "When checkpoints are written and kept")
     survival: Survival = not_identity(Survival(), "How dead or hung processes are handled")
 
+    def nodes(self) -> int:
+        return self.layout.nodes
+
+    def nodes_fields(self) -> str:
+        return "layout.nodes"
+
+    def devices(self) -> int:
+        return self.layout.processes
+
+    def devices_fields(self) -> str:
+        return "layout.processes"
+
     def default_rate(self, vocab_size: int, continued: bool) -> Rate:
         """The default learning rate for the model, from random weights or `continued` from an existing model's."""
         rate = rate_for(RATES, self.model.parameters(vocab_size))

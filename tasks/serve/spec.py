@@ -64,6 +64,12 @@ class ServeSpec(StageSpec):
     def uses_vllm(self) -> bool:
         return True
 
+    def devices(self) -> int:
+        return self.tensor_parallel
+
+    def devices_fields(self) -> str:
+        return "tensor_parallel"
+
     def sequence_lengths(self) -> dict[str, int]:
         """Maximum sequence lengths in tokens, by the field that sets them."""
         lengths = {"max_model_len": self.max_model_len} if self.max_model_len else {}

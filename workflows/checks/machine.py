@@ -70,7 +70,7 @@ def remarks(context: RunContext) -> Iterator[str]:
     gpus, stages = context.machine.gpus, _local_stages(context)
     if gpus and not cuda_of_torch() and _first_on_a_gpu(context):
         yield f"this machine has {gpus[0]}, but torch here is a CPU build and leaves it idle: {CUDA_BUILD}"
-    several = {path for path, spec in stages.items() if isinstance(spec, PostTrainSpec) and spec.devices > 1}
+    several = {path for path, spec in stages.items() if isinstance(spec, PostTrainSpec) and spec.devices() > 1}
     alone = [path for path, spec in stages.items() if isinstance(spec, ONE_GPU) and path not in several]
     if len(gpus) > 1 and alone:
         yield f"{len(gpus)} GPUs are visible; {', '.join(alone)} use only the first (CUDA_VISIBLE_DEVICES selects it)"

@@ -31,7 +31,7 @@ def tuning_memory(context: RunContext) -> list[Problem]:
         if runs_on_a_cluster() and not step.spec.placement:
             continue
         processes, gpus = step.spec.layout.processes, len(context.machine.gpus)
-        gpus_needed = step.spec.devices
+        gpus_needed = step.spec.devices()
         for device in tuning_devices(context, step.spec):
             if gpus and not device and gpus_needed > gpus:
                 servers = ", with those of the rollout servers" if gpus_needed > processes else ""

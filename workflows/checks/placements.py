@@ -5,8 +5,6 @@ import os
 
 from infra.storage.buckets import is_bucket, storage_of
 from infra.tracking.redact import HIDDEN, redact_text
-from tasks.data.spec import CorpusSpec, ShardsSpec
-from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import Problem
 from workflows.run_context import RunContext, placements_of, runs_on_a_cluster
@@ -18,25 +16,15 @@ def placements(context: RunContext) -> list[Problem]:
     problems, specs = [], context.stages()
     for name, placement in placements_of(context).items():
         spec = specs[name]
-        nodes, processes, field, each = 1, 1, "", "layout.processes"
-        if isinstance(spec, PretrainSpec):
-            nodes, processes, field = spec.layout.nodes, spec.layout.processes, "layout.nodes"
-        elif isinstance(spec, PostTrainSpec):
-            nodes, processes, field = spec.machines, spec.devices, "layout.nodes"
-            if spec.servers():
-                field, each = f"{field} and rollout_servers.nodes", f"{each} and of the rollout servers' GPUs"
-        elif isinstance(spec, CorpusSpec):
-            nodes, field = spec.partitions.machines, "partitions.machines"
-        elif isinstance(spec, ShardsSpec):
-            nodes, field = spec.machines, "machines"
+        nodes, devices, field = spec.nodes(), spec.devices(), spec.nodes_fields()
         if placement.nodes != nodes:
             what = f"as {field} {'are together' if ' and ' in field else 'is'}" if field else "this stage runs on one"
             problems.append(Problem(f"{name}.placement.nodes", placement.nodes, f"{nodes}: {what}"))
-        one_each = isinstance(spec, PretrainSpec) or processes > 1
+        one_each = isinstance(spec, PretrainSpec) or devices > 1
         for number, chips in enumerate(placement.accelerators if one_each else ()):
             chip, _, count = chips.partition(":")
-            if float(count or 1) != processes:
-                allowed = f"{chip}:{processes}: one for each of {each}"
+            if float(count or 1) != devices:
+                allowed = f"{chip}:{devices}: one for each of {spec.devices_fields()}"
                 problems.append(Problem(f"{name}.placement.accelerators.{number}", chips, allowed))
         if placement.setup and redact_text(placement.setup) != placement.setup:
             allowed = (

@@ -68,9 +68,7 @@ def _on_gpus(context: RunContext) -> bool:
 
 
 def _gpus(spec: StageSpec) -> int:
-    if isinstance(spec, PretrainSpec):
-        return spec.layout.world
-    return spec.machines * spec.devices if isinstance(spec, PostTrainSpec) else 1
+    return spec.nodes() * spec.devices()
 
 
 TRAINED = (PretrainSpec, PostTrainSpec)

@@ -42,9 +42,7 @@ class Planned:
     @property
     def gpus(self) -> int:
         """Accelerators that the stage uses."""
-        if isinstance(self.spec, PostTrainSpec):
-            return self.spec.machines * self.spec.devices
-        return self.need.processes if self.need else 0
+        return self.spec.nodes() * self.spec.devices() if self.need or isinstance(self.spec, PostTrainSpec) else 0
 
 
 def plan(recipe: Recipe, context: RunContext, mfu: float | None) -> Iterator[Planned]:

@@ -67,11 +67,15 @@ class GRPOSpec(ToolUse, PostTrainSpec):
         json_schema_extra={"identity": False},
     )
 
-    @property
-    def machines(self) -> int:
+    def nodes(self) -> int:
         return self.layout.nodes + (self.rollout_servers.nodes if self.rollout_servers else 0)
 
-    @property
+    def nodes_fields(self) -> str:
+        return "layout.nodes" + (" and rollout_servers.nodes" if self.rollout_servers else "")
+
+    def devices_fields(self) -> str:
+        return "layout.processes" + (" and of the rollout servers' GPUs" if self.rollout_servers else "")
+
     def devices(self) -> int:
         servers = self.rollout_servers
         if servers is None:
