@@ -64,7 +64,7 @@ def difference(graph: Graph, connection: Connection, a: str, b: str) -> Differen
     runs = {*runs_a.values(), *runs_b.values()}
     tags = facts.tags(connection, runs)
     params = facts.params(connection, runs)
-    told = {run: code.split(_params(graph, run, tags.get(run, {}), params.get(run, {}))) for run in runs}
+    params_of = {run: code.split(_params(graph, run, tags.get(run, {}), params.get(run, {}))) for run in runs}
 
     def pairs(fields: dict[str, dict[str, str]]) -> list[Pair]:
         """The fields that differ, of stages that both histories have."""
@@ -84,9 +84,9 @@ def difference(graph: Graph, connection: Connection, a: str, b: str) -> Differen
     return Difference(
         artifacts=artifacts,
         data=[pair for pair in artifacts if pair.name in first and not pair.same],
-        config=pairs({run: settings for run, (settings, _) in told.items()}),
+        config=pairs({run: settings for run, (settings, _) in params_of.items()}),
         functions=_changed(
-            [(stage, told[runs_a[stage]][1], told[runs_b[stage]][1]) for stage in runs_a if stage in runs_b]
+            [(stage, params_of[runs_a[stage]][1], params_of[runs_b[stage]][1]) for stage in runs_a if stage in runs_b]
         ),
         code=_folded(pairs({run: {"code": _code(tags[run])} for run in runs}), ".code"),
         versions=_by_package(pairs({run: facts.group(tags[run], "version") for run in runs})),

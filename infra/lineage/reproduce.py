@@ -48,18 +48,18 @@ def commands(tags: dict[str, str], execution: str) -> list[str]:
 
 def _checkout(tags: dict[str, str], execution: str) -> list[str]:
     """The user's repository as it was, and Baton's where it is another."""
-    mine, baton = repository(tags), code(tags)
+    user, baton = repository(tags), code(tags)
     known = baton.get("commit") not in (None, "unknown", "none")
-    if "commit" not in mine:
+    if "commit" not in user:
         changed = [f"# plus uncommitted changes, not recorded (digest {baton['diff'][:12]})"] if "diff" in baton else []
         return [f"git checkout {baton['commit']}", *changed] if known else changed
-    lines = [f"# Baton's own commit: {baton['commit']}"] if known and mine["commit"] != baton["commit"] else []
-    if origin := mine.get("origin"):
+    lines = [f"# Baton's own commit: {baton['commit']}"] if known and user["commit"] != baton["commit"] else []
+    if origin := user.get("origin"):
         lines += [f"git clone {shlex.quote(origin)}", f"cd {shlex.quote(Path(origin).name.removesuffix('.git'))}"]
-    lines.append(f"git checkout {mine['commit']}")
-    if "diff" in mine:
+    lines.append(f"git checkout {user['commit']}")
+    if "diff" in user:
         lines.append(f"curl -fsS {{base}}/executions/{execution}/{DIFF} | git apply")
-    if untracked := mine.get("untracked"):
+    if untracked := user.get("untracked"):
         lines.append(f"# {untracked} untracked files or folders existed; they are not recorded")
     return lines
 
