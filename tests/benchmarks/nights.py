@@ -3,9 +3,10 @@
 The comparison of a night's source with known text (tasks/data/known_documents.py) after so many nights. The first
 corpus has nine tenths of the documents and the nights bring the rest, as names and ids in Parquet; each night also
 edits, moves and deletes some documents (`--changes` of each), which its `changes.json` tells with all that is gone by
-then. Each measured night has a process of its own: its time with the checks of its inputs, its largest memory, and the
-files and bytes of earlier nights that it reads; real corpora have their texts in the same files. Target: all as in the
-first night, however many nights there were.
+then. Each measured night has a process of its own, with the blocks that the nights before have kept and without any, so
+that it reads all corpora: its time with the checks of its inputs, its largest memory, the files and bytes of earlier
+nights that it reads, and what it writes for later nights. Real corpora have their texts in the same files. Target: with
+blocks, all as in the first night, however many nights there were.
 """
 
 import argparse
@@ -25,8 +26,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks import job as job_module
+from tasks.data import partition_cache
 from tasks.data.documents import NAMES
 from tasks.data.known_documents import Found, KnownItem, find_known
+from tasks.data.partition_cache import KeptFolders
 from tasks.data.source_changes import Changes, Edited, Named, Renamed
 from tasks.manifest import Manifest, verify, write_manifest
 from tests.benchmarks.harness import report
@@ -149,13 +152,16 @@ class Reads:
         return manifest
 
 
-def measure(folder: Path, corpora: list[Path], scans: Sequence[Path], threads: int, results: Connection) -> None:
-    """A night with these known corpora."""
+def measure(
+    folder: Path, corpora: list[Path], scans: Sequence[Path], kept: Path, threads: int, results: Connection
+) -> None:
+    """A night with these known corpora, and with the blocks that are kept there."""
     job = new_job(folder, "increment", {}, known=corpora)
     reads = Reads()
-    job_module.verify = reads.verify  # type: ignore[attr-defined]
+    job_module.verify = partition_cache.verify = reads.verify  # type: ignore[attr-defined]
+    before = size_of(kept)
     started = time.perf_counter()
-    item = KnownItem(folder / "known", job.input_list("known"), scans, [], threads)
+    item = KnownItem(folder / "known", job.inputs_of("known"), scans, [], KeptFolders(kept), threads)
     find_known(item, lambda *_: None)
     taken = time.perf_counter() - started
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -166,18 +172,23 @@ def measure(folder: Path, corpora: list[Path], scans: Sequence[Path], threads: i
             "memory_mb": used.ru_maxrss * 1024 / 1e6,
             "files": reads.files,
             "read_mb": reads.bytes / 1e6,
+            "written_mb": (size_of(kept) - before) / 1e6,
         }
     )
 
 
-def measured(folder: Path, history: History, threads: int) -> dict[str, float]:
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def measured(folder: Path, history: History, kept: str, threads: int) -> dict[str, float]:
     """The night after those of the history, in which nothing more has changed."""
     spawned = multiprocessing.get_context("spawn")
     receiver, sender = spawned.Pipe(duplex=False)
     with tempfile.TemporaryDirectory(dir=folder) as place:
         scans = history.scans(Path(place) / "scans")
         job = Path(place) / "job"
-        process = spawned.Process(target=measure, args=(job, history.corpora, scans, threads, sender))
+        process = spawned.Process(target=measure, args=(job, history.corpora, scans, folder / kept, threads, sender))
         process.start()
         sender.close()
         figures: dict[str, float] = receiver.recv()
@@ -208,11 +219,15 @@ def main() -> None:
         for night in range(1, last + 1):
             if night > 1:
                 history.next(new, options.changes)
-            if night in options.nights:
-                found = measured(Path(name), history, options.threads)
-                rows.append((f"night {night:,}", ", ".join(f"{key} {value:,.0f}" for key, value in found.items())))
+            if night + 1 in options.nights:
+                measured(Path(name), history, "blocks", options.threads)
+            for kept in ("blocks", f"none-{night}") if night in options.nights else ():
+                found = measured(Path(name), history, kept, options.threads)
+                what = "blocks" if kept == "blocks" else "corpora"
+                said = ", ".join(f"{key} {value:,.0f}" for key, value in found.items())
+                rows.append((f"night {night:,}, {what}", said))
                 print(*rows[-1], flush=True)
-                figures |= {f"{key}_{night}": value for key, value in found.items()}
+                figures |= {f"{what}_{key}_{night}": value for key, value in found.items()}
     report("nights", rows, figures)
 
 
