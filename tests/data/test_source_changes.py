@@ -266,7 +266,7 @@ def say(known: Known, kind: str, name: str, each: str) -> None:
 @example([("added", "a", "U"), ("moved", "b", "U"), ("added", "b", "V")], {"a": "V"})
 @example([("added", "a", "U"), ("deleted", "a", "U"), ("deleted", "a", "V")], {})
 @example([("added", "a", "U"), ("moved", "b", "U"), ("forgotten", "", ""), ("moved", "a", "U")], {"b": "V"})
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_what_is_forgotten_has_no_influence(history: list[tuple[str, str, str]], today: Day) -> None:
     """Whatever was said before, and is said after."""
     whole, shorter = Known(), Known()
