@@ -39,6 +39,7 @@ from infra.text import escaped
 from infra.tracking.redact import redact_spec
 from tasks.manifest import RECORD, ArtifactError, remove, verify, write_manifest
 from tasks.spec import Spec
+from tasks.stored import fetch
 
 S = TypeVar("S", bound=Spec)
 
@@ -53,6 +54,24 @@ class StageError(Exception):
 
 
 @dataclass(frozen=True)
+class Input:
+    """An artifact that a job is given."""
+
+    digest: str
+    path: str  # on this machine; empty if it is fetched when it is needed
+    place: str = ""  # valid on other machines too
+
+    def local(self) -> Path:
+        """Its directory, fetched first if necessary, its files checked against the digest: by one process per machine,
+        since the others read the same files and end with it. Raises ArtifactError, StorageError."""
+        if not self.path:
+            return fetch(self.place, self.digest)
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            verify(Path(self.path), self.digest)
+        return Path(self.path)
+
+
+@dataclass(frozen=True)
 class Job:
     """One engine's job directory."""
 
@@ -60,7 +79,7 @@ class Job:
     stage: str
     kind: str
     raw_spec: dict[str, Any]
-    inputs: dict[str, dict[str, str]]  # "path" is on this machine, "place" is valid on others too
+    inputs: dict[str, dict[str, str]]  # the fields of an Input
     storage: str | None = None  # of a job in a pod, whose disk is lost with it
     title: str = ""  # of its run
 
@@ -103,12 +122,8 @@ class Job:
         return model.model_validate(self.raw_spec)
 
     def input(self, name: str) -> Path:
-        """A parent artifact's directory, its files checked against its digest: by one process per machine, since the
-        others read the same files and end with it."""
-        entry = self.inputs[name]
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            verify(Path(entry["path"]), entry["digest"])
-        return Path(entry["path"])
+        """A parent artifact's directory, its files checked against its digest."""
+        return Input(**self.inputs[name]).local()
 
     def names(self, group: str) -> list[str]:
         """The names of the inputs of a list (`group.0`, `group.1`, …) or a mapping (`group.key`), in order."""
@@ -117,6 +132,10 @@ class Job:
     def input_list(self, group: str) -> list[Path]:
         """`input` of each of these names."""
         return [self.input(name) for name in self.names(group)]
+
+    def inputs_of(self, group: str) -> list[Input]:
+        """The inputs of these names, to be fetched and checked one by one."""
+        return [Input(**self.inputs[name]) for name in self.names(group)]
 
     def metric(self, step: int, **values: float) -> None:
         """Append one line to metrics.jsonl; it reaches MLflow from there."""

@@ -19,7 +19,7 @@ from infra.pod_spec import in_bytes
 from infra.process.launch import Engine, EngineFailed, is_finished, job_directory, run_engine, sigterm_as_exit
 from infra.process.torchrun_env import Node, this_node
 from infra.progress import say
-from infra.storage.buckets import StorageError, address_of
+from infra.storage.buckets import StorageError, address_of, is_bucket
 from infra.tracking.execution import execution_id, note_cached
 from infra.tracking.machine import lineage_page
 from infra.tracking.record import tracked
@@ -67,6 +67,7 @@ def run(
     helpers: int = 0,
     max_restarts: int = 0,
     hang_timeout_s: float | None = None,
+    on_demand: str = "",
     **inputs: Artifact | Sequence[Artifact] | Mapping[str, Artifact],
 ) -> A:
     """Run a stage's engine on its inputs, tracked, and return the artifact that it made.
@@ -74,10 +75,10 @@ def run(
     `title` tells apart the uses of one engine; a call of a DAG has its own title (workflows/call.py). `processes`
     starts it with torchrun, on each of `nodes` machines, and `helpers` more run the engine's helper; `max_restarts` and
     `hang_timeout_s` are those of run_engine. A list of artifacts, `more=[…]`, becomes the inputs more.0, more.1, …, a
-    mapping, `parts={…}`, the inputs parts.corpus, parts.tokenizer, … (`Job.names` lists them). In a pod, the artifact
-    and its checkpoints are in storage (tasks/offsite.py). An artifact found there, or finished in the job directory, is
-    recorded as cached. Raises
-    EngineFailed, ArtifactError, StorageError, FlyteRecoverableException.
+    mapping, `parts={…}`, the inputs parts.corpus, parts.tokenizer, … (`Job.names` lists them). `on_demand` names one of
+    these that the engine itself fetches from storage, as far as it needs it. In a pod, the artifact and its checkpoints
+    are in storage (tasks/offsite.py). An artifact found there, or finished in the job directory, is recorded as cached.
+    Raises EngineFailed, ArtifactError, StorageError, FlyteRecoverableException.
     """
     title = called().title or title or engine.stage
     named = {name: restored(artifact) for name, artifact in _flat(inputs).items()}
@@ -98,7 +99,11 @@ def run(
         "spec": spec.model_dump(mode="json", exclude={"placement": {"setup"}}),  # setup may contain secrets
         "storage": remote.storage if remote else None,
         "inputs": {
-            name: {"path": str(item.local()), "digest": item.digest, "place": item.place}
+            name: {
+                "path": "" if name.startswith(f"{on_demand}.") and is_bucket(item.place) else str(item.local()),
+                "digest": item.digest,
+                "place": item.place,
+            }
             for name, item in named.items()
         },
     }

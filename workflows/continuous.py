@@ -37,7 +37,7 @@ from workflows.call import Calls
 from workflows.continuous_recipe import ContinuousRecipe
 from workflows.corpora import evaluated_names, new_of, shards_of
 from workflows.dynamic_part import dag_part
-from workflows.generations import Replayed, champion, data_sets, generations, part, replayed, tokens_of
+from workflows.generations import Replayed, champion, corpora_of, data_sets, generations, part, replayed, tokens_of
 from workflows.lock import exclusive
 from workflows.post_training import BASE
 from workflows.recorded import begin
@@ -68,8 +68,7 @@ def ingest(recipe: ContinuousRecipe) -> str:
     with disk_errors_named(), exclusive(name, recipe.grow.on_overlap) as acquired:
         if not acquired:
             return _end(f"{name}: skipped, another run is at work on it")
-        known = [part(generation, "corpus") for generation in generations(name)]
-        given = {f"corpus-{number}": corpus for number, corpus in enumerate(known)}
+        given = {f"corpus-{number}": corpus for number, corpus in enumerate(corpora_of(generations(name)))}
         dag, names, corpus = Calls(), evaluated_names(recipe), recipe.corpus.pinned(ask_hub=True)
         newest = new_of(dag, corpus, [*given], prepared(dag, _resolved(recipe), None, names) if names else {})
         message: str = grow(recipe=recipe, newest=walk(dag, given)[newest])
@@ -122,8 +121,8 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
         checkpoint = pretrain(spec=spec, data=first, more=more, start=[], resume=[latest])
         earlier |= {f"shards_{number}": one for number, one in enumerate([first, *more[:-1]], 1)}
         earlier |= {f"corpus_{number}": text.corpus for number, text in enumerate(old, 1)}
-        corpora = [part(generation, "corpus") for generation in accepted]
-        held_out, new = gather(spec=GatherSpec(train=False), corpora=corpora, newest=newest), [newest]
+        held_out = gather(spec=GatherSpec(train=False), corpora=corpora_of(accepted), newest=newest)
+        new = [newest]
     else:
         start = [import_hf(spec=recipe.init_from.pinned())] if recipe.init_from else []
         checkpoint = pretrain(spec=recipe.pretraining(), data=shards, more=[], start=start, resume=[])
@@ -198,7 +197,7 @@ def tune_champion(recipe: ContinuousRecipe, base: HFModel) -> str:
     """Post-train `base`."""
     assert recipe.refresh
     known = generations(_name(recipe))
-    corpora = [part(generation, "corpus") for generation in known if generation.accepted]
+    corpora = corpora_of(generation for generation in known if generation.accepted)
     corpus = gather(spec=GatherSpec(train=True), corpora=corpora, newest=part(known[-1], "corpus"))
     resolved, dag = _resolved(recipe), Calls()
     whole = rows_of(dag, resolved, "corpus", {})

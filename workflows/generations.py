@@ -3,7 +3,7 @@
 MLflow and PyArrow are imported late to keep `pyflyte run --help` fast.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -30,6 +30,12 @@ def part(generation: "Generation", name: str) -> Any:
     files are gone."""
     with _ledger() as ledger:
         return ledger.load(generation.part(name))
+
+
+def corpora_of(generations: "Iterable[Generation]") -> list[Corpus]:
+    """Their corpora, for stages that read the files alone: without `gone`, which has an entry for each earlier corpus,
+    so that those of 1,000 generations would take some 50 MB in Flyte's messages. Raises LedgerError."""
+    return [part(generation, "corpus").model_copy(update={"gone": {}}) for generation in generations]
 
 
 def champion(name: str) -> list[HFModel]:

@@ -41,7 +41,7 @@ def assemble(
     """Make the output of the written partitions. Raises StageError if a split is empty, except in an increment."""
     counts, tally, later, broken = Counts(), Tally(), Tally(), Broken()
     everything, rows, passed = Tally(), 0, 0
-    told = _scans_of(known.corpora[-1]) if known and known.corpora else set[str]()
+    told = _scans_of(known.corpora[-1].local()) if known and known.corpora else set[str]()
     sizes: Sizes = {name: {split: Size() for split in SPLITS} for name in spec.by_name()}
     folders: dict[str | None, list[Path]] = {name: [] for name in spec.by_name()}
     for part, scan, folder in zip(plan, scans, writes, strict=True):

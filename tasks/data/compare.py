@@ -1,7 +1,10 @@
 """Find the changes of a source since the known corpora (source_changes.py) in tables of names and ids, with DuckDB.
 
 A name has one document, and a document one name: of all that the corpora say of either, the last counts. So the state
-after them follows from the times at which things were said, without going through them in order.
+after them follows from the times at which things were said, without going through them in order; and what is said can
+be written to a file with its times, to be read instead of the corpora:
+
+    names.parquet    columns time, name, id, said ("train", "held_out", "moved", "deleted")
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,9 +17,11 @@ import pyarrow as pa
 
 from tasks.data.documents import NAMES, SPLITS, Split, name_batches, split_files, stem_of
 from tasks.data.source_changes import CHANGES, Changes, Edited, Named, Renamed
+from tasks.manifest import read_manifest
 
 MEMORY_MB = 768  # of DuckDB; what is more is in its files. At 512, joins of 20 million documents end out of memory
 ROWS = 1 << 16  # of a result, in memory at a time
+BLOCK = "names.parquet"
 PLACED = NAMES.append(pa.field("place", pa.int64()))
 
 # what the corpora say, each thing at its time, and the source's documents today
@@ -41,6 +46,19 @@ WHERE NOT EXISTS (
 CREATE VIEW lost AS
 SELECT name, id FROM deleted JOIN (SELECT max(time) AS time FROM deleted GROUP BY name) USING (time)
 WHERE NOT EXISTS (SELECT 1 FROM named WHERE named.name = deleted.name AND named.time > deleted.time);
+"""
+# what no longer counts, whatever is said later: moves of unknown documents; moves after which both the name and the
+# document were in others; deletions that were said again or after which the name was used
+_FORGET = """
+DELETE FROM moved WHERE NOT EXISTS (SELECT 1 FROM added WHERE added.id = moved.id AND added.time < moved.time) OR (
+  EXISTS (SELECT 1 FROM named WHERE named.id = moved.id AND named.time > moved.time)
+  AND EXISTS (SELECT 1 FROM named WHERE named.name = moved.name AND named.time > moved.time)
+);
+DELETE FROM deleted WHERE EXISTS (SELECT 1 FROM named WHERE named.name = deleted.name AND named.time > deleted.time)
+OR EXISTS (
+  SELECT 1 FROM deleted later
+  WHERE later.name = deleted.name AND later.id = deleted.id AND later.time > deleted.time
+);
 """
 # `known`: the documents with their names, if any. `seen`: what of `today` is not in `known` under the same name (not at
 # all if `first` is NULL), and what of `known` is not in `today` (`place` is NULL)
@@ -104,17 +122,17 @@ class Known:
             settings["temp_directory"] = str(folder / "spilled")
         self.tables = duckdb.connect(folder / "tables.duckdb" if folder else ":memory:", config=settings)
         self.tables.execute(_TABLES)
-        self._time = 0
+        self.time = 0  # of what is said next
         self._ends: list[int] = []  # the time after each part of a corpus
-        self._parts: list[tuple[Path, str]] = []
+        self._parts: list[tuple[str, str]] = []  # the corpus's digest, and the stem of its files
 
-    def add(self, corpus: Path) -> None:
+    def add(self, corpus: Path, digest: str) -> None:
         """Add the next corpus."""
         for split in SPLITS:
             for part, paths in groupby(split_files(corpus, split), stem_of):
                 self.add_documents(name_batches(paths), split)
-                self._ends.append(self._time)
-                self._parts.append((corpus, part))
+                self._ends.append(self.time)
+                self._parts.append((digest, part))
         if (corpus / CHANGES).exists():
             self.apply(Changes.read(corpus))
 
@@ -130,6 +148,38 @@ class Known:
         for table, pairs in (("deleted", [(item.source, item.id) for item in changes.deleted]), ("moved", moves)):
             names = pa.RecordBatch.from_pylist([{"id": key, "source": name} for name, key in pairs], NAMES)
             self._insert(f"{table} SELECT place, source, id", [self._timed(names)])
+
+    def write(self, folder: Path, since: int) -> dict[str, Any]:
+        """Write what was said from a time on as `names.parquet`; returns the facts that `read` needs."""
+        tables = [("added", "split"), ("moved", "'moved'"), ("deleted", "'deleted'")]
+        said = " UNION ALL ".join(
+            f"SELECT time - {since} AS time, name, id, {what} AS said FROM {table} WHERE time >= {since}"
+            for table, what in tables
+        )
+        self.tables.sql(said).write_parquet(str(folder / BLOCK), compression="zstd", row_group_size=ROWS)
+        parts = zip(self._parts, self._ends, strict=True)
+        return {
+            "time": self.time - since,
+            "parts": [[digest, part, end - since] for (digest, part), end in parts if end > since],
+        }
+
+    def read(self, folder: Path) -> None:
+        """Add the corpora that were written there, as the next ones."""
+        facts = read_manifest(folder).facts
+        for table, columns, said in (
+            ("added", "name, id, said", "said NOT IN ('moved', 'deleted')"),
+            ("moved", "name, id", "said = 'moved'"),
+            ("deleted", "name, id", "said = 'deleted'"),
+        ):
+            query = f"INSERT INTO {table} SELECT time + ?, {columns} FROM read_parquet(?) WHERE {said}"
+            self.tables.execute(query, [self.time, str(folder / BLOCK)])
+        self._ends += [self.time + end for _, _, end in facts["parts"]]
+        self._parts += [(digest, part) for digest, part, _ in facts["parts"]]
+        self.time += facts["time"]
+
+    def forget(self) -> None:
+        """Drop what has no influence any more on a comparison now or later."""
+        self.tables.execute(_FORGET)
 
     def compare(self, today: Iterable[pa.RecordBatch]) -> Changes:
         """The changes from the known state to the source's documents: columns id, source, place."""
@@ -149,15 +199,15 @@ class Known:
         the text that it was edited from, if any: of several the first counts."""
         return self._rows(_NEW)
 
-    def gone(self) -> dict[Path, dict[str, int]]:
-        """How many documents each corpus has that are not in the source now, by the stem of their files, after
-        `compare`; without corpora that have none."""
+    def gone(self) -> dict[str, dict[str, int]]:
+        """How many documents each corpus, by its digest, has that are not in the source now, by the stem of their
+        files, after `compare`; without corpora that have none."""
         times = self.tables.execute(_GONE_TIMES).fetchnumpy()["time"]
-        found: dict[Path, dict[str, int]] = {}
+        found: dict[str, dict[str, int]] = {}
         numbers, counts = np.unique(np.searchsorted(self._ends, times, "right"), return_counts=True)
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-            corpus, part = self._parts[number]
-            found.setdefault(corpus, {})[part] = count
+            digest, part = self._parts[number]
+            found.setdefault(digest, {})[part] = count
         return found
 
     def known(self, prefix: str = "") -> int:
@@ -173,8 +223,8 @@ class Known:
 
     def _timed(self, names: pa.RecordBatch) -> pa.RecordBatch:
         """With a column `place`: the time at which they were said."""
-        start, self._time = self._time, self._time + len(names)
-        return names.append_column("place", pa.array(np.arange(start, self._time)))
+        start, self.time = self.time, self.time + len(names)
+        return names.append_column("place", pa.array(np.arange(start, self.time)))
 
     def _insert(self, query: str, batches: Iterable[pa.RecordBatch]) -> None:
         self.tables.register("batches", pa.RecordBatchReader.from_batches(PLACED, batches))

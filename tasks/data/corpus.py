@@ -44,6 +44,7 @@ from tasks.data.curate_spec import around_near_duplicates, step_names
 from tasks.data.curation_tally import Tally
 from tasks.data.decontaminate import with_indexes
 from tasks.data.exact_duplicates import DropsItem, Places, exact_drops, find_drops, hash_ranges
+from tasks.data.known_blocks import kept_names
 from tasks.data.known_documents import KnownItem, find_known
 from tasks.data.machines import Rounds, Span
 from tasks.data.near_duplicates import near_drops, near_items
@@ -55,7 +56,7 @@ from tasks.data.spec import CorpusSpec
 from tasks.data.split import pieces_of, split, split_item
 from tasks.data.stored_folders import stored
 from tasks.data.write import WriteItem, write
-from tasks.job import Job, StageError, main
+from tasks.job import Input, Job, StageError, main
 from tasks.manifest import json_key, remove
 
 SCAN_VERSION = 3  # raise it when the scan of the same partition would have another result
@@ -83,7 +84,7 @@ def work(job: Job) -> None:
     make_corpus(job, None)
 
 
-def make_corpus(job: Job, earlier: Sequence[Path] | None) -> None:
+def make_corpus(job: Job, earlier: Sequence[Input] | None) -> None:
     """Make the corpus; with `earlier` ones, oldest first, the increment to them. Raises StageError."""
     spec = job.spec(CorpusSpec)
     if problems := spec.problems():
@@ -119,7 +120,7 @@ def planned(rounds: Rounds, spec: CorpusSpec) -> list[Partition]:
     return [new for part in plan for new in (pieces_of(items[part], part) if part in items else [part])]
 
 
-def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: Rounds, earlier: Sequence[Path] | None) -> None:
+def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: Rounds, earlier: Sequence[Input] | None) -> None:
     """Make the corpus of the partitions and, on the first machine, seal it."""
     before, near, after = around_near_duplicates(spec.curate)
     scans = scan_all(rounds, spec, plan)
@@ -134,7 +135,7 @@ def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: Rounds, earl
     known = None
     if earlier is not None:
         threads = min(2, spec.partitions.concurrency or cores())
-        known = KnownItem(folder / "known", earlier, scans, list(spec.sources), threads)
+        known = KnownItem(folder / "known", earlier, scans, list(spec.sources), kept_names(job), threads)
         rounds.run("known", find_known, [known], [known.folder], [1])
     masks = [known.of(number) for number in range(len(plan))] if known else None
     duplicates = find(rounds, "duplicates", folder, [partial(exact_drops, scans, of) for of in hash_ranges(documents)])

@@ -3,7 +3,8 @@
 In: "known.0", "known.1", …, oldest first; "against.0", …, as for a corpus. Out: a corpus of the new documents, made in
 the rounds of the corpus engine (corpus.py) with one more that compares the scanned partitions with the known corpora
 (known_documents.py); and `changes.json` with the changes to the others (source_changes.py). If nothing is new, the
-corpus is empty. A partition whose files have not changed is not read again while its scan is kept.
+corpus is empty. A partition whose files have not changed is not read again while its scan is kept, nor are the known
+corpora but the newest, while the blocks of their names are (known_blocks.py).
 
 An edited document stays in the split of its previous text, so that a model is never evaluated on text it was trained
 on; others are split by content as usual. Of near duplicates, known documents come before all new ones.
@@ -19,7 +20,7 @@ from tasks.job import Job, main
 
 
 def work(job: Job) -> None:
-    make_corpus(job, job.input_list("known"))
+    make_corpus(job, job.inputs_of("known"))
 
 
 if __name__ == "__main__":

@@ -16,10 +16,12 @@ from pydantic import BaseModel
 
 from infra.text import number
 from tasks.data.compare import PLACED, Known
+from tasks.data.known_blocks import KnownBlocks
+from tasks.data.partition_cache import Kept
 from tasks.data.rounds import NOTHING, Report, put
 from tasks.data.scan import names_in
-from tasks.job import StageError
-from tasks.manifest import read_manifest, remove
+from tasks.job import Input, StageError
+from tasks.manifest import remove
 
 FOUND = "found.json"
 SCANS = "partitions.json"  # in a corpus' record: the scans that it was made of
@@ -43,9 +45,10 @@ class KnownItem:
     """The comparison of all partitions with the earlier corpora, oldest first."""
 
     folder: Path
-    corpora: Sequence[Path]
+    corpora: Sequence[Input]
     scans: Sequence[Path]
     sources: Sequence[str]  # names; none if the corpus has a single source
+    kept: Kept  # where blocks of earlier nights are
     threads: int = 1
 
     def of(self, partition: int) -> Path:
@@ -60,13 +63,16 @@ def find_known(item: KnownItem, report: Report) -> None:
     remove(partial)
     partial.mkdir(parents=True)
     known = Known(partial / "tables", item.threads)
-    for done, corpus in enumerate(item.corpora, start=1):
-        known.add(corpus)
-        report(0.5 * done / len(item.corpora), NOTHING)
+    blocks = partial / "blocks"
+    blocks.mkdir()
+    KnownBlocks(known, blocks, item.kept, lambda done: report(0.5 * done / len(item.corpora), NOTHING)).add(
+        item.corpora
+    )
+    remove(blocks)
     changes = known.compare(_today(item.scans))
     _refuse_lost(known, item.sources)
     edits = _write_masks(known, item.scans, partial)
-    gone = {read_manifest(corpus).digest: parts for corpus, parts in known.gone().items()}
+    gone = known.gone()
     known.close()
     remove(partial / "tables")
     changes.write(partial)

@@ -2,6 +2,7 @@
 
     HOME/partitions/<key>.scan/      the scan of one partition (scan.py)
     HOME/partitions/<key>.tokens/    the tokens of a part of a corpus' file (encode.py)
+    HOME/partitions/<key>.names/     the names of some successive corpora (known_blocks.py)
 
 Their files are shared with the corpus and the shards where possible (hard links). The key is a digest of all that
 determines the content, versions included. Only what is one of several is kept; what was not used for 30 days is

@@ -1,6 +1,7 @@
 """Results of partitions in storage, for pods, which share no disk.
 
     STORAGE/partitions/<key>.scan/, <key>.tokens/    as partition_cache.py; complete with their manifests
+    STORAGE/known/<key>.names/                       apart, since a night needs old ones too
 
 So what one pod has made is not made again, by another pod, after a restart or for another corpus. A lifecycle rule of
 the bucket may delete old ones at any time.

@@ -62,7 +62,7 @@ def find_new(spec: CorpusSpec, known: list[Corpus], against: list[Rows]) -> Corp
     """The sources' documents that are in none of the known corpora (oldest first), possibly none; `changes.json` lists
     the changes to the others. `against`: rows that no document may contain, as for `prepare_clean_corpus`."""
     nodes = placed_nodes(spec.partitions.machines)
-    return run(INCREMENT, Corpus, spec, nodes=nodes, known=known, against=against)
+    return run(INCREMENT, Corpus, spec, nodes=nodes, on_demand="known", known=known, against=against)
 
 
 @stage(GATHER, image=images.DATA)

@@ -21,6 +21,9 @@ from blake3 import blake3
 
 from tasks.data.documents import NAMES
 from tasks.data.known_documents import Found, KnownItem, find_known
+from tasks.data.partition_cache import KeptFolders
+from tasks.job import Input
+from tasks.manifest import read_manifest, write_manifest
 from tests.benchmarks.harness import report
 
 NEW = 10_000
@@ -48,7 +51,9 @@ def prepare(number: int, folder: Path, threads: int) -> KnownItem:
         scans[-1].mkdir()
         write(scans[-1] / "train-00000.parquet", start, end)
         np.save(scans[-1] / "held_out.npy", np.zeros(end - start, bool))
-    return KnownItem(folder / "known", [corpus], scans, [], threads)
+    write_manifest(corpus, "corpus", {})
+    known = Input(read_manifest(corpus).digest, str(corpus))
+    return KnownItem(folder / "known", [known], scans, [], KeptFolders(folder / "kept"), threads)
 
 
 def measure(item: KnownItem, results: Connection) -> None:

@@ -246,3 +246,36 @@ def test_sql_finds_what_dictionaries_do(
         known.apply(told)
         model.apply(told)
     assert (known.compare([placed(enumerate(today.items()))]), [row[1:] for row in known.new()]) == model.look(today)
+
+
+kinds = st.sampled_from(["added", "moved", "deleted", "forgotten"])
+statements = st.lists(st.tuples(kinds, st.sampled_from("ab"), st.sampled_from("UVW")), min_size=3, max_size=10)
+
+
+def say(known: Known, kind: str, name: str, each: str) -> None:
+    if kind == "added":
+        known.add_documents([placed([(0, (name, each))]).select(NAMES.names)], "train" if each < "V" else "held_out")
+    elif kind == "moved":
+        known.apply(Changes(renamed=[Renamed(id=each, before="", after=name)]))
+    elif kind == "deleted":
+        known.apply(Changes(deleted=[Named(source=name, id=each)]))
+
+
+@given(statements, st.dictionaries(st.sampled_from("ab"), st.sampled_from("UVW")))
+@example([("added", "a", "U"), ("added", "b", "V"), ("moved", "a", "V"), ("moved", "b", "V")], {})
+@example([("added", "a", "U"), ("moved", "b", "U"), ("added", "b", "V")], {"a": "V"})
+@example([("added", "a", "U"), ("deleted", "a", "U"), ("deleted", "a", "V")], {})
+@example([("added", "a", "U"), ("moved", "b", "U"), ("forgotten", "", ""), ("moved", "a", "U")], {"b": "V"})
+@settings(max_examples=50, deadline=None)
+def test_what_is_forgotten_has_no_influence(history: list[tuple[str, str, str]], today: Day) -> None:
+    """Whatever was said before, and is said after."""
+    whole, shorter = Known(), Known()
+    for kind, name, each in [*history, ("forgotten", "", "")]:
+        say(whole, kind, name, each)
+        say(shorter, kind, name, each)
+        if kind == "forgotten":
+            shorter.forget()
+    rows = [placed(enumerate(today.items()))]
+    assert whole.compare(rows) == shorter.compare(rows)
+    assert [*whole.new()] == [*shorter.new()]
+    assert (names(whole), ids(whole)) == (names(shorter), ids(shorter))

@@ -1,0 +1,195 @@
+"""Blocks of names say what the corpora say that they were made of."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import uuid4
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from infra.paths import cache_folder
+from tasks.data import known_documents
+from tasks.data.compare import Known
+from tasks.data.documents import SPLITS, Split, write_names
+from tasks.data.known_blocks import KnownBlocks, blocks
+from tasks.data.known_documents import KnownItem, find_known
+from tasks.data.partition_cache import KeptFolders
+from tasks.data.stored_folders import StoredFolders
+from tasks.job import Input
+from tasks.manifest import write_manifest
+from tasks.stored import send
+from tests.data.by_hand import digest
+from tests.data.test_increment import Chain
+from tests.data.test_source_changes import names
+from tests.s3 import S3
+
+Day = dict[str, str]  # {name: document}
+
+
+class Corpora(KnownBlocks):
+    """Reads every corpus itself, and keeps nothing."""
+
+    def add(self, corpora: Sequence[Input]) -> None:
+        for corpus in corpora:
+            self.known.add(corpus.local(), corpus.digest)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+class Nights:
+    """A source that changes, and a corpus of each night."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.corpora: list[Input] = []
+
+    def look(self, day: Day, dropped: str = "") -> None:
+        """A night, by blocks, without any, and by the corpora alone. `dropped`: a document that is found and is not in
+        the corpus, as a near duplicate is not."""
+        night = self.root / f"night-{len(self.corpora)}"
+        scan = night / "scan"
+        scan.mkdir(parents=True)
+        write_names(scan / "train-00000.parquet", [(each, name) for name, each in day.items()])
+        np.save(scan / "held_out.npy", np.zeros(len(day), bool))
+        results = dict[str, dict[str, bytes]]()
+        for kept in ("blocks", f"none-{len(self.corpora)}"):
+            results[kept] = self._found(night / kept, scan, kept)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(known_documents, "KnownBlocks", Corpora)
+            expected = self._found(night / "corpora", scan, "unused")
+        assert all(result == expected for result in results.values())
+        new, edited = np.load(night / "corpora" / "00000.npy")
+        splits: dict[str, Split] = {}
+        for each, is_known, is_moved in zip(day.values(), new, edited, strict=True):
+            if not is_known and each != dropped:
+                splits.setdefault(each, SPLITS[(each < "X") ^ bool(is_moved)])
+        self._write(night / "corpus", day, splits)
+        shutil.copy(night / "corpora" / "changes.json", night / "corpus")
+        about = write_manifest(night / "corpus", "corpus", {})
+        self.corpora.append(Input(about.digest, str(night / "corpus")))
+
+    def _found(self, folder: Path, scan: Path, kept: str) -> dict[str, bytes]:
+        find_known(KnownItem(folder, self.corpora, [scan], [], KeptFolders(self.root / kept)), lambda *_: None)
+        return files(folder)
+
+    def _write(self, corpus: Path, day: Day, splits: dict[str, Split]) -> None:
+        corpus.mkdir()
+        for split in SPLITS:
+            first = {each: name for name, each in reversed(day.items()) if splits.get(each) == split}
+            if first:
+                write_names(corpus / f"{split}-00000.parquet", [*first.items()])
+
+
+DOCUMENTS = "UVWXYZ"
+histories = st.lists(
+    st.tuples(
+        st.dictionaries(st.sampled_from("abcd"), st.sampled_from(DOCUMENTS), min_size=1),
+        st.sampled_from(["", *DOCUMENTS]),
+    ),
+    min_size=2,
+    max_size=9,
+)
+
+
+@given(histories)
+@settings(max_examples=20, deadline=None)
+@example([({"a": "X"}, ""), ({"b": "X"}, ""), ({"a": "Y"}, "Y"), ({"a": "X", "b": "Y"}, ""), ({"b": "Z"}, "")])
+def test_whatever_happens_blocks_give_what_the_corpora_give(history: list[tuple[Day, str]]) -> None:
+    """Texts are added, edited, renamed and deleted, and come back, in any order."""
+    with TemporaryDirectory() as root:
+        nights = Nights(Path(root))
+        for day, dropped in history:
+            nights.look(day, dropped)
+
+
+@pytest.mark.parametrize(("number", "expected"), [(0, []), (1, [(0, 1)]), (11, [(0, 8), (8, 10), (10, 11)])])
+def test_blocks_are_as_the_binary_digits(number: int, expected: list[tuple[int, int]]) -> None:
+    assert blocks(number) == expected
+
+
+@dataclass
+class Counted:
+    """Counts the blocks that are taken."""
+
+    folders: KeptFolders
+    taken: int = 0
+
+    def take(self, target: Path) -> bool:
+        found = self.folders.take(target)
+        self.taken += found
+        return found
+
+    def keep(self, folder: Path) -> None:
+        self.folders.keep(folder)
+
+
+def test_a_night_reads_few_blocks_and_the_newest_corpus_alone(tmp_path: Path) -> None:
+    corpora = list[Input]()
+    for night in range(20):
+        kept = Counted(KeptFolders(tmp_path / "kept"))
+        shown = list[int]()
+        added = KnownBlocks(Known(), tmp_path / f"{night}", kept, shown.append)
+        added.add(corpora)
+        assert added.corpora_read == min(1, night)
+        assert kept.taken <= night.bit_length()
+        assert shown[-1:] == ([night] if night else [])
+        assert names(added.known) == {f"{each}.txt": f"{each:064}" for each in range(night)}
+        corpus = tmp_path / f"corpus-{night}"
+        corpus.mkdir()
+        write_names(corpus / "train-00000.parquet", [(f"{night:064}", f"{night}.txt")])
+        corpora.append(Input(write_manifest(corpus, "corpus", {}).digest, str(corpus)))
+
+
+def test_a_pod_fetches_blocks_and_the_newest_corpus_alone(
+    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, corpora = f"{s3.address}/{uuid4().hex}", list[Input]()
+    with s3.flyte(tmp_path):
+        for night in range(6):
+            monkeypatch.setenv("BATON_HOME", str(tmp_path / f"pod-{night}"))
+            blocks_of = KnownBlocks(Known(), tmp_path / f"{night}", StoredFolders(f"{root}/known"), lambda _: None)
+            blocks_of.add(corpora)
+            fetched = [path.name for path in cache_folder("artifacts").iterdir() if path.is_dir()]
+            assert fetched == [corpus.digest for corpus in corpora[-1:]]
+            assert {*names(blocks_of.known)} == {f"{each}.txt" for each in range(night)}
+            corpus = tmp_path / f"corpus-{night}"
+            corpus.mkdir()
+            write_names(corpus / "train-00000.parquet", [(f"{night:064}", f"{night}.txt")])
+            made = write_manifest(corpus, "corpus", {}).digest
+            corpora.append(Input(made, "", send(str(corpus), made, root)))
+
+
+def test_without_its_blocks_a_night_says_that_it_reads_the_corpora(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    nights = Nights(tmp_path)
+    for night in range(3):
+        nights.look({"a": f"{night}"})
+    assert "known text: read from 2 corpora, whose names are in no kept block" in capfd.readouterr().out
+
+
+def test_increments_are_the_same_with_blocks_and_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = list[list[str]]()
+    for attempt in range(2):
+        chain = Chain(tmp_path / str(attempt))
+        chain.root.mkdir()
+        for night in range(6):
+            if attempt or not night:
+                monkeypatch.setenv("BATON_HOME", str(tmp_path / f"home-{attempt}-{night}"))
+            for number in range(10):
+                (chain.source / f"{night}-{number}.txt").write_text(f"{night} {number}\n")
+            if night:
+                (chain.source / f"{night - 1}-0.txt").unlink()
+                (chain.source / f"{night - 1}-1.txt").write_text(f"edited in {night}\n")
+                (chain.source / f"{night - 1}-2.txt").rename(chain.source / f"{night}-moved.txt")
+                (chain.source / "0-0.txt").write_text("0 0\n" if night % 2 else "again\n")
+            chain.look()
+        digests.append([digest(corpus) for corpus in chain.corpora])
+    assert digests[0] == digests[1]
