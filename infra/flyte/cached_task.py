@@ -61,7 +61,7 @@ class CachedTask(PodTask, PythonFunctionTask[C]):
         )
         key = LiteralMap(literals), metadata.cache_ignore_input_vars
         outputs = LocalTaskCache.get(self.name, metadata.cache_version, *key)
-        return outputs and Promise(*next(iter(outputs.literals.items())))
+        return None if outputs is None else Promise(*next(iter(outputs.literals.items())))
 
     def value(self, literal: Any) -> Any:
         """A literal of its output as a Python value."""

@@ -71,7 +71,7 @@ def _kind(call: Call) -> str:
 def _cached(call: Call, outputs: dict[str, Any]) -> Artifact | None:
     """The call's cached artifact; None: it or one before it has to run. The run itself verifies the files."""
     task: StageTask = TASKS[call.stage]
-    if not call.titles() <= outputs.keys() or not (promise := task.cached(arguments(call, outputs))):
+    if not call.titles() <= outputs.keys() or (promise := task.cached(arguments(call, outputs))) is None:
         return None
     try:
         with tolerated():

@@ -4,7 +4,8 @@
     format      it consists of tagged sections: `<think>…</think><answer>…</answer>` and nothing else
     regex       it matches a regular expression; with `column`, whose match is the row's answer
     match       it equals the row's answer
-    similarity  it is similar to the row's answer
+    similarity  it is similar to the row's answer: 2·L/T, where L is the length of the longest common subsequence and T
+                the total length of both texts (ROUGE-L's F-measure if words are compared)
 
 `match` and `similarity` leave out thinking (`<think>…</think>`).
 """
@@ -132,8 +133,7 @@ class Match(Comparing):
 
 
 class Similarity(Comparing):
-    """2·L/T, where L is the length of the longest common subsequence and T the total length of both texts: ROUGE-L's
-    F-measure if words are compared. 1 for the same text, 0 for nothing in common."""
+    """1 for the same text, 0 for nothing in common."""
 
     unit: Literal["words", "characters"] = Field("words", description="unit of comparison")
 
