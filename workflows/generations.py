@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def generations(name: str) -> "list[Generation]":
     """Every generation of a registered model, oldest first."""
     with _ledger() as ledger:
-        found: list[Generation] = ledger.generations(name)
-        return found
+        registered: list[Generation] = ledger.generations(name)
+        return registered
 
 
 def part(generation: "Generation", name: str) -> Any:
@@ -41,8 +41,8 @@ def corpora_of(generations: "Iterable[Generation]") -> list[Corpus]:
 def champion(name: str) -> list[HFModel]:
     """The champion's model, or an empty list."""
     with _ledger() as ledger:
-        found = ledger.champion(name)
-    return [part(found, "model")] if found else []
+        generation = ledger.champion(name)
+    return [part(generation, "model")] if generation else []
 
 
 @contextmanager
@@ -71,11 +71,11 @@ class Replayed:
 def replayed(accepted: "list[Generation]", newest: Corpus) -> list[Replayed]:
     """The text to replay of each generation, oldest first, without generations whose training text is gone. Reads
     manifests alone, however large the corpora are. Raises LedgerError."""
-    found = [
+    texts = [
         remaining(number, part(generation, "corpus"), part(generation, "shards"), newest)
         for number, generation in enumerate(accepted)
     ]
-    return [text for text in found if any(text.tokens.values())]
+    return [text for text in texts if any(text.tokens.values())]
 
 
 def remaining(number: int, corpus: Corpus, shards: TokenizedCorpus, newest: Corpus) -> Replayed:

@@ -203,18 +203,18 @@ class Known:
         """How many documents each corpus, by its digest, has that are not in the source now, by the stem of their
         files, after `compare`; without corpora that have none."""
         times = self.tables.execute(_GONE_TIMES).fetchnumpy()["time"]
-        found: dict[str, dict[str, int]] = {}
+        by_corpus: dict[str, dict[str, int]] = {}
         numbers, counts = np.unique(np.searchsorted(self._ends, times, "right"), return_counts=True)
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
             digest, part = self._parts[number]
-            found.setdefault(digest, {})[part] = count
-        return found
+            by_corpus.setdefault(digest, {})[part] = count
+        return by_corpus
 
-    def known(self, prefix: str = "") -> int:
+    def count_known(self, prefix: str = "") -> int:
         """The number of known names that begin so, after `compare`."""
         return self._count("known", prefix)
 
-    def found(self, prefix: str = "") -> int:
+    def count_today(self, prefix: str = "") -> int:
         """The number of today's names that begin so."""
         return self._count("today", prefix)
 

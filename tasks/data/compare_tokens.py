@@ -60,8 +60,8 @@ class Pair:
 
     def equal(self, texts: pa.ChunkedArray) -> bool:
         """Whether they give the same ids."""
-        (ids, lengths), (found, found_lengths) = self.library(texts), self.fast(texts)
-        return np.array_equal(lengths, found_lengths) and np.array_equal(ids, found)
+        (ids, lengths), (fast_ids, fast_lengths) = self.library(texts), self.fast(texts)
+        return np.array_equal(lengths, fast_lengths) and np.array_equal(ids, fast_ids)
 
     def different(self, characters: str) -> str:
         """Those of some characters around which the ids differ; all of them if they do for no smaller part."""
@@ -69,9 +69,9 @@ class Pair:
             return ""
         step = RANGE if len(characters) > RANGE else 1
         parts = [characters[start : start + step] for start in range(0, len(characters), step)]
-        found = "".join(map(self.different, parts)) if len(parts) > 1 else ""
-        others = "".join(each for each in characters if each not in found)
-        return found if found and self.equal(around(others)) else characters
+        differing = "".join(map(self.different, parts)) if len(parts) > 1 else ""
+        others = "".join(each for each in characters if each not in differing)
+        return differing if differing and self.equal(around(others)) else characters
 
 
 def compare(pair: Pair, tokens: Sequence[str], special: Sequence[str], sample: Iterator[pa.ChunkedArray]) -> Choice:
@@ -79,13 +79,15 @@ def compare(pair: Pair, tokens: Sequence[str], special: Sequence[str], sample: I
     ones."""
     characters = "".join(chr(each) for each in ASSIGNED if not 0xD800 <= each < 0xE000)  # surrogates are none
     step = 16 * RANGE  # more at a time take more memory, and no less time
-    found = ""
+    excluded = ""
     for start in range(0, len(characters), step):
-        found += pair.different(characters[start : start + step])
-        if len(found) > MOST_EXCLUDED or (found and found[0].isascii()):
-            return Choice(f"gigatoken's ids differ around {len(found)} characters or more, the first is {found[0]!r}")
-    found += "".join(max(each) for each in composed() if not pair.equal(pa.chunked_array([[each, f"a {each}"]])))
-    choice = Choice("", f"[{''.join(map(re.escape, found))}{unknown()}]")
+        excluded += pair.different(characters[start : start + step])
+        if len(excluded) > MOST_EXCLUDED or (excluded and excluded[0].isascii()):
+            return Choice(
+                f"gigatoken's ids differ around {len(excluded)} characters or more, the first is {excluded[0]!r}"
+            )
+    excluded += "".join(max(each) for each in composed() if not pair.equal(pa.chunked_array([[each, f"a {each}"]])))
+    choice = Choice("", f"[{''.join(map(re.escape, excluded))}{unknown()}]")
     for texts in (pa.chunked_array([tokens], pa.string()), pa.chunked_array([list(hazards(special))]), *sample):
         compared = texts.filter(pc.invert(choice.is_excluded(texts)))
         if not pair.equal(compared):

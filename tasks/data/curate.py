@@ -56,16 +56,16 @@ class Curation:
             count = tally.of(name, source)
             count.documents += 1
             count.bytes += size
-            found = rule(item)
-            if isinstance(found, str) and not found.strip():
-                found = Dropped("nothing is left")
-            if isinstance(found, Dropped):
-                count.drop(item, size, found.reason, found.what)
+            outcome = rule(item)
+            if isinstance(outcome, str) and not outcome.strip():
+                outcome = Dropped("nothing is left")
+            if isinstance(outcome, Dropped):
+                count.drop(item, size, outcome.reason, outcome.what)
                 return None
-            if found != item.text:
+            if outcome != item.text:
                 count.changed += 1
-                item = document(item.source, found, item.metadata_json)
-                size = len(found.encode())
+                item = document(item.source, outcome, item.metadata_json)
+                size = len(outcome.encode())
         return item
 
 
@@ -128,10 +128,10 @@ def _quality(step: QualityStep) -> Rule:
         theirs = Theirs(text=item.text, id=item.id)
         for name, of_library in rules:
             try:
-                found = of_library.filter(theirs)
+                verdict = of_library.filter(theirs)
             except Exception as error:
                 raise _failed(f"datatrove's rule {name}", item, repr(error)) from error
-            kept, reason = found if isinstance(found, tuple) else (found, "")
+            kept, reason = verdict if isinstance(verdict, tuple) else (verdict, "")
             if not kept:
                 return Dropped(f"{name}: {reason.removeprefix(f'{name}_')}" if reason else name)
         return str(theirs.text)
@@ -157,8 +157,8 @@ def _decontaminate(step: DecontaminateStep) -> Rule:
     known = Contamination(Path(step.index))
 
     def rule(item: Document) -> str | Dropped:
-        found = known.find(item.text)
-        return Dropped(found.partition(",")[0], f"has a text of {found}") if found else item.text
+        match = known.find(item.text)
+        return Dropped(match.partition(",")[0], f"has a text of {match}") if match else item.text
 
     return rule
 
@@ -168,15 +168,15 @@ def _function(function: Function, folder: Path) -> Rule:
 
     def rule(item: Document) -> str | Dropped:
         try:
-            found = keep(item)
+            answer = keep(item)
         except (Exception, SystemExit) as error:  # user code can raise anything
             raise _failed(function.name, item, described(error, folder)) from error
-        if not isinstance(found, bool | str):
-            what = f"returns {found!r:.60}; return True to keep a document, False or the reason as a string to drop it"
+        if not isinstance(answer, bool | str):
+            what = f"returns {answer!r:.60}; return True to keep a document, False or the reason as a string to drop it"
             raise _failed(function.name, item, what)
-        if found is True:
+        if answer is True:
             return item.text
-        return Dropped(found if found else function.attribute)
+        return Dropped(answer if answer else function.attribute)
 
     return rule
 

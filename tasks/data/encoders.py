@@ -86,8 +86,8 @@ class FastTokens:
         """The ids of documents, one document after the other, and how many each has."""
         if resident_memory() > self._full:
             self._open()
-        found = self._made.encode_batch(texts.cast("binary").to_pylist(), parallel=False).layout
-        return found.content.data, np.diff(found.offsets.data)
+        layout = self._made.encode_batch(texts.cast("binary").to_pylist(), parallel=False).layout
+        return layout.content.data, np.diff(layout.offsets.data)
 
     def _open(self) -> None:
         from gigatoken import Tokenizer

@@ -1,8 +1,8 @@
 """Find the files of a local source, and count those that are not read.
 
-    found = find_files(path, (".jsonl", ".jsonl.gz"))    path: a file, a folder or a glob
-    found.files      in order, relative to found.root
-    found.unread     how many others there are, by the reason
+    files = find_files(path, (".jsonl", ".jsonl.gz"))    path: a file, a folder or a glob
+    files.files      in order, relative to files.root
+    files.unread     how many others there are, by the reason
 
 A folder is searched recursively, also through links to folders, each once. Hidden files and folders in it are not read.
 """

@@ -90,9 +90,9 @@ class KnownBlocks:
 def blocks(number: int) -> list[tuple[int, int]]:
     """The blocks of so many corpora, the first and longest one first: from the first corpus up to, not including, the
     second."""
-    found, start = list[tuple[int, int]](), 0
+    spans, start = list[tuple[int, int]](), 0
     for digit in reversed(range(number.bit_length())):
         if number >> digit & 1:
-            found.append((start, start + (1 << digit)))
+            spans.append((start, start + (1 << digit)))
             start += 1 << digit
-    return found
+    return spans

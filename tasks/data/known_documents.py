@@ -76,8 +76,8 @@ def find_known(item: KnownItem, report: Report) -> None:
     known.close()
     remove(partial / "tables")
     changes.write(partial)
-    found = Found(edited=edits, renamed=len(changes.renamed), deleted=len(changes.deleted), gone=gone)
-    (partial / FOUND).write_text(found.model_dump_json())
+    outcome = Found(edited=edits, renamed=len(changes.renamed), deleted=len(changes.deleted), gone=gone)
+    (partial / FOUND).write_text(outcome.model_dump_json())
     put(partial, item.folder)
 
 
@@ -113,7 +113,7 @@ def _refuse_lost(known: Known, sources: Sequence[str]) -> None:
     """A source without documents is an error, not a day on which all was deleted."""
     for name in sources or [""]:
         prefix = f"{name}/" if name else ""
-        if not known.found(prefix) and (before := known.known(prefix)):
+        if not known.count_today(prefix) and (before := known.count_known(prefix)):
             of = f"sources.{name}" if name else "the source"
             fix = "; if all were deleted, take it out of sources" if name else ""
             raise StageError(

@@ -53,10 +53,10 @@ def _copy(data: Path, job: Job, names: list[str], keep: Mask, dtype: TokenDtype)
     """Copy the ids of the documents to keep of one part, which is in some `.bin/.idx`, and write their indexes. Raises
     StageError."""
     lengths = {name: read_lengths(data / f"{name}.idx") for name in names}
-    if (found := sum(map(len, lengths.values()))) != len(keep):
+    if (documents := sum(map(len, lengths.values()))) != len(keep):
         raise StageError(
-            f"the shards have {found} documents in {', '.join(names)}, but the corpus has {len(keep)}; give the corpus "
-            "that they were tokenized from"
+            f"the shards have {documents} documents in {', '.join(names)}, but the corpus has {len(keep)}; give the "
+            "corpus that they were tokenized from"
         )
     start = 0
     for name, of_name in lengths.items():

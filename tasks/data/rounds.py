@@ -92,8 +92,8 @@ class Round:
         if time.monotonic() - self.shown > SHOWN_S:
             self.shown = time.monotonic()
             size = self.size + sum(part * self.sizes[item] for item, (part, _) in self.running.items())
-            found = reduce(Amount.plus, (amount for _, amount in self.running.values()), self.amount)
-            self.show(Progress(size / (sum(self.sizes) or 1), self.done, found))
+            amount = reduce(Amount.plus, (amount for _, amount in self.running.values()), self.amount)
+            self.show(Progress(size / (sum(self.sizes) or 1), self.done, amount))
 
     def end(self, number: int, used: Used) -> None:
         self.used = self.used.plus(used)

@@ -131,8 +131,8 @@ class OnDisk(_Bounded):
         StorageError."""
         if is_bucket(self.path) and not digest_of(self.path):
             return [file for file in find(self.path) if file.name.endswith(self.suffixes)]
-        found = self._found()
-        return _still_there(found.files, found.root, unpacked=digest_of(self.path) is not None)
+        listing = self._found()
+        return _still_there(listing.files, listing.root, unpacked=digest_of(self.path) is not None)
 
     def unread(self) -> str:
         """A line about the files that `path` has and that are not read; empty if there are none. Raises
@@ -372,11 +372,11 @@ def files_below(folder: Path) -> list[File]:
 
 def _still_there(paths: Iterable[Path], root: Path, *, unpacked: bool = False) -> list[File]:
     """Without what was removed while its folder was read."""
-    found = []
+    files = []
     for path in paths:
         with suppress(FileNotFoundError):
-            found.append(File.local(path, root, unpacked=unpacked))
-    return found
+            files.append(File.local(path, root, unpacked=unpacked))
+    return files
 
 
 def json_at(place: str) -> Any:

@@ -176,11 +176,11 @@ class Checkpoints:
         silently starts over."""
         self.finish()
         dist.barrier()
-        found = self.complete()
+        complete = self.complete()
         dist.barrier()
         if dist.get_rank() == 0:
             self._found.remove_incomplete()
-        for path in reversed(found):
+        for path in reversed(complete):
             try:
                 self.load(state, path)
             except ArtifactError as error:

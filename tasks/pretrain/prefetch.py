@@ -30,10 +30,10 @@ class Prefetch(Generic[T]):
         self._ahead = None
         if result is None or span_ahead != span:
             result = self._thread.submit(self._read, span)  # queued after an unused read, if any
-        found = result.result()
+        batch = result.result()
         if following is not None:
             self._ahead = following, self._thread.submit(self._read, following)
-        return found
+        return batch
 
     def wait(self) -> None:
         """Wait until nothing is being read: no thread may be active when the process forks."""

@@ -63,7 +63,9 @@ def test_a_sound_model_passes(tmp_path: Path) -> None:
 def test_an_activation_that_vllm_lacks_is_refused(tmp_path: Path) -> None:
     llama = of_class(tmp_path / "model", LlamaConfig(**SIZES, **MORE, hidden_act="gelu"))
     (found,) = problems(llama, post_training=[SFT], evaluate=EVALUATE)
-    assert found.allowed == "a model with hidden_act: silu, the only activation of vLLM's LlamaForCausalLM; this one: gelu"
+    assert (
+        found.allowed == "a model with hidden_act: silu, the only activation of vLLM's LlamaForCausalLM; this one: gelu"
+    )
     assert problems(llama, post_training=[SFT]) == []  # no stage opens vLLM
 
 

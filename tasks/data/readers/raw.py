@@ -68,8 +68,10 @@ def note_broken(source: Breakable, item: File, broken: Broken | None, error: Bro
     many a BrokenRecord stands for."""
     if source.on_broken == "stop" or broken is None:
         raise error
-    found = Skipped(records=records, first=str(error)) if isinstance(error, BrokenRecord) else Skipped(rest=str(error))
-    add_broken(broken, {item.name: found})
+    skipped = (
+        Skipped(records=records, first=str(error)) if isinstance(error, BrokenRecord) else Skipped(rest=str(error))
+    )
+    add_broken(broken, {item.name: skipped})
 
 
 def broken_text(broken: Broken) -> str:
