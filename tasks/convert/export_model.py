@@ -93,11 +93,11 @@ def export_model(
                 written += size([weight], dtypes)
                 progress(written, total)
 
-            made = {entry.megatron: entry for entry in map_weights(move, _interleaved(shards), moved)}
+            entries = {entry.megatron: entry for entry in map_weights(move, _interleaved(shards), moved)}
         if len(shards) > 1:
             write_index(making.folder, sizes)
         _write_beside(source, making.folder, tokenizer, set(dtypes.values()), options.dtype is not None)
-        account = [made[weight.name] for weight in source.weights]
+        account = [entries[weight.name] for weight in source.weights]
         write_account(making.folder, account)
         making.finish()
     return account

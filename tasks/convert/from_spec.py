@@ -19,8 +19,8 @@ LLAMA3_FREQUENCIES = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
 def config_fields(model: ModelSpec, vocab_size: int, **tokens: int | None) -> dict[str, Any]:
-    """config.json of a model that Baton trained, with all of its family's defaults. `tokens`: eos_token_id and other ids
-    of the tokenizer. Raises ConversionError."""
+    """config.json of a model that Baton trained, with its family's defaults. `tokens`: eos_token_id and other ids of
+    the tokenizer. Raises ConversionError."""
     problems = unexportable(model)
     if problems:
         raise ConversionError("; ".join(map(str, problems)))

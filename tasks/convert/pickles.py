@@ -145,7 +145,7 @@ class _Machine:
     def stack_name(self) -> None:
         name, module = self.pop(), self.pop()
         if not (isinstance(name, str) and isinstance(module, str)):
-            raise PickleError(f"imports a name made of {kind(module)} and {kind(name)}")
+            raise PickleError(f"imports {kind(module)} and {kind(name)} as a name")
         self.name(f"{module}.{name}")
 
     def tuple(self, count: int) -> None:
@@ -160,10 +160,10 @@ class _Machine:
         self._stack.append(_constructed(function.name, arguments))
 
     def build(self) -> None:
-        state, made = self.pop(), self._stack[-1]
-        if not isinstance(made, Call) or made.state is not None:
-            raise PickleError(f"sets the attributes of {kind(made)}, which is not a new object")
-        made.state = state
+        state, target = self.pop(), self._stack[-1]
+        if not isinstance(target, Call) or target.state is not None:
+            raise PickleError(f"sets the attributes of {kind(target)}, which is not a new object")
+        target.state = state
 
     def extend(self, more: list[Value]) -> None:
         target = self._stack[-1]
