@@ -61,7 +61,7 @@ def export_model(
     source: MegatronModel, target: Path, options: ExportOptions, tokenizer: Path | None, progress: Progress
 ) -> list[Entry]:
     """Write `target`; returns an entry for each weight, as in record/conversion.json. Raises ConversionError and
-    OSError; `target`.partial then has what was written, and the next call continues there."""
+    OSError; `target`.partial then has what was written, and the next call resumes it."""
     dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in source.dtypes().items()}
     shards = shards_of(source.weights, dtypes, options)
     total, written = size(source.weights, dtypes), 0

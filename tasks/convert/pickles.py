@@ -145,7 +145,7 @@ class _Machine:
     def stack_name(self) -> None:
         name, module = self.pop(), self.pop()
         if not (isinstance(name, str) and isinstance(module, str)):
-            raise PickleError(f"imports {kind(module)} and {kind(name)} as a name")
+            raise PickleError(f"imports a name made of {kind(module)} and {kind(name)}")
         self.name(f"{module}.{name}")
 
     def tuple(self, count: int) -> None:

@@ -163,7 +163,7 @@ class Partial:
         if isinstance(error, OSError):
             raise ConversionError(
                 f"{self._place}: the conversion stopped ({error}). What was written is kept: the same command "
-                f"continues from there"
+                f"resumes the conversion"
             ) from error
 
     def check_space(self, needed: int) -> None:

@@ -4,7 +4,7 @@
     header      JSON: {name: {"dtype", "shape", "data_offsets": [start, stop]}, "__metadata__": {…}}
     data        tensor after tensor, without gaps
 
-The safetensors library's writer needs all tensors of a file in memory, so the header is written here
+The safetensors library's writer needs all tensors of a file in memory, so this module writes the header
 (https://github.com/huggingface/safetensors#format). Files to be read are validated by the library.
 """
 
@@ -113,7 +113,7 @@ def _tensors(path: Path) -> dict[str, StoredTensor]:
 
 
 class Shard:
-    """A safetensors file being written. Rows may be written in any order; those of a killed writer are kept."""
+    """A safetensors file being written. Rows may be written in any order; rows that a killed writer wrote are kept."""
 
     def __init__(self, path: Path, tensors: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> None:
         """Raises OSError if there is no disk space for the whole file."""

@@ -64,7 +64,7 @@ def parts_of(
     source_weights: Sequence[Mapping[str, float]] = (),
 ) -> list[Part]:
     """The parts of data sets (folder: facts) with these weights. Parts without weight or tokens are left out."""
-    total, found = sum(weights), []
+    total, parts = sum(weights), []
     within: Sequence[Mapping[str, float] | None] = source_weights or [None] * len(weights)
     for (folder, facts), weight, given in zip(data.items(), weights, within, strict=True):
         sources: Mapping[str, int] = facts.get("sources") or {}
@@ -72,7 +72,7 @@ def parts_of(
             continue
         if not sources:
             prefixes = _prefixes(folder, facts, "train", facts["tokens"])
-            found.append(Part(prefixes, weight, weight / total, facts["tokens"]))
+            parts.append(Part(prefixes, weight, weight / total, facts["tokens"]))
             continue
         shares = {name: mixture.get(name, SourceShare()) for name in sources}
         expected = (
@@ -80,10 +80,10 @@ def parts_of(
         )
         expected = {name: expected[name] for name, tokens in sources.items() if tokens and expected.get(name)}
         for name, expected_weight in expected.items():
-            part = weight * expected_weight / sum(expected.values())
+            part_weight = weight * expected_weight / sum(expected.values())
             prefixes = _prefixes(folder, facts, f"train-{name}", sources[name])
-            found.append(Part(prefixes, part, part / total, sources[name], name, shares[name].epochs))
-    return found
+            parts.append(Part(prefixes, part_weight, part_weight / total, sources[name], name, shares[name].epochs))
+    return parts
 
 
 def _prefixes(folder: Path, facts: Mapping[str, Any], stem: str, tokens: int) -> dict[Path, int]:
