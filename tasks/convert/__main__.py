@@ -4,7 +4,7 @@
     python -m tasks.convert import HUGGING_FACE MEGATRON
     python -m tasks.convert audit ONE OTHER
 
-With `--preflight`, export and import only print what they would read and write, and the problems found. Exit code 0;
+With `--preflight`, export and import only print what they would read and write, and any problems. Exit code 0;
 1 if a conversion is impossible or an audit finds a difference; 2 for usage errors.
 """
 
@@ -175,12 +175,12 @@ def audit_command(
             to.open("a").close()  # an audit takes a while: an OSError now, not then
         _verify(one, no_verify)
         _verify(other, no_verify)
-        ours, theirs = open_megatron(megatron, config), open_hugging_face(hugging_face)
-        if ours.beside is None:
-            ours = _with_tokens(ours, tokenizer)
+        checkpoint, model = open_megatron(megatron, config), open_hugging_face(hugging_face)
+        if checkpoint.beside is None:
+            checkpoint = _with_tokens(checkpoint, tokenizer)
         with _counts() as progress:
-            batch = _tokens(tokens, ours.architecture.vocab, text, hugging_face)
-            result = audit(ours, theirs, batch, bound, progress, tokenizer)
+            batch = _tokens(tokens, checkpoint.architecture.vocab, text, hugging_face)
+            result = audit(checkpoint, model, batch, bound, progress, tokenizer)
         if to:
             to.write_text(json.dumps(asdict(result), indent=1))
     click.echo(result.verdict())

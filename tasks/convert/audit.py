@@ -14,7 +14,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from tasks.convert.audit_files import compare_beside, free_fields
+from tasks.convert.audit_files import compare_files, free_fields
 from tasks.convert.config import FREE
 from tasks.convert.files import raw
 from tasks.convert.hf_forward import Reference
@@ -100,8 +100,8 @@ class Audit:
 
 @torch.no_grad()
 def audit(
-    ours: MegatronModel,
-    theirs: HuggingFaceModel,
+    megatron: MegatronModel,
+    hf: HuggingFaceModel,
     tokens: Tensor,
     bound: float,
     progress: Progress,
@@ -109,21 +109,21 @@ def audit(
 ) -> Audit:
     """Compare two opened models; run them on `tokens`, (sequences, length). `tokenizer`: the folder passed to the
     export, if any. Raises ConversionError if one cannot be read."""
-    entries, differences = _weights(ours, theirs, progress)
-    beside = compare_beside(ours, theirs, tokenizer, entries)
-    _, unknown = free_fields(ours, theirs)
-    layers, largest, mean, agreed = _forward(ours, theirs, tokens, progress)
-    padded = [weight for weight in ours.weights if weight.key in PADDED]
-    padding = max(ours.checkpoint.tensors[ours.keys[weight.key]].shape[0] - weight.shape[0] for weight in padded)
+    entries, differences = _weights(megatron, hf, progress)
+    files = compare_files(megatron, hf, tokenizer, entries)
+    _, unknown = free_fields(megatron, hf)
+    layers, largest, mean, agreed = _forward(megatron, hf, tokens, progress)
+    rows = {key: megatron.checkpoint.tensors[name].shape[0] for key, name in megatron.keys.items() if key in PADDED}
+    padding = max(rows[weight.key] - weight.shape[0] for weight in megatron.weights if weight.key in PADDED)
     return Audit(
-        parameters=sum(weight.elements for weight in ours.weights),
+        parameters=sum(weight.elements for weight in megatron.weights),
         weights=entries,
         padding_rows=padding,
-        dropped=theirs.dropped,
-        config_differences=_fields(ours, theirs),
+        dropped=hf.dropped,
+        config_differences=_fields(megatron, hf),
         weight_differences=differences,
-        file_differences=beside.differences,
-        not_compared=[f"config.json's {name} (not in the checkpoint)" for name in unknown] + beside.not_compared,
+        file_differences=files.differences,
+        not_compared=[f"config.json's {name} (not in the checkpoint)" for name in unknown] + files.not_compared,
         tokens=tokens.numel(),
         layer_max_abs_diff=layers,
         logits_max_abs_diff=largest,
@@ -133,56 +133,56 @@ def audit(
     )
 
 
-def _fields(ours: MegatronModel, theirs: HuggingFaceModel) -> list[FieldDifference]:
-    mine, other = ours.fields, theirs.fields
-    compared, _ = free_fields(ours, theirs)
-    names = sorted(((mine.keys() | other.keys()) - FREE) | set(compared))
+def _fields(megatron: MegatronModel, hf: HuggingFaceModel) -> list[FieldDifference]:
+    left, right = megatron.fields, hf.fields
+    compared, _ = free_fields(megatron, hf)
+    names = sorted(((left.keys() | right.keys()) - FREE) | set(compared))
     return [
-        FieldDifference(name, mine.get(name), other.get(name)) for name in names if mine.get(name) != other.get(name)
+        FieldDifference(name, left.get(name), right.get(name)) for name in names if left.get(name) != right.get(name)
     ]
 
 
 def _weights(
-    ours: MegatronModel, theirs: HuggingFaceModel, progress: Progress
+    megatron: MegatronModel, hf: HuggingFaceModel, progress: Progress
 ) -> tuple[list[Entry], list[WeightDifference]]:
-    found: list[WeightDifference] = []
-    total, done = sum(weight.elements for weight in ours.weights), 0
+    differences: list[WeightDifference] = []
+    total, done = sum(weight.elements for weight in megatron.weights), 0
 
     def compared(weight: Weight) -> Entry:
-        made, differences = _compare(ours, theirs, weight)
-        found.extend(differences)
-        return made
+        entry, weight_differences = _compare(megatron, hf, weight)
+        differences.extend(weight_differences)
+        return entry
 
     def count(weight: Weight) -> None:
         nonlocal done
         done += weight.elements
         progress("weights", done, total)
 
-    shared = [weight for weight in ours.weights if all(name in theirs.files.tensors for name, _ in weight.parts)]
+    shared = [weight for weight in megatron.weights if all(name in hf.files.tensors for name, _ in weight.parts)]
     entries = map_weights(compared, shared, count)
-    return entries, sorted(found, key=lambda difference: difference.name)
+    return entries, sorted(differences, key=lambda difference: difference.name)
 
 
-def _compare(ours: MegatronModel, theirs: HuggingFaceModel, weight: Weight) -> tuple[Entry, list[WeightDifference]]:
+def _compare(megatron: MegatronModel, hf: HuggingFaceModel, weight: Weight) -> tuple[Entry, list[WeightDifference]]:
     """Compare one weight with its parts, block by block."""
-    dtypes = {theirs.files.tensors[name].dtype for name, _ in weight.parts}
+    dtypes = {hf.files.tensors[name].dtype for name, _ in weight.parts}
     dtype = dtypes.pop()
     whole, digests = blake3(), [blake3() for _ in weight.parts]
     wrong, largest = [0] * len(weight.parts), [0.0] * len(weight.parts)
     source_dtype = dtype
     for start, stop, pieces in blocks(weight, dtype.itemsize):
-        rows = ours.checkpoint.rows(ours.keys[weight.key], weight.index, start, stop)
+        rows = megatron.checkpoint.rows(megatron.keys[weight.key], weight.index, start, stop)
         source_dtype = rows.dtype
         whole.update(raw(rows))
         rows = rows.to(dtype)
         for piece in pieces:
-            mine = rows[piece.start : piece.stop]
-            other = torch.empty_like(mine)
-            theirs.files.rows_into(weight.parts[piece.part][0], piece.row, other)
-            digests[piece.part].update(raw(other))
-            if raw(mine) != raw(other):
-                wrong[piece.part] += int((_elements(mine) != _elements(other)).any(1).sum())
-                difference = float((mine.double() - other.double()).abs().nan_to_num(float("inf")).max())
+            expected = rows[piece.start : piece.stop]
+            actual = torch.empty_like(expected)
+            hf.files.rows_into(weight.parts[piece.part][0], piece.row, actual)
+            digests[piece.part].update(raw(actual))
+            if raw(expected) != raw(actual):
+                wrong[piece.part] += int((_elements(expected) != _elements(actual)).any(1).sum())
+                difference = float((expected.double() - actual.double()).abs().nan_to_num(float("inf")).max())
                 largest[piece.part] = max(largest[piece.part], difference)
     differences = [
         WeightDifference(name, weight.name, wrong[part], _count(shape), largest[part])
@@ -202,28 +202,28 @@ def _count(shape: tuple[int, ...]) -> int:
 
 
 def _forward(
-    ours: MegatronModel, theirs: HuggingFaceModel, tokens: Tensor, progress: Progress
+    megatron: MegatronModel, hf: HuggingFaceModel, tokens: Tensor, progress: Progress
 ) -> tuple[list[float], float, float, float]:
     """Run both models on the same tokens. Returns the largest difference after each layer, the logits' largest and
     mean difference, and the fraction of positions with the same most likely token."""
-    names = {(weight.rule, weight.layer, weight.expert): weight for weight in ours.weights}
+    names = {(weight.rule, weight.layer, weight.expert): weight for weight in megatron.weights}
 
     def read(rule: str, layer: int | None, expert: int | None) -> Tensor:
         """A weight as exported: rounded to Hugging Face's type."""
         weight = names[rule, layer, expert]
-        rows = ours.checkpoint.rows(ours.keys[weight.key], weight.index, 0, weight.shape[0])
-        return rows.to(theirs.files.tensors[weight.parts[0][0]].dtype)
+        rows = megatron.checkpoint.rows(megatron.keys[weight.key], weight.index, 0, weight.shape[0])
+        return rows.to(hf.files.tensors[weight.parts[0][0]].dtype)
 
-    decoder, reference = Decoder(ours.architecture, read), Reference(theirs.folder)
-    count = ours.architecture.layers
-    mine, other = decoder.embed(tokens), reference.embed(tokens)
+    decoder, reference = Decoder(megatron.architecture, read), Reference(hf.folder)
+    count = megatron.architecture.layers
+    hidden, hf_hidden = decoder.embed(tokens), reference.embed(tokens)
     layers = []
     for number in range(count):
-        mine, other = decoder.layer(number, mine), reference.layer(number, other)
-        layers.append(_largest(mine - other))
+        hidden, hf_hidden = decoder.layer(number, hidden), reference.layer(number, hf_hidden)
+        layers.append(_largest(hidden - hf_hidden))
         progress("layers", number + 1, count + 1)
     largest, total, agreed, elements = 0.0, 0.0, 0, 0
-    for left, right in zip(mine.split(1), other.split(1), strict=True):  # one sequence at a time, to bound memory
+    for left, right in zip(hidden.split(1), hf_hidden.split(1), strict=True):  # one sequence at a time, to bound memory
         a, b = decoder.logits(left), reference.logits(right)
         largest = max(largest, _largest(a - b))
         total += float((a - b).abs().sum(dtype=torch.float64))

@@ -1,8 +1,8 @@
 """Compare the files other than weights on both sides of an audit.
 
 For an imported checkpoint: model.json, all of huggingface/, the checkpoint's small files and the conversion record are
-compared with what an import of this model writes. For one trained here there is less to compare with;
-`Beside.not_compared` lists what was not.
+compared with what an import of this model writes. For one that Baton trained there is less to compare;
+`FileComparison.not_compared` lists what was left out.
 """
 
 from dataclasses import dataclass, field
@@ -31,38 +31,38 @@ _TOKENS = ("eos_token_id", "pad_token_id")
 
 
 @dataclass
-class Beside:
+class FileComparison:
     differences: list[str] = field(default_factory=list)
     not_compared: list[str] = field(default_factory=list)
 
 
-def compare_beside(
-    ours: MegatronModel, theirs: HuggingFaceModel, tokenizer: Path | None, entries: list[Entry]
-) -> Beside:
+def compare_files(
+    megatron: MegatronModel, hf: HuggingFaceModel, tokenizer: Path | None, entries: list[Entry]
+) -> FileComparison:
     """`tokenizer`: the folder passed to the export to replace the imported tokenizer."""
-    found = Beside()
-    _account(found, ours, theirs, entries)
-    if ours.beside:
-        _copied(found, ours, theirs, tokenizer)
+    comparison = FileComparison()
+    _account(comparison, megatron, hf, entries)
+    if megatron.beside:
+        _copied(comparison, megatron, hf, tokenizer)
     else:
-        beside = [path.name for path in files_beside(theirs.folder) if path.name != "config.json"]
-        found.not_compared += [f"{name} (the checkpoint has none)" for name in beside]
-    if ours.imported:
-        _described(found, ours, theirs)
-        _small_files(found, ours)
+        names = [path.name for path in files_beside(hf.folder) if path.name != "config.json"]
+        comparison.not_compared += [f"{name} (the checkpoint has none)" for name in names]
+    if megatron.imported:
+        _described(comparison, megatron, hf)
+        _small_files(comparison, megatron)
     else:
-        found.not_compared.append("the checkpoint's common.pt and optimizer (not part of the exported model)")
-        if (ours.folder / "model.json").exists():
-            found.not_compared.append("training-only fields of model.json (precision, the experts' losses)")
-    return found
+        comparison.not_compared.append("the checkpoint's common.pt and optimizer (not part of the exported model)")
+        if (megatron.folder / "model.json").exists():
+            comparison.not_compared.append("training-only fields of model.json (precision, the experts' losses)")
+    return comparison
 
 
-def free_fields(ours: MegatronModel, theirs: HuggingFaceModel) -> tuple[list[str], list[str]]:
+def free_fields(megatron: MegatronModel, hf: HuggingFaceModel) -> tuple[list[str], list[str]]:
     """config.json's fields that affect neither weights nor forward pass: (to compare, cannot be compared)."""
-    skipped = {*_VERSIONS, *_DTYPE} if _dtype_is_rewritten(ours, theirs) else set(_VERSIONS)
-    if ours.beside is None:
-        skipped |= {name for name in _TOKENS if ours.fields.get(name) is None}
-    unknown = sorted(name for name in skipped & set(_TOKENS) if theirs.fields.get(name) is not None)
+    skipped = {*_VERSIONS, *_DTYPE} if _dtype_is_rewritten(megatron, hf) else set(_VERSIONS)
+    if megatron.beside is None:
+        skipped |= {name for name in _TOKENS if megatron.fields.get(name) is None}
+    unknown = sorted(name for name in skipped & set(_TOKENS) if hf.fields.get(name) is not None)
     return sorted(FREE - skipped), unknown
 
 
@@ -70,71 +70,71 @@ def _dtypes(model: MegatronModel | HuggingFaceModel) -> set[torch.dtype]:
     return set(model.dtypes().values())
 
 
-def _dtype_is_rewritten(ours: MegatronModel, theirs: HuggingFaceModel) -> bool:
+def _dtype_is_rewritten(megatron: MegatronModel, hf: HuggingFaceModel) -> bool:
     """Whether an export rewrites config.json's dtype: for a checkpoint that was not imported, or a cast."""
-    return not ours.imported or _dtypes(ours) != _dtypes(theirs)
+    return not megatron.imported or _dtypes(megatron) != _dtypes(hf)
 
 
-def _copied(found: Beside, ours: MegatronModel, theirs: HuggingFaceModel, tokenizer: Path | None) -> None:
+def _copied(comparison: FileComparison, megatron: MegatronModel, hf: HuggingFaceModel, tokenizer: Path | None) -> None:
     """Compare the files that both directions copy byte for byte."""
-    assert ours.beside is not None
-    mine = {path.name: path for path in files_beside(ours.beside)}
+    assert megatron.beside is not None
+    expected = {path.name: path for path in files_beside(megatron.beside)}
     if tokenizer:
-        mine |= {
+        expected |= {
             path.name: path
             for path in files_beside(tokenizer)
             if path.name not in ("config.json", "generation_config.json")
         }
-    other = {path.name: path for path in files_beside(theirs.folder)}
-    for name in sorted(mine.keys() | other.keys()):
-        if name == "generation_config.json" and name not in mine:  # an export creates one
-            if other[name].read_text() != generation_config(read_json(theirs.folder / "config.json")):
-                found.differences.append(f"{name}: the checkpoint has none, and this is not what an export writes")
-        elif name not in mine or name not in other:
-            where = ours.beside if name not in mine else theirs.folder
-            found.differences.append(f"{name}: is missing in {where}")
-        elif mine[name].read_bytes() != other[name].read_bytes():
+    actual = {path.name: path for path in files_beside(hf.folder)}
+    for name in sorted(expected.keys() | actual.keys()):
+        if name == "generation_config.json" and name not in expected:  # an export creates one
+            if actual[name].read_text() != generation_config(read_json(hf.folder / "config.json")):
+                comparison.differences.append(f"{name}: the checkpoint has none, and this is not what an export writes")
+        elif name not in expected or name not in actual:
+            where = megatron.beside if name not in expected else hf.folder
+            comparison.differences.append(f"{name}: is missing in {where}")
+        elif expected[name].read_bytes() != actual[name].read_bytes():
             if name != "config.json":
-                found.differences.append(f"{name}: {other[name]} differs from {mine[name]}")
+                comparison.differences.append(f"{name}: {actual[name]} differs from {expected[name]}")
             else:
-                _config(found, ours, theirs)
+                _config(comparison, megatron, hf)
 
 
-def _config(found: Beside, ours: MegatronModel, theirs: HuggingFaceModel) -> None:
+def _config(comparison: FileComparison, megatron: MegatronModel, hf: HuggingFaceModel) -> None:
     """Compare two config.json files that are not identical: a cast changes the dtype field and nothing else."""
-    assert ours.beside is not None
-    mine, other = (read_json(folder / "config.json") for folder in (ours.beside, theirs.folder))
-    names = sorted(name for name in mine.keys() | other.keys() if mine.get(name) != other.get(name))
+    assert megatron.beside is not None
+    expected, actual = (read_json(folder / "config.json") for folder in (megatron.beside, hf.folder))
+    names = sorted(name for name in expected.keys() | actual.keys() if expected.get(name) != actual.get(name))
     for name in names:
-        if name in _DTYPE and _dtype_is_rewritten(ours, theirs):
-            if other.get(name) not in (None, dtype_name(_dtypes(theirs))):
-                found.differences.append(f"config.json: {name} is {other[name]!r}, which the weights are not")
+        if name in _DTYPE and _dtype_is_rewritten(megatron, hf):
+            if actual.get(name) not in (None, dtype_name(_dtypes(hf))):
+                comparison.differences.append(f"config.json: {name} is {actual[name]!r}, which the weights are not")
         elif name in _DTYPE or name in _VERSIONS:  # audit.py compares the other fields, with defaults filled in
-            found.differences.append(
-                f"config.json: {name} is {other.get(name)!r}, but {mine.get(name)!r} in {ours.beside}"
+            comparison.differences.append(
+                f"config.json: {name} is {actual.get(name)!r}, but {expected.get(name)!r} in {megatron.beside}"
             )
-    if not names and _dtypes(ours) == _dtypes(theirs):
-        found.differences.append(f"config.json: has the same fields as {ours.beside / 'config.json'}, but other bytes")
+    if not names and _dtypes(megatron) == _dtypes(hf):
+        comparison.differences.append(f"config.json: has the fields of {megatron.beside}/config.json, but other bytes")
 
 
-def _described(found: Beside, ours: MegatronModel, theirs: HuggingFaceModel) -> None:
+def _described(comparison: FileComparison, megatron: MegatronModel, hf: HuggingFaceModel) -> None:
     """Compare model.json with what an import of this model writes."""
-    path = ours.folder / "model.json"
+    path = megatron.folder / "model.json"
     try:
-        expected = description(theirs, None)
+        expected = description(hf, None)
     except Untrainable as error:
         if path.exists():
-            found.differences.append(f"{path}: exists, but `pretrain` has no spec for this model ({error})")
+            comparison.differences.append(f"{path}: exists, but `pretrain` has no spec for this model ({error})")
         return
-    first = ours.checkpoint.tensors[ours.keys[ours.weights[0].key]].dtype
+    first = megatron.checkpoint.tensors[megatron.keys[megatron.weights[0].key]].dtype
     expected["precision"] = precision(first)
     try:
         about = read_json(path)
         about["model"] = ModelSpec.model_validate(about["model"]).model_dump(mode="json")
     except (ConversionError, ValueError, KeyError) as error:
-        found.differences.append(f"{path}: cannot be read ({' '.join(str(error).split())[:300]})")
+        comparison.differences.append(f"{path}: cannot be read ({' '.join(str(error).split())[:300]})")
         return
-    found.differences += [f"{path}: {difference}" for difference in _differences(expected, about, "")]
+    comparison.differences += [f"{path}: {difference}" for difference in _differences(expected, about, "")]
 
 
 def _differences(expected: Any, got: Any, name: str) -> list[str]:
@@ -149,15 +149,15 @@ def _differences(expected: Any, got: Any, name: str) -> list[str]:
     return [] if same else [f"{name} is {got!r}; an import of this model writes {expected!r}"]
 
 
-def _small_files(found: Beside, ours: MegatronModel) -> None:
+def _small_files(comparison: FileComparison, megatron: MegatronModel) -> None:
     """Compare the small files in checkpoint/ with what an import writes."""
-    folder = ours.checkpoint.folder
+    folder = megatron.checkpoint.folder
     try:
         about = read_json(folder / "metadata.json")
         if about != ABOUT:
-            found.differences.append(f"{folder / 'metadata.json'}: is {about!r}; an import writes {ABOUT!r}")
+            comparison.differences.append(f"{folder / 'metadata.json'}: is {about!r}; an import writes {ABOUT!r}")
     except ConversionError as error:
-        found.differences.append(str(error))
+        comparison.differences.append(str(error))
     for name, content in (("common.pt", {}), (NO_STATE, [None])):
         path = folder / name
         try:
@@ -165,21 +165,21 @@ def _small_files(found: Beside, ours: MegatronModel) -> None:
                 raise ValueError(f"{path.stat().st_size} bytes, a few hundred are expected")
             same = torch.load(path, weights_only=True) == content
         except Exception as error:  # torch.load raises many types for a damaged archive
-            found.differences.append(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})")
+            comparison.differences.append(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})")
             continue
         if not same:
-            found.differences.append(f"{path}: does not contain {content!r}, as an import writes")
-    known = {*ours.checkpoint.files(), *SMALL}
+            comparison.differences.append(f"{path}: does not contain {content!r}, as an import writes")
+    known = {*megatron.checkpoint.files(), *SMALL}
     extra = sorted(path.name for path in folder.iterdir() if path.name not in known)
-    found.differences += [f"{folder / name}: does not belong to the checkpoint" for name in extra]
+    comparison.differences += [f"{folder / name}: does not belong to the checkpoint" for name in extra]
 
 
-def _account(found: Beside, ours: MegatronModel, theirs: HuggingFaceModel, entries: list[Entry]) -> None:
+def _account(comparison: FileComparison, megatron: MegatronModel, hf: HuggingFaceModel, entries: list[Entry]) -> None:
     """Compare record/conversion.json. After a cast, each side's record describes the other side before the cast."""
     weights = {item.megatron: [item.shape, item.dtype, item.digest] for item in entries}
     parts = {part.name: [part.shape, part.dtype, part.digest] for item in entries for part in item.parts}
-    whole = _dtypes(ours) == _dtypes(theirs)
-    for folder, weights_too, parts_too in ((ours.folder, True, whole), (theirs.folder, whole, True)):
+    whole = _dtypes(megatron) == _dtypes(hf)
+    for folder, weights_too, parts_too in ((megatron.folder, True, whole), (hf.folder, whole, True)):
         path = folder / RECORD / ACCOUNT
         if not path.exists():
             continue
@@ -192,7 +192,7 @@ def _account(found: Beside, ours: MegatronModel, theirs: HuggingFaceModel, entri
                 if parts_too:
                     got |= {part["name"]: [part["shape"], part["dtype"], part["digest"]] for part in entry["parts"]}
         except (ConversionError, KeyError, TypeError) as error:
-            found.differences.append(f"{path}: cannot be read ({error!r})")
+            comparison.differences.append(f"{path}: cannot be read ({error!r})")
             continue
         wrong = sorted(name for name in expected.keys() | got.keys() if expected.get(name) != got.get(name))
-        found.differences += [f"{path}: does not match {name}" for name in wrong]
+        comparison.differences += [f"{path}: does not match {name}" for name in wrong]

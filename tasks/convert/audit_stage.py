@@ -31,9 +31,9 @@ from megatron.core.datasets.indexed_dataset import IndexedDataset
 def work(job: Job) -> None:
     spec = job.spec(AuditSpec)
     disable_progress_bar()
-    ours, theirs = open_megatron(job.input("checkpoint")), open_hugging_face(job.input("model"))
-    text = held_out_tokens(job.input("data"), spec.tokens, ours.architecture.max_positions)
-    result = audit(ours, theirs, text, spec.bound, lambda what, done, total: job.progress(done, total, what))
+    source, exported = open_megatron(job.input("checkpoint")), open_hugging_face(job.input("model"))
+    text = held_out_tokens(job.input("data"), spec.tokens, source.architecture.max_positions)
+    result = audit(source, exported, text, spec.bound, lambda what, done, total: job.progress(done, total, what))
     job.empty_output()
     write_json(job.output / "audit.json", asdict(result))
     if result.problems():

@@ -36,15 +36,15 @@ def check_model(folder: Path, files: HFModelFiles) -> CheckedModel:
         raise StageError("it has no weights in the format safetensors, the only one that is read: write them with it")
     if problems := [*files.problems(), *_unused_window(config, files)]:
         raise StageError("; ".join(problems))
-    model, found = _matched(config, files)
-    unexpected = sorted(name for name in found["unexpected_keys"] if not name.endswith(BUFFERS))
+    model, loading_info = _matched(config, files)
+    unexpected = sorted(name for name in loading_info["unexpected_keys"] if not name.endswith(BUFFERS))
     architecture = type(model).__name__
     _check_prefix(unexpected)
     wrong = [f"{name} has no place in {architecture}: remove it from the file" for name in unexpected]
-    wrong += [f"{name} is missing" for name in sorted(found["missing_keys"])]
+    wrong += [f"{name} is missing" for name in sorted(loading_info["missing_keys"])]
     wrong += [
         f"{name} is {list(stored)}; the config says {list(expected)}"
-        for name, stored, expected in sorted(found["mismatched_keys"])
+        for name, stored, expected in sorted(loading_info["mismatched_keys"])
     ]
     tensors = files.tensors
     tied: dict[str, str] = model.all_tied_weights_keys
@@ -64,8 +64,8 @@ def check_model(folder: Path, files: HFModelFiles) -> CheckedModel:
 
 
 def _matched(config: PretrainedConfig, files: HFModelFiles) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """(a model of the class without values, what Transformers says of the files' tensors). Reads none of them: with
-    `device_map="meta"` alone it would read every expert of a mixture, to merge them. Raises StageError."""
+    """A model of the class on the meta device, and Transformers' loading info for the files' tensors. Reads no tensor:
+    with `device_map="meta"` alone it would read every expert of a mixture, to merge them. Raises StageError."""
     with errors_named(), _quiet():
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config=config, trust_remote_code=False)
@@ -81,7 +81,7 @@ def _matched(config: PretrainedConfig, files: HFModelFiles) -> tuple[PreTrainedM
 
 
 def load(folder: Path, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """(the model in a folder, what Transformers says of its tensors). Raises StageError."""
+    """The model in a folder, and Transformers' loading info. Raises StageError."""
     with errors_named(), _quiet():
         return load_causal_lm(folder, output_loading_info=True, **options)  # type: ignore[no-any-return]
 

@@ -61,7 +61,7 @@ def export_model(
     source: MegatronModel, target: Path, options: ExportOptions, tokenizer: Path | None, progress: Progress
 ) -> list[Entry]:
     """Write `target`; returns an entry for each weight, as in record/conversion.json. Raises ConversionError and
-    OSError; `target`.partial then has what was written, and the next call continues there."""
+    OSError; `target`.partial then has what was written, and the next call resumes it."""
     dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in source.dtypes().items()}
     shards = shards_of(source.weights, dtypes, options)
     total, written = size(source.weights, dtypes), 0
@@ -93,11 +93,11 @@ def export_model(
                 written += size([weight], dtypes)
                 progress(written, total)
 
-            made = {entry.megatron: entry for entry in map_weights(move, _interleaved(shards), moved)}
+            entries = {entry.megatron: entry for entry in map_weights(move, _interleaved(shards), moved)}
         if len(shards) > 1:
             write_index(making.folder, sizes)
         _write_beside(source, making.folder, tokenizer, set(dtypes.values()), options.dtype is not None)
-        account = [made[weight.name] for weight in source.weights]
+        account = [entries[weight.name] for weight in source.weights]
         write_account(making.folder, account)
         making.finish()
     return account

@@ -102,28 +102,28 @@ class _Rope(_Typed):
 
 def check_types(fields: dict[str, Any]) -> None:
     """Raises ConversionError with every field that has the wrong type or is out of bounds."""
-    found = _problems(_Fields, fields, "")
+    problems = _problems(_Fields, fields, "")
     for name in ("rope_parameters", "rope_scaling"):
         rope = fields.get(name)
         if isinstance(rope, dict):
-            found += _problems(_Rope, rope, f"{name}.")
+            problems += _problems(_Rope, rope, f"{name}.")
             for kind, value in rope.items():  # one dict for each type of layer
-                found += _problems(_Rope, value, f"{name}.{kind}.") if isinstance(value, dict) else []
-    if found:
-        raise ConversionError(f"config.json: {'; '.join(found)}")
+                problems += _problems(_Rope, value, f"{name}.{kind}.") if isinstance(value, dict) else []
+    if problems:
+        raise ConversionError(f"config.json: {'; '.join(problems)}")
 
 
 def _problems(model: type[BaseModel], fields: dict[str, Any], prefix: str) -> list[str]:
     try:
         model.model_validate(fields)
     except ValidationError as error:
-        found: dict[str, str] = {}
+        problems: dict[str, str] = {}
         for detail in error.errors(include_url=False):
             name, *path = detail["loc"]
             index = "".join(f"[{step}]" for step in path if isinstance(step, int))  # other steps are union branches
             allowed = detail["msg"].replace("Input should", "it should")
-            found.setdefault(f"{prefix}{name}{index}", f"is {shown(detail['input'])}; {allowed}")
-        return [f"{name} {problem}" for name, problem in found.items()]
+            problems.setdefault(f"{prefix}{name}{index}", f"is {shown(detail['input'])}; {allowed}")
+        return [f"{name} {problem}" for name, problem in problems.items()]
     return []
 
 
@@ -149,12 +149,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ValueError(f"duplicate key {', '.join(twice)}")
-    return found
+    return fields
 
 
 def _no_constant(name: str) -> float:

@@ -43,11 +43,11 @@ def read_into(descriptor: int, tensor: Tensor, offset: int, path: Path) -> None:
 
 def digest(descriptor: int, offset: int, size: int) -> str:
     """BLAKE3 of a range of a file, or of as much of it as exists."""
-    found = blake3()
+    hasher = blake3()
     while size and (content := os.pread(descriptor, min(size, 1 << 20), offset)):
-        found.update(content)
+        hasher.update(content)
         offset, size = offset + len(content), size - len(content)
-    return found.hexdigest()
+    return hasher.hexdigest()
 
 
 def allocate(path: Path, size: int) -> int:

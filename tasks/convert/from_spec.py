@@ -19,7 +19,7 @@ LLAMA3_FREQUENCIES = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
 def config_fields(model: ModelSpec, vocab_size: int, **tokens: int | None) -> dict[str, Any]:
-    """config.json of a model trained here, with all of its family's defaults. `tokens`: eos_token_id and other ids of
+    """config.json of a model that Baton trained, with its family's defaults. `tokens`: eos_token_id and other ids of
     the tokenizer. Raises ConversionError."""
     problems = unexportable(model)
     if problems:
@@ -108,8 +108,8 @@ def model_spec(family: str, model: Architecture) -> ModelSpec:
             "tied_embeddings": model.tied,
         })  # fmt: skip
     except ValidationError as error:
-        found = [f"{'.'.join(map(str, item['loc']))} is {item['input']!r}: {item['msg']}" for item in error.errors()]
-        raise Untrainable("; ".join(found)) from error
+        errors = [f"{'.'.join(map(str, item['loc']))} is {item['input']!r}: {item['msg']}" for item in error.errors()]
+        raise Untrainable("; ".join(errors)) from error
     problems = spec.problems() + unexportable(spec)
     if problems:
         raise Untrainable("; ".join(map(str, problems)))

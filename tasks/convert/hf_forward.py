@@ -68,11 +68,11 @@ class Reference:
 
     def _tensors(self, names: dict[str, str]) -> dict[str, Tensor]:
         """The tensors of these names, under their new names."""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for path in {self.files[name] for name in names}:
             with safe_open(path, framework="pt") as file:
-                found |= {new: file.get_tensor(name) for name, new in names.items() if self.files[name] == path}
-        return found
+                tensors |= {new: file.get_tensor(name) for name, new in names.items() if self.files[name] == path}
+        return tensors
 
 
 def check_runs(fields: dict[str, Any]) -> None:

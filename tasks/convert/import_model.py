@@ -157,7 +157,7 @@ def import_model(
 ) -> list[Entry]:
     """Write `target`; returns an entry for each weight. `not_finite(name)` is called for each tensor that has NaN or
     infinity, from any thread. Raises ConversionError and OSError; `target`.partial then has what was written, and the
-    next call continues there."""
+    next call resumes it."""
     source_dtypes = source.dtypes()
     dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in source_dtypes.items()}
     refuse_mixed(source.weights, dtypes)
@@ -207,15 +207,15 @@ def import_model(
 
 def refuse_mixed(weights: list[Weight], dtypes: dict[str, torch.dtype]) -> None:
     """Raises ConversionError if layers or experts that Megatron stacks in one tensor have different types."""
-    found: dict[str, dict[str, list[str]]] = {}
+    by_dtype: dict[str, dict[str, list[str]]] = {}
     for weight in weights:
-        names = found.setdefault(weight.key, {}).setdefault(str(dtypes[weight.name]).removeprefix("torch."), [])
+        names = by_dtype.setdefault(weight.key, {}).setdefault(str(dtypes[weight.name]).removeprefix("torch."), [])
         names += [name for name, _ in weight.parts]
     wrong = [
-        f"{key} is one tensor in Megatron's checkpoint but has different types here ("
+        f"{key} is one tensor in Megatron's checkpoint but its weights have different types ("
         + "; ".join(f"{dtype}: {', '.join(names[:3])}{', …' * (len(names) > 3)}" for dtype, names in kinds.items())
         + ")"
-        for key, kinds in found.items()
+        for key, kinds in by_dtype.items()
         if len(kinds) > 1
     ]
     if wrong:

@@ -33,14 +33,14 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Entry]] | None:
         first, *rest = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return None
-    found = _content(first)
-    if found is None or found.get("baton") != _TITLE or found.get("version") != _VERSION:
+    head = _content(first)
+    if head is None or head.get("baton") != _TITLE or head.get("version") != _VERSION:
         return None
-    files = found.get("files")
+    files = head.get("files")
     if not isinstance(files, list) or not all(isinstance(name, str) for name in files):
         return None
     entries = [entry for line in rest if (content := _content(line)) and (entry := _entry(content))]
-    return found, {entry.megatron: entry for entry in entries}
+    return head, {entry.megatron: entry for entry in entries}
 
 
 def write(path: Path, first: dict[str, Any], entries: dict[str, Entry]) -> None:

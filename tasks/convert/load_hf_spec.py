@@ -17,11 +17,11 @@ HUB_S = 5.0  # until the hub's answer
 MODEL_FILES = (*FILES, "*.safetensors", "README.md")  # the card says its license
 
 
-_answers: dict[tuple[str, str | None], tuple[bytes, str]] = {}  # of the hub: config.json, or why there is none
+_answers: dict[tuple[str, str | None], tuple[bytes, str]] = {}  # the hub's: config.json, or why it has none
 
 
 def ask_hub(model: str, revision: str | None) -> None:
-    """Ask the hub for a model's config.json, once; `LoadHFSpec.config` has the answer from then on."""
+    """Request a model's config.json from the hub, once; `LoadHFSpec.config` uses the answer from then on."""
     import httpx
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
@@ -30,15 +30,15 @@ def ask_hub(model: str, revision: str | None) -> None:
         return
     try:
         url = hf_hub_url(model, "config.json", revision=revision)
-        answer = httpx.get(url, headers=build_hf_headers(), timeout=HUB_S, follow_redirects=True)
-        found = answer.raise_for_status().content, ""
+        response = httpx.get(url, headers=build_hf_headers(), timeout=HUB_S, follow_redirects=True)
+        answer = response.raise_for_status().content, ""
     except httpx.HTTPStatusError as error:
-        found = b"", f"the hub answers {error.response.status_code} {error.response.reason_phrase}"
+        answer = b"", f"the hub answers {error.response.status_code} {error.response.reason_phrase}"
     except (httpx.HTTPError, OSError) as error:
-        found = b"", f"the hub does not answer ({error})"
+        answer = b"", f"the hub does not answer ({error})"
     except ValueError as error:
-        found = b"", f"not a name of the hub: {' '.join(str(error).split())[:200]}"
-    _answers[model, revision] = found
+        answer = b"", f"not a name of the hub: {' '.join(str(error).split())[:200]}"
+    _answers[model, revision] = answer
 
 
 def _cached_config(model: str, revision: str | None) -> bytes:
@@ -102,7 +102,7 @@ class LoadHFSpec(StageSpec):
 
     def _lacking(self, names: set[str], folder: str) -> list[Problem]:
         if not names:
-            return [Problem("model", self.model, "the address of a model's folder; there are no files")]
+            return [Problem("model", self.model, "the address of a model's folder; it has no files")]
         problems = []
         if self.config() is None:
             problems.append(
@@ -149,7 +149,7 @@ class LoadHFSpec(StageSpec):
         return not is_bucket(self.model) and self.folder() is None
 
     def unread(self) -> str | None:
-        """Why config.json cannot be read here; None if it can."""
+        """Why config.json cannot be read from this machine; None if it can."""
         try:
             return None if self._config() else "it is empty"
         except StorageError as error:

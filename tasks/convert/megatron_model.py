@@ -1,7 +1,7 @@
 """Open a Megatron model: a dist_checkpoint and a Hugging Face config that describes it.
 
     FOLDER/checkpoint/      the dist_checkpoint
-    FOLDER/model.json       the model's spec, if it was trained here
+    FOLDER/model.json       the model's spec, if Baton trained it
     FOLDER/huggingface/     config.json and the other files, if it was imported from Hugging Face
 
 For a checkpoint made elsewhere the config must be given.
@@ -89,9 +89,9 @@ def _checkpoint(folder: Path) -> Path:
     if (folder / LATEST).is_file():
         latest = (folder / LATEST).read_text().strip()
         folder = folder / (f"iter_{int(latest):07d}" if latest.isdigit() else latest)
-    for found in (folder / CHECKPOINT, folder):
-        if (found / METADATA).is_file():
-            return found
+    for candidate in (folder / CHECKPOINT, folder):
+        if (candidate / METADATA).is_file():
+            return candidate
     raise ConversionError(f"{folder}: neither it nor its {CHECKPOINT}/ is a torch_dist checkpoint (with {METADATA})")
 
 
@@ -104,7 +104,7 @@ def _described(folder: Path, config: Path | None) -> tuple[dict[str, Any], Path 
     described = folder / "model.json"
     if not described.exists():
         raise ConversionError(
-            f"{folder}: has neither model.json (trained here) nor {HUGGINGFACE}/ (imported), which describe the model. "
+            f"{folder}: has neither model.json (trained by Baton) nor {HUGGINGFACE}/ (imported) to describe the model. "
             f"Give --config FOLDER, with a config.json that describes it"
         )
     about = read_json(described)
@@ -140,15 +140,15 @@ def _matched(checkpoint: Checkpoint, needed: list[Weight]) -> dict[str, str]:
     wrong = []
     for weight in {weight.key: weight for weight in needed}.values():
         names = [weight.key, *(weight.key.replace(a, b) for a, b in ALIASES.items() if weight.key.endswith(a))]
-        found = next((name for name in names if name in present), None)
-        if found is None:
+        name = next((name for name in names if name in present), None)
+        if name is None:
             wrong.append(f"{weight.key} {list(weight.leading + weight.shape)} is missing")
             continue
-        keys[weight.key] = found
-        shape, whole = checkpoint.tensors[found].shape, weight.leading + weight.shape
+        keys[weight.key] = name
+        shape, whole = checkpoint.tensors[name].shape, weight.leading + weight.shape
         padded = weight.key in PADDED and shape[1:] == whole[1:] and shape[0] >= whole[0]
         if shape != whole and not padded:
-            wrong.append(f"{found} is {list(shape)}; the config says {list(whole)}")
+            wrong.append(f"{name} is {list(shape)}; the config says {list(whole)}")
     left = sorted(present - set(keys.values()))
     wrong += [f"{name} {list(checkpoint.tensors[name].shape)} has no place in the model" for name in left]
     if wrong:

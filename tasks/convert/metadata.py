@@ -74,5 +74,5 @@ def _tensor(
     kind = getattr(torch, dtype, None)
     if not isinstance(kind, torch.dtype):
         raise ConversionError(f"{path}: {name} has dtype {dtype}, which this version of torch does not have")
-    found = tuple(Chunk(tuple(start), tuple(size), *place) for start, size, *place in chunks)  # type: ignore
-    return name, CheckpointTensor(tuple(shape), kind, found)
+    parts = tuple(Chunk(tuple(start), tuple(size), *place) for start, size, *place in chunks)  # type: ignore
+    return name, CheckpointTensor(tuple(shape), kind, parts)

@@ -160,10 +160,10 @@ class _Machine:
         self._stack.append(_constructed(function.name, arguments))
 
     def build(self) -> None:
-        state, made = self.pop(), self._stack[-1]
-        if not isinstance(made, Call) or made.state is not None:
-            raise PickleError(f"sets the attributes of {kind(made)}, which is not a new object")
-        made.state = state
+        state, target = self.pop(), self._stack[-1]
+        if not isinstance(target, Call) or target.state is not None:
+            raise PickleError(f"sets the attributes of {kind(target)}, which is not a new object")
+        target.state = state
 
     def extend(self, more: list[Value]) -> None:
         target = self._stack[-1]

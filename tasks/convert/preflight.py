@@ -56,24 +56,24 @@ def import_preflight(
     target: Path,
     options: ImportOptions,
 ) -> Preflight:
-    found = Preflight()
-    source = found.opened(checks, open_model)
+    preflight = Preflight()
+    source = preflight.opened(checks, open_model)
     if source is None:
-        return found
+        return preflight
     source_dtypes = source.dtypes()
     written = {name: cast(name, dtype, options.dtype) for name, dtype in source_dtypes.items()}
-    _describe(found, source, source.folder, source_dtypes)
-    found.attempt(lambda: refuse_mixed(source.weights, written))
+    _describe(preflight, source, source.folder, source_dtypes)
+    preflight.attempt(lambda: refuse_mixed(source.weights, written))
     files = f"{len(layers(source))} .distcp files"
-    _weights(found, target / CHECKPOINT, source, written, files, lambda: import_partial(source, target, options))
-    _beside(found, source.folder, target / HUGGINGFACE)
+    _weights(preflight, target / CHECKPOINT, source, written, files, lambda: import_partial(source, target, options))
+    _beside(preflight, source.folder, target / HUGGINGFACE)
     try:
         description(source, options.dtype)
-        found.lines.append(f"writes {target / 'model.json'}")
+        preflight.lines.append(f"writes {target / 'model.json'}")
     except Untrainable:
         pass  # import_notes says why
-    found.notes = import_notes(source, options)
-    return found
+    preflight.notes = import_notes(source, options)
+    return preflight
 
 
 def export_preflight(
@@ -83,37 +83,37 @@ def export_preflight(
     options: ExportOptions,
     tokenizer: Path | None,
 ) -> Preflight:
-    found = Preflight()
-    source = found.opened(checks, open_model)
+    preflight = Preflight()
+    source = preflight.opened(checks, open_model)
     if source is None:
-        return found
+        return preflight
     source_dtypes = source.dtypes()
     written = {name: cast(name, dtype, options.dtype) for name, dtype in source_dtypes.items()}
     files = len(shards_of(source.weights, written, options))
-    _describe(found, source, source.checkpoint.folder, source_dtypes)
+    _describe(preflight, source, source.checkpoint.folder, source_dtypes)
 
     def partial() -> Partial:
         return export_partial(source, target, options, tokenizer, files)
 
-    _weights(found, target, source, written, f"{files} .safetensors files", partial)
+    _weights(preflight, target, source, written, f"{files} .safetensors files", partial)
     for place in (source.beside, tokenizer):
         if place:
-            _beside(found, place, target)
+            _beside(preflight, place, target)
     if source.beside is None:
-        found.lines.append(f"writes {target / 'config.json'}, created from the checkpoint's description")
-    found.notes = export_notes(source, options)
-    return found
+        preflight.lines.append(f"writes {target / 'config.json'}, created from the checkpoint's description")
+    preflight.notes = export_notes(source, options)
+    return preflight
 
 
 def _describe(
-    found: Preflight, source: HuggingFaceModel | MegatronModel, folder: Path, source_dtypes: dict[str, torch.dtype]
+    preflight: Preflight, source: HuggingFaceModel | MegatronModel, folder: Path, source_dtypes: dict[str, torch.dtype]
 ) -> None:
     model, fields = source.architecture, source.fields
     tensors = sum(len(weight.parts) for weight in source.weights)
     dtypes = ", ".join(
         f"{str(dtype).removeprefix('torch.')} {n}" for dtype, n in Counter(source_dtypes.values()).items()
     )
-    found.lines.append(
+    preflight.lines.append(
         f"reads {folder}: family {fields['model_type']}, {model.layers} layers, hidden size {model.hidden}, "
         f"vocabulary {model.vocab}; {sum(weight.elements for weight in source.weights)} parameters in "
         f"{len(source.weights)} Megatron weights ({tensors} Hugging Face tensors); by dtype: {dtypes}"
@@ -121,7 +121,7 @@ def _describe(
 
 
 def _weights(
-    found: Preflight,
+    preflight: Preflight,
     folder: Path,
     source: HuggingFaceModel | MegatronModel,
     written: dict[str, torch.dtype],
@@ -131,10 +131,10 @@ def _weights(
     """`partial`: the conversion, of which only the checks of target and disk space run."""
     needed = size(source.weights, written)
     names = ", ".join(sorted({str(dtype).removeprefix("torch.") for dtype in written.values()}))
-    found.lines.append(f"writes {folder}: {files}, {needed} bytes of weights as {names}")
-    found.attempt(lambda: partial().check_space(needed))
+    preflight.lines.append(f"writes {folder}: {files}, {needed} bytes of weights as {names}")
+    preflight.attempt(lambda: partial().check_space(needed))
 
 
-def _beside(found: Preflight, source: Path, target: Path) -> None:
+def _beside(preflight: Preflight, source: Path, target: Path) -> None:
     files = ", ".join(f"{path.name} ({path.stat().st_size} bytes)" for path in files_beside(source))
-    found.lines.append(f"copies from {source} to {target}: {files or 'no other files'}")
+    preflight.lines.append(f"copies from {source} to {target}: {files or 'no other files'}")

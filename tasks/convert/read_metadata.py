@@ -53,10 +53,10 @@ def allowed(name: str) -> bool:
 def tensors(content: bytes) -> Iterator[tuple[str, str, list[int], list[list[object]]]]:
     """(name, dtype, shape, chunks) of each tensor; a chunk is [start, shape, file, offset, length]. Raises
     PickleError."""
-    found = load(content, allowed)
-    if not (isinstance(found, Call) and found.name == f"{_METADATA}Metadata"):
-        raise PickleError(f"contains a {kind(found)}, not a checkpoint's metadata")
-    fields = _state(found, "Metadata")
+    metadata = load(content, allowed)
+    if not (isinstance(metadata, Call) and metadata.name == f"{_METADATA}Metadata"):
+        raise PickleError(f"contains a {kind(metadata)}, not a checkpoint's metadata")
+    fields = _state(metadata, "Metadata")
     places = {}
     for index, info in _pairs(fields.get("storage_data"), "storage_data"):
         key = _index(index)
@@ -122,13 +122,13 @@ def _state(value: Value, expected: str) -> dict[str, Value]:
 
 
 def _named(value: Value, what: str) -> dict[str, Value]:
-    found: dict[str, Value] = {}
+    items: dict[str, Value] = {}
     for key, item in _pairs(value, what):
         key = _text(key, f"a key in {what}")
-        if key in found:
+        if key in items:
             raise PickleError(f"has {key} twice in {what}")
-        found[key] = item
-    return found
+        items[key] = item
+    return items
 
 
 def _pairs(value: Value, what: str) -> list[tuple[Value, Value]]:

@@ -5,7 +5,7 @@
     replaced/       with --replace: the previous TARGET, until content/ has taken its place
     lock            held by the writing process
 
-An interrupted conversion continues from there if it is the same conversion. Killed at any moment, even by a power
+An interrupted conversion is resumed by the same conversion. Killed at any moment, even by a power
 failure, it leaves either the previous or the new TARGET, complete. A folder without a valid journal, or with files
 that the journal does not list, is not Baton's and is left untouched.
 """
@@ -36,12 +36,12 @@ _PARTIAL_JOURNAL = re.compile(r"journal\.jsonl\.\d+\.partial")  # left by a kill
 class Files:
     """The names of all files that a conversion may write."""
 
-    large: list[str]  # with weights: kept when a conversion continues
-    small: list[str]  # rewritten when a conversion continues
+    large: list[str]  # with weights: kept when a conversion is resumed
+    small: list[str]  # rewritten when a conversion is resumed
 
 
 class Partial:
-    """A context manager. What was written before an error is kept, to be continued."""
+    """A context manager. What was written before an error is kept, so that the conversion can be resumed."""
 
     def __init__(
         self, target: Path, plan: dict[str, Any], files: Files, inputs: Iterable[Path], replace: bool = False
@@ -69,11 +69,11 @@ class Partial:
         return self
 
     def _open(self) -> None:
-        found = self._check_ours()
+        unfinished = self._check_ours()
         self._recover()
         check_existing(self.target, self._replace)
-        if found and journal.same(found[0], self._header):
-            self._written = found[1]
+        if unfinished and journal.same(unfinished[0], self._header):
+            self._written = unfinished[1]
             for name in self._files.small:
                 (self.folder / name).unlink(missing_ok=True)
         elif self.folder.exists():
@@ -92,19 +92,19 @@ class Partial:
             return None
         if not self._place.is_dir():
             raise ConversionError(_not_ours(self._place, "it is a file"))
-        found = journal.read(self._place / JOURNAL)
-        known = {JOURNAL, LOCK, CONTENT, REPLACED} if found else {LOCK}  # the lock is created before the journal
+        unfinished = journal.read(self._place / JOURNAL)
+        known = {JOURNAL, LOCK, CONTENT, REPLACED} if unfinished else {LOCK}  # the lock is created before the journal
         others = [path for path in sorted(self._place.iterdir()) if path.name not in known]
         others = [path for path in others if not _PARTIAL_JOURNAL.fullmatch(path.name)]
-        if not found and others:
+        if not unfinished and others:
             raise ConversionError(_not_ours(self._place, f"it has no valid {JOURNAL}"))
-        others += self._unlisted(set(found[0]["files"])) if found else []
+        others += self._unlisted(set(unfinished[0]["files"])) if unfinished else []
         if others:
             names = ", ".join(str(path.relative_to(self._place)) for path in others[:5])
             raise ConversionError(
                 f"{self._place}: contains {names}, which no conversion wrote; move it, or choose another target"
             )
-        return found
+        return unfinished
 
     def _unlisted(self, files: set[str]) -> list[Path]:
         """Paths in the content that are neither in `files` nor folders of them."""
@@ -155,7 +155,7 @@ class Partial:
         try:
             self._place.rmdir()
         except OSError:
-            pass  # another conversion has just started there
+            pass  # another conversion has just started in the folder
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         os.close(self._journal)
@@ -163,7 +163,7 @@ class Partial:
         if isinstance(error, OSError):
             raise ConversionError(
                 f"{self._place}: the conversion stopped ({error}). What was written is kept: the same command "
-                f"continues from there"
+                f"resumes the conversion"
             ) from error
 
     def check_space(self, needed: int) -> None:
@@ -186,8 +186,8 @@ def states(folder: Path, names: Iterable[str]) -> list[tuple[str, int, int, int,
     """What identifies a plan's source: each file's name, size, inode, and times of its content and its inode. Another
     file can have the same size and time of its content, which `cp -p` and `rsync -t` set; the time of the inode is the
     kernel's. A digest would take as long as converting anew."""
-    found = [(name, (folder / name).stat()) for name in sorted(names)]
-    return [(name, at.st_size, at.st_ino, at.st_mtime_ns, at.st_ctime_ns) for name, at in found]
+    files = [(name, (folder / name).stat()) for name in sorted(names)]
+    return [(name, file.st_size, file.st_ino, file.st_mtime_ns, file.st_ctime_ns) for name, file in files]
 
 
 def _locked(place: Path, target: Path) -> int:

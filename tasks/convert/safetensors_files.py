@@ -4,7 +4,7 @@
     header      JSON: {name: {"dtype", "shape", "data_offsets": [start, stop]}, "__metadata__": {…}}
     data        tensor after tensor, without gaps
 
-The safetensors library's writer needs all tensors of a file in memory, so the header is written here
+The safetensors library's writer needs all tensors of a file in memory, so this module writes the header
 (https://github.com/huggingface/safetensors#format). Files to be read are validated by the library.
 """
 
@@ -51,11 +51,11 @@ class Model:
         listed = _listed(folder)
         self.names = {*listed, *([] if SINGLE in listed else [INDEX])}  # the files that are read
         for file, names in listed.items():
-            found = _tensors(folder / file)
-            if names is not None and names != found.keys():
-                listing = ", ".join(sorted(names ^ found.keys())[:5])
+            tensors = _tensors(folder / file)
+            if names is not None and names != tensors.keys():
+                listing = ", ".join(sorted(names ^ tensors.keys())[:5])
                 raise ConversionError(f"{folder / file}: does not have the tensors that {INDEX} lists: {listing}")
-            self.tensors |= found
+            self.tensors |= tensors
 
     def digest(self, name: str) -> str:
         """BLAKE3 of a tensor's bytes."""
@@ -83,14 +83,14 @@ def _listed(folder: Path) -> dict[str, set[str] | None]:
             raise ValueError("a file name in weight_map is not a string")
     except (ConversionError, ValueError, KeyError, TypeError) as error:
         raise ConversionError(f"{index}: cannot be read ({error})") from error
-    found: dict[str, set[str] | None] = {}
+    listed: dict[str, set[str] | None] = {}
     for file in sorted(set(weight_map.values())):
         if Path(file).name != file:
             raise ConversionError(f"{index}: lists the file {file}, outside of the folder")
         if not (folder / file).exists():
             raise ConversionError(f"{folder / file}: is missing, but {INDEX} lists it")
-        found[file] = {name for name, place in weight_map.items() if place == file}
-    return found
+        listed[file] = {name for name, place in weight_map.items() if place == file}
+    return listed
 
 
 def _tensors(path: Path) -> dict[str, StoredTensor]:
@@ -103,17 +103,17 @@ def _tensors(path: Path) -> dict[str, StoredTensor]:
         length = int.from_bytes(stream.read(8), "little")
         header = json.loads(stream.read(length))
     header.pop("__metadata__", None)
-    found = {}
+    tensors = {}
     for name, about in header.items():
         if about["dtype"] not in DTYPES:
             raise ConversionError(f"{path}: {name} has dtype {about['dtype']}; supported are {', '.join(DTYPES)}")
         start, _ = about["data_offsets"]
-        found[name] = StoredTensor(tuple(about["shape"]), DTYPES[about["dtype"]], path.name, 8 + length + start)
-    return found
+        tensors[name] = StoredTensor(tuple(about["shape"]), DTYPES[about["dtype"]], path.name, 8 + length + start)
+    return tensors
 
 
 class Shard:
-    """A safetensors file being written. Rows may be written in any order; those of a killed writer are kept."""
+    """A safetensors file being written. Rows may be written in any order; rows that a killed writer wrote are kept."""
 
     def __init__(self, path: Path, tensors: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> None:
         """Raises OSError if there is no disk space for the whole file."""

@@ -86,17 +86,17 @@ def data_start(descriptor: int, offset: int, length: int, where: str) -> tuple[D
 
 def _records(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     """The records by name. Raises BadZipFile unless all are uncompressed and have unique names."""
-    found: dict[str, zipfile.ZipInfo] = {}
+    records: dict[str, zipfile.ZipInfo] = {}
     for record in archive.infolist():
         name = shown(record.filename)
-        if record.filename in found or record.orig_filename != record.filename:
+        if record.filename in records or record.orig_filename != record.filename:
             raise zipfile.BadZipFile(f"it has two records {name}, or one with a truncated name")
         if record.flag_bits & ~(_STREAMED | _UTF8):
             raise zipfile.BadZipFile(f"the flags of {name} are {record.flag_bits:#x}: encrypted, or unsupported")
         if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
             raise zipfile.BadZipFile(f"{name} is compressed; only uncompressed tensors can be read")
-        found[record.filename] = record
-    return found
+        records[record.filename] = record
+    return records
 
 
 def _data(part: "_Part", archive: zipfile.ZipFile, records: dict[str, zipfile.ZipInfo], name: str) -> int:
@@ -130,11 +130,11 @@ def _content(part: "_Part", archive: zipfile.ZipFile, records: dict[str, zipfile
 
 def _described(content: bytes) -> Described:
     """A saved tensor's `data.pkl`. Raises PickleError."""
-    found = load(content, _NAMES.__contains__)
-    match found:
+    parsed = load(content, _NAMES.__contains__)
+    match parsed:
         case Call(name="torch._utils._rebuild_parameter", arguments=(Call() as tensor, bool(), _), state=None):
-            found = tensor
-    match found:
+            parsed = tensor
+    match parsed:
         case Call(
             name="torch._utils._rebuild_tensor_v2",
             arguments=(
@@ -156,7 +156,7 @@ def _described(content: bytes) -> Described:
             dtype = _STORAGES[storage.removeprefix("torch.")]
             numbers = (_count(elements), _count(offset), _counts(shape), _counts(stride))
             return Described(dtype, record, *numbers)
-    raise PickleError(f"contains a {kind(found)}, not a tensor as torch.save describes it")
+    raise PickleError(f"contains a {kind(parsed)}, not a tensor as torch.save describes it")
 
 
 def _count(value: Value) -> int:

@@ -15,10 +15,10 @@ ACCOUNT = "conversion.json"  # under record/
 
 def normalized(target: Path) -> Path:
     """`target` as an absolute path that has a name; its last component is not resolved."""
-    found = target.resolve() if target.name in ("", "..") else target.parent.resolve() / target.name
-    if not found.name:
+    path = target.resolve() if target.name in ("", "..") else target.parent.resolve() / target.name
+    if not path.name:
         raise ConversionError(f"{target}: is the root folder; choose another target")
-    return found
+    return path
 
 
 def partial_folder(target: Path) -> Path:

@@ -54,29 +54,29 @@ class Checkpoint:
         tensor = self.tensors[name]
         axes = len(index)
         expected = (stop - start, *tensor.shape[axes + 1 :])
-        found: Tensor | None = None
+        rows: Tensor | None = None
         filled = 0
         for chunk in self._chunks_of(name, index):
             first, height = chunk.start[axes], chunk.shape[axes]
             low, high = max(start, first), min(stop, first + height)
             if low >= high:
                 continue
-            here = self._rows_of(chunk, tensor.dtype, index, low - first, high - first)
-            if here.shape == expected:
-                found = here
+            part = self._rows_of(chunk, tensor.dtype, index, low - first, high - first)
+            if part.shape == expected:
+                rows = part
             else:
-                found = torch.empty(expected, dtype=tensor.dtype) if found is None else found
+                rows = torch.empty(expected, dtype=tensor.dtype) if rows is None else rows
                 columns = tuple(
-                    slice(at, at + size) for at, size in zip(chunk.start[axes + 1 :], here.shape[1:], strict=True)
+                    slice(at, at + size) for at, size in zip(chunk.start[axes + 1 :], part.shape[1:], strict=True)
                 )
-                found[(slice(low - start, high - start), *columns)] = here
-            filled += here.numel()
-        if found is None or filled != prod(expected):
+                rows[(slice(low - start, high - start), *columns)] = part
+            filled += part.numel()
+        if rows is None or filled != prod(expected):
             raise ConversionError(
                 f"{self.folder}: of rows {start} to {stop} of {name}{list(index)} the chunks in {METADATA} have "
                 f"{filled} elements, not {prod(expected)}"
             )
-        return found
+        return rows
 
     def _chunks_of(self, name: str, index: tuple[int, ...]) -> list[Chunk]:
         """The chunks that overlap the part at `index`. Cached: a stack of experts has thousands, too many to search for
@@ -118,21 +118,21 @@ class Checkpoint:
 
 def _by_part(tensor: CheckpointTensor, axes: int) -> dict[tuple[int, ...], list[Chunk]]:
     """The chunks that overlap each index along the first `axes` axes."""
-    found: dict[tuple[int, ...], list[Chunk]] = {}
+    chunks: dict[tuple[int, ...], list[Chunk]] = {}
     for chunk in tensor.chunks:
         spans = zip(chunk.start[:axes], chunk.shape[:axes], tensor.shape[:axes], strict=True)
         for index in product(*(range(at, min(at + size, end)) for at, size, end in spans)):
-            found.setdefault(index, []).append(chunk)
-    return found
+            chunks.setdefault(index, []).append(chunk)
+    return chunks
 
 
 def _tensors(folder: Path) -> dict[str, CheckpointTensor]:
     path = folder / METADATA
     if not path.is_file():
         raise ConversionError(f"{folder}: has no {METADATA}, so it is not a torch_dist checkpoint")
-    found = read_metadata(path)
+    tensors = read_metadata(path)
     sizes: dict[str, int] = {}
-    for name, tensor in found.items():
+    for name, tensor in tensors.items():
         for chunk in tensor.chunks:
             end = chunk.offset + chunk.length
             if chunk.file not in sizes:
@@ -144,7 +144,7 @@ def _tensors(folder: Path) -> dict[str, CheckpointTensor]:
                     f"{folder / chunk.file}: has {sizes[chunk.file]} bytes, but {name} should end at {end}: the file "
                     f"is truncated"
                 )
-    weights = {name: tensor for name, tensor in found.items() if not name.startswith(_NO_WEIGHTS)}
+    weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(_NO_WEIGHTS)}
     for name, tensor in weights.items():
         if len(tensor.shape) > _MOST_AXES:  # `tiles` takes 2^axes steps per chunk
             raise ConversionError(f"{path}: {name} has {len(tensor.shape)} axes; a weight has at most {_MOST_AXES}")
@@ -157,7 +157,7 @@ def _tensors(folder: Path) -> dict[str, CheckpointTensor]:
                     f"{chunk.length} bytes"
                 )
     _refuse_shared_bytes(path, weights)
-    return found
+    return tensors
 
 
 def tiles(shape: tuple[int, ...], chunks: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:

@@ -81,7 +81,7 @@ def chunk_shape(weight: Weight) -> tuple[int, ...]:
 
 
 class DistFile:
-    """A .distcp file being written. Rows may be written in any order; those of a killed writer are kept."""
+    """A .distcp file being written. Rows may be written in any order; rows that a killed writer wrote are kept."""
 
     def __init__(self, path: Path, weights: Iterable[tuple[Weight, torch.dtype]]) -> None:
         """Raises OSError if there is no disk space for the whole file."""

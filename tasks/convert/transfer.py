@@ -111,9 +111,9 @@ def _height(weight: Weight, itemsize: int, most: int = BLOCK) -> int:
     return max(1, most // max(1, prod(weight.shape[1:]) * itemsize))
 
 
-def _same_bytes(weight: Weight, ours: torch.dtype | None, theirs: torch.dtype) -> bool:
+def _same_bytes(weight: Weight, dtype: torch.dtype | None, part_dtype: torch.dtype) -> bool:
     """Whether a weight has the same bytes as its only part, so that one digest serves both."""
-    return len(weight.segments) == 1 and ours == theirs
+    return len(weight.segments) == 1 and dtype == part_dtype
 
 
 def export_weight(
@@ -158,10 +158,10 @@ def import_weight(
     for start, stop, pieces in blocks(weight, dtype.itemsize):
         rows = room[: stop - start]
         for piece in pieces:
-            here = rows[piece.start : piece.stop]
-            read(weight.parts[piece.part][0], piece.row, here)
-            parts[piece.part].update(raw(here))
-            if not finite(here):
+            piece_rows = rows[piece.start : piece.stop]
+            read(weight.parts[piece.part][0], piece.row, piece_rows)
+            parts[piece.part].update(raw(piece_rows))
+            if not finite(piece_rows):
                 not_finite(weight.parts[piece.part][0])
         content = raw(_rounded(rows, dtype, weight))
         if not same:
@@ -170,23 +170,23 @@ def import_weight(
     return entry(weight, str(dtype), parts[0] if same else whole, str(source_dtype), parts)
 
 
-def entry(weight: Weight, ours: str, whole: blake3, theirs: str, parts: list[blake3]) -> Entry:
-    found = [
-        Part(name, list(shape), theirs.removeprefix("torch."), digest.hexdigest())
+def entry(weight: Weight, dtype: str, whole: blake3, part_dtype: str, parts: list[blake3]) -> Entry:
+    entry_parts = [
+        Part(name, list(shape), part_dtype.removeprefix("torch."), digest.hexdigest())
         for (name, shape), digest in zip(weight.parts, parts, strict=True)
     ]
-    return Entry(weight.name, list(weight.shape), ours.removeprefix("torch."), whole.hexdigest(), found)
+    return Entry(weight.name, list(weight.shape), dtype.removeprefix("torch."), whole.hexdigest(), entry_parts)
 
 
 def map_weights(work: Callable[[Weight], Entry], weights: list[Weight], done: Callable[[Weight], None]) -> list[Entry]:
     """Run `work` on every weight, on THREADS threads; results in the weights' order. Stops at the first error."""
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     pending: dict[Future[Entry], Weight] = {}
 
     def take() -> None:
         for future in wait(pending, return_when=FIRST_COMPLETED).done:
             weight = pending.pop(future)
-            found[weight.name] = future.result()
+            entries[weight.name] = future.result()
             done(weight)
 
     with ThreadPoolExecutor(THREADS, "transfer") as pool:
@@ -200,4 +200,4 @@ def map_weights(work: Callable[[Weight], Entry], weights: list[Weight], done: Ca
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return [found[weight.name] for weight in weights]
+    return [entries[weight.name] for weight in weights]

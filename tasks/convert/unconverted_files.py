@@ -17,11 +17,11 @@ def adapter_problem(folder: Path) -> str | None:
 
 def adapter_among(names: Iterable[str], folder: str) -> str | None:
     """The same, from the names of the folder's files."""
-    found = sorted(name for name in names if any(fnmatch(name, pattern) for pattern in _ADAPTER))
-    if not found:
+    adapters = sorted(name for name in names if any(fnmatch(name, pattern) for pattern in _ADAPTER))
+    if not adapters:
         return None
     return (
-        f"{folder}: has an adapter ({', '.join(found)}), which would be ignored; merge it into the model (PEFT's "
+        f"{folder}: has an adapter ({', '.join(adapters)}), which would be ignored; merge it into the model (PEFT's "
         f"merge_and_unload, then save_pretrained), or move it to another folder"
     )
 

@@ -109,7 +109,7 @@ def fused(
     if grouped and (mask is not None or query.dtype == torch.float32):
         # Only torch's flash kernel supports grouped queries, and it supports neither masks nor fp32. The
         # memory-efficient kernel supports both but not grouped queries; otherwise torch silently materializes all
-        # scores (tasks/pretrain/memory.py counts the copies made here)
+        # scores (tasks/pretrain/memory.py counts these copies)
         key, value = (tensor.repeat_interleave(query.size(1) // key.size(1), dim=1) for tensor in (key, value))
         grouped = False
     return F.scaled_dot_product_attention(

@@ -177,8 +177,8 @@ def share_of_rank(first: int, count: int, micro_batch: int) -> list[range]:
     last ones short or empty if the samples do not divide evenly."""
     ranks, rank = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
     share = -(-count // (ranks * micro_batch)) * micro_batch
-    mine = range(first + min(rank * share, count), first + min((rank + 1) * share, count))
-    return [mine[start : start + micro_batch] for start in range(0, share, micro_batch)]
+    span = range(first + min(rank * share, count), first + min((rank + 1) * share, count))
+    return [span[start : start + micro_batch] for start in range(0, share, micro_batch)]
 
 
 def micro_batches(

@@ -16,7 +16,7 @@ from tasks.metadata_pickle import MetadataPickler
 
 def copy_content(path: Path, target: Path) -> None:
     """Copy a checkpoint's files without its manifest and, in .metadata, without the path, a random id, and the order in
-    which the ranks' writers finished. Unpickles .metadata: the files must be verified or our own."""
+    which the ranks' writers finished. Unpickles .metadata: the files must be verified or written by this run."""
     # linked, not moved: the checkpoint stays complete if the process is killed now
     shutil.copytree(
         path, target, copy_function=os.link, ignore=shutil.ignore_patterns(MANIFEST, ".metadata", "common.pt")
@@ -33,8 +33,8 @@ def copy_content(path: Path, target: Path) -> None:
 
 
 def _rebuilt(value: Any) -> Any:
-    """The same value made of new objects. A pickle records which equal objects are identical, which differs between a
-    resumed run and an uninterrupted one."""
+    """The same value, built of new objects. A pickle records which equal objects are identical, which differs between
+    a resumed run and an uninterrupted one."""
     if isinstance(value, dict):
         return {_rebuilt(key): _rebuilt(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -83,7 +83,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, policy: CheckpointPolicy, logs: Sequence[Path] = ()) -> None:
         self.folder, self.policy, self.logs = folder, policy, logs
-        self._found = CheckpointFolder(folder, "step-")
+        self._checkpoints = CheckpointFolder(folder, "step-")
         self._saving: _Saving | None = None
         self._removal: Future[None] | None = None  # of old ones
         self._strategy = ThreadStrategy()
@@ -142,16 +142,16 @@ class Checkpoints:
     def _complete(self, saving: "_Saving") -> None:
         self._saving = None
         error = saving.written.exception()  # waits
-        mine = (f"rank {dist.get_rank()}: {error}" if error else None, {} if error else saving.written.result())
-        everyone: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, mine)
-        errors = [message for message, _ in everyone if message]
+        outcome = (f"rank {dist.get_rank()}: {error}" if error else None, {} if error else saving.written.result())
+        outcomes: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(outcomes, outcome)
+        errors = [message for message, _ in outcomes if message]
         if errors:
             raise StageError(_not_written(saving.path, "; ".join(errors))) from error
         for finalize in saving.request.finalize_fns:
             finalize()
         if dist.get_rank() == 0:
-            files = {name: entry for _, entries in everyone for name, entry in entries.items()}
+            files = {name: entry for _, entries in outcomes for name, entry in entries.items()}
             for log in self.logs:
                 if log.exists():
                     sync(log)
@@ -160,7 +160,7 @@ class Checkpoints:
             self._removal = in_background(self._remove_old)
 
     def _remove_old(self) -> None:
-        paths = {self._found.step(path): path for path in self.complete()}
+        paths = {self._checkpoints.step(path): path for path in self.complete()}
         for step in superfluous(sorted(paths), self.policy):
             remove(paths[step])
 
@@ -168,7 +168,7 @@ class Checkpoints:
 
     def complete(self) -> list[Path]:
         """The complete checkpoints, oldest first."""
-        return self._found.complete()
+        return self._checkpoints.complete()
 
     def resume(self, state: TrainingState) -> Path | None:
         """Resume from the newest complete checkpoint and return its path; None if there is none. A damaged checkpoint
@@ -176,20 +176,28 @@ class Checkpoints:
         silently starts over."""
         self.finish()
         dist.barrier()
+<<<<<<< HEAD
         complete = self.complete()
         dist.barrier()
         if dist.get_rank() == 0:
             self._found.remove_incomplete()
         for path in reversed(complete):
+=======
+        paths = self.complete()
+        dist.barrier()
+        if dist.get_rank() == 0:
+            self._checkpoints.remove_incomplete()
+        for path in reversed(paths):
+>>>>>>> names-convert
             try:
                 self.load(state, path)
             except ArtifactError as error:
                 if dist.get_rank() == 0:
-                    self._found.set_aside(path, error)
+                    self._checkpoints.set_aside(path, error)
                 dist.barrier()
             else:
                 return path
-        self._found.check_not_all_damaged()
+        self._checkpoints.check_not_all_damaged()
         return None
 
     def load(self, state: TrainingState, path: Path) -> None:

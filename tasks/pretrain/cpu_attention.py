@@ -25,7 +25,7 @@ def attend(
     position of the last column.
 
     hidden: (batch, 1, rows, columns), bool, True: masked, in addition to causality. window: columns that a row attends
-    to, its own included. scale: default 1 / sqrt(head size)."""
+    to, including its own. scale: default 1 / sqrt(head size)."""
     scale = query.size(-1) ** -0.5 if scale is None else scale
     result: Tensor = _Attend.apply(query, key, value, hidden, window, scale)
     return result
@@ -98,9 +98,9 @@ class _Block:
         heads = queries.size(1) // rows
         scores = torch.baddbmm(future.repeat(heads, 1), queries, keys[:, self.columns].mT, alpha=scale)
         if hidden is not None:
-            unseen_here = hidden[:, :, None, self.rows, self.columns]
+            masked = hidden[:, :, None, self.rows, self.columns]
             shape = (hidden.size(0), self.groups, heads, rows, columns)
-            scores.view(shape).masked_fill_(unseen_here, float("-inf"))
+            scores.view(shape).masked_fill_(masked, float("-inf"))
         return torch.softmax(scores, -1)
 
 

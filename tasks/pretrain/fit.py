@@ -37,7 +37,7 @@ def place_of(layout: Layout, machine: Machine) -> Place | None:
 
 
 def fitting(spec: PretrainSpec, vocab_size: int, place: Place) -> Layout | None:
-    """The layout that fits and differs least, on the same number of nodes or a multiple of it. None: there is none."""
+    """The layout that fits and differs least, on the same number of nodes or a multiple of it. None if none fits."""
     wrong_with = spec.layout_check(vocab_size)
     for times in MORE_NODES:
         like = spec.layout.model_copy(update={"nodes": times * spec.layout.nodes})

@@ -50,7 +50,7 @@ def keys_per_query(sequence_length: int, window: int | None) -> float:
 def peak_flops(precision: str) -> float | None:
     """The device's peak in FLOP/s: on a GPU from the table (None: not in it, or precision not supported), on a CPU
     measured with a large matrix product."""
-    import torch  # here, since flops_per_token must not need it
+    import torch  # not at the top: flops_per_token must not need it
 
     if not torch.cuda.is_available():
         return cpu_peak(precision)

@@ -51,10 +51,10 @@ class InitialWeights:
 
 
 def _check_model(model: ModelSpec, initial: ModelSpec, vocab_size: int, initial_vocab_size: int) -> None:
-    ours = model.model_copy(update={"vocab_size": vocab_size}).model_dump(exclude=FREE)
-    theirs = initial.model_copy(update={"vocab_size": initial_vocab_size}).model_dump(exclude=FREE)
+    fields = model.model_copy(update={"vocab_size": vocab_size}).model_dump(exclude=FREE)
+    saved = initial.model_copy(update={"vocab_size": initial_vocab_size}).model_dump(exclude=FREE)
     differences = [
-        f"{name} is {ours[name]}, but {theirs[name]} in the weights" for name in ours if ours[name] != theirs[name]
+        f"{name} is {value}, but {saved[name]} in the weights" for name, value in fields.items() if value != saved[name]
     ]
     if differences:
         raise StageError(f"pretrain.model does not match the model to start from: {'; '.join(differences)}")

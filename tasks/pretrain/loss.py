@@ -105,14 +105,14 @@ def _losses(logits: Tensor, labels: Tensor, share: Tensor, group: dist.ProcessGr
         scores = tile.float()
         highest = scores.amax(1, keepdim=True)
         _reduce(highest, dist.ReduceOp.MAX, group)
-        here = (label >= 0) & (label < tile.size(1))
-        column = torch.where(here, label, 0).unsqueeze(1)
-        chosen = scores.sub_(highest).gather(1, column).squeeze(1) * here
+        in_range = (label >= 0) & (label < tile.size(1))
+        column = torch.where(in_range, label, 0).unsqueeze(1)
+        chosen = scores.sub_(highest).gather(1, column).squeeze(1) * in_range
         sums = torch.stack([scores.exp_().sum(1), chosen])
         _reduce(sums, dist.ReduceOp.SUM, group)
         losses.append(sums[0].log() - sums[1])
         if gradient:
-            scores.mul_((part / sums[0]).unsqueeze(1)).scatter_add_(1, column, -(part * here).unsqueeze(1))
+            scores.mul_((part / sums[0]).unsqueeze(1)).scatter_add_(1, column, -(part * in_range).unsqueeze(1))
             tile.copy_(scores)
     return torch.cat(losses)
 

@@ -117,9 +117,9 @@ class _Stage:
     def activations(self) -> int:
         residual = self.element * self.model.hidden * self.kept_tokens
         whole = self.layer()
-        kept = residual if self.layout.recompute == "full" else self.layer(self.layout.recompute == "selective")
+        layer_bytes = residual if self.layout.recompute == "full" else self.layer(self.layout.recompute == "selective")
         layers = self.model.layers // (self.layout.pipeline * self.layout.virtual_pipeline)
-        chunk = layers * kept
+        chunk = layers * layer_bytes
         if self.layout.pipeline > 1:
             chunk += 2 * residual  # received from the previous stage and sent to the next
         held = self.in_flight() * chunk
@@ -130,7 +130,7 @@ class _Stage:
             held += self.in_flight() * self.tokens * self.spec.sequence_length
         if not self.last:
             return held + work
-        if self.layout.pipeline == 1 and self.model.tied_embeddings:  # gradient kept until the embedding's is added
+        if self.layout.pipeline == 1 and self.model.tied_embeddings:  # gradient held until the embedding's is added
             work += self.element * self.vocabulary * self.model.hidden
         return held + max(work, self.output())
 
@@ -156,18 +156,18 @@ class _Stage:
         model, ranks = self.model, self.layout.context
         grouped = model.heads != model.kv_heads
         copied = self.keys_copied() and not recompute
-        own_values = recompute or (ranks == 1 and not copied)  # views, not copies
+        value_views = recompute or (ranks == 1 and not copied)  # not copies
         head_norm = model.shape().qk_norm
-        kept = 2 * self.queries  # after rotary embedding, and the result
+        saved = 2 * self.queries  # after rotary embedding, and the result
         if recompute:
-            kept += self.keys
+            saved += self.keys
         elif copied:  # for each chunk of queries: the keys and values up to its end
-            kept += self.queries * (2 if ranks == 1 else 2 * ranks + 1)
+            saved += self.queries * (2 if ranks == 1 else 2 * ranks + 1)
         else:  # gathered over the context parallel ranks
-            kept += ranks * self.keys * (1 if own_values else 2)
-        if own_values or head_norm:
-            kept += self.queries + 2 * self.keys  # QKV, which the values, or the input of the keys' norm, are views of
-        size = kept * self.element + (self.head_norms(grouped) if head_norm else 0)
+            saved += ranks * self.keys * (1 if value_views else 2)
+        if value_views or head_norm:
+            saved += self.queries + 2 * self.keys  # QKV, which the values, or the input of the keys' norm, are views of
+        size = saved * self.element + (self.head_norms(grouped) if head_norm else 0)
         if not recompute:
             size += self.queries // model.head_dim * FLOAT  # the softmax's sums
         rotary = 4 * self.element * model.head_dim * self.spec.sequence_length // ranks

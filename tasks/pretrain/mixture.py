@@ -80,9 +80,9 @@ def parts_of(
         )
         expected = {name: expected[name] for name, tokens in sources.items() if tokens and expected.get(name)}
         for name, expected_weight in expected.items():
-            part = weight * expected_weight / sum(expected.values())
+            part_weight = weight * expected_weight / sum(expected.values())
             prefixes = _prefixes(folder, facts, f"train-{name}", sources[name])
-            parts.append(Part(prefixes, part, part / total, sources[name], name, shares[name].epochs))
+            parts.append(Part(prefixes, part_weight, part_weight / total, sources[name], name, shares[name].epochs))
     return parts
 
 

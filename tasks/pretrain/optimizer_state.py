@@ -49,10 +49,10 @@ class Share:
 
     def tensors(self) -> dict[str, Tensor]:
         """The state by name, flattened. Views of AdamW's own tensors, so loading into them takes effect."""
-        state = {name: self.adamw.state[self.main][name] for name in MOMENTS}
+        tensors = {name: self.adamw.state[self.main][name] for name in MOMENTS}
         if self.main.dtype != self.weight.dtype:
-            state["fp32_param"] = self.main.detach()
-        return {name: tensor.view(-1) for name, tensor in state.items()}
+            tensors["fp32_param"] = self.main.detach()
+        return {name: tensor.view(-1) for name, tensor in tensors.items()}
 
 
 def shares(optimizer: MegatronOptimizer) -> Iterator[Share]:

@@ -26,14 +26,14 @@ class Prefetch(Generic[T]):
 
     def take(self, span: range, following: range | None) -> T:
         """Return the data of `span` and start reading `following`. Raises what `read` raised."""
-        span_ahead, result = self._ahead or (None, None)
+        span_ahead, future = self._ahead or (None, None)
         self._ahead = None
-        if result is None or span_ahead != span:
-            result = self._thread.submit(self._read, span)  # queued after an unused read, if any
-        batch = result.result()
+        if future is None or span_ahead != span:
+            future = self._thread.submit(self._read, span)  # queued after an unused read, if any
+        batches = future.result()
         if following is not None:
             self._ahead = following, self._thread.submit(self._read, following)
-        return batch
+        return batches
 
     def wait(self) -> None:
         """Wait until nothing is being read: no thread may be active when the process forks."""

@@ -64,8 +64,8 @@ class Trainer:
             )
         if self.spec.layout.device and not CUDA:
             raise StageError(
-                f"layout.device is {self.spec.layout.device}, but this machine has no GPU: run where there is one, or "
-                "remove device to train here"
+                f"layout.device is {self.spec.layout.device}, but this machine has no GPU: use one that has a "
+                "GPU, or remove device to train on the CPU"
             )
         if dist.get_world_size() != self.spec.layout.world:
             raise StageError(f"{dist.get_world_size()} processes are running; layout needs {self.spec.layout.world}")
@@ -135,7 +135,7 @@ class Trainer:
         return reaction
 
     def _roll_back(self, span: range) -> None:
-        """Return to the newest checkpoint and continue there with the samples after `span`."""
+        """Return to the newest checkpoint and continue from it with the samples after `span`."""
         self._at("checkpoint")
         self.checkpoints.resume(self.state)
         self.state.samples = span.stop
