@@ -176,19 +176,11 @@ class Checkpoints:
         silently starts over."""
         self.finish()
         dist.barrier()
-<<<<<<< HEAD
-        complete = self.complete()
-        dist.barrier()
-        if dist.get_rank() == 0:
-            self._found.remove_incomplete()
-        for path in reversed(complete):
-=======
         paths = self.complete()
         dist.barrier()
         if dist.get_rank() == 0:
             self._checkpoints.remove_incomplete()
         for path in reversed(paths):
->>>>>>> names-convert
             try:
                 self.load(state, path)
             except ArtifactError as error:
