@@ -72,12 +72,12 @@ def export_model(
         with ExitStack() as open_files:
             # all files at once: the kernel serializes writes to one file
             files: dict[str, Shard] = {}
-            for file, mine in zip(_names(len(shards)), shards, strict=True):
-                tensors = {name: (shape, dtypes[weight.name]) for weight in mine for name, shape in weight.parts}
+            for file, members in zip(_names(len(shards)), shards, strict=True):
+                tensors = {name: (shape, dtypes[weight.name]) for weight in members for name, shape in weight.parts}
                 sizes[file] = {name: prod(shape) * dtype.itemsize for name, (shape, dtype) in tensors.items()}
                 shard = Shard(making.folder / file, tensors)
                 open_files.callback(shard.close)
-                files |= {weight.name: shard for weight in mine}
+                files |= {weight.name: shard for weight in members}
 
             def move(weight: Weight) -> Entry:
                 done = making.done(weight)
@@ -125,7 +125,7 @@ def shards_of(weights: list[Weight], dtypes: dict[str, torch.dtype], options: Ex
 
 def _interleaved(shards: list[list[Weight]]) -> list[Weight]:
     """Weights from all files at the same pace, so that the files finish together."""
-    placed = [(number / len(mine), weight) for mine in shards for number, weight in enumerate(mine)]
+    placed = [(number / len(shard), weight) for shard in shards for number, weight in enumerate(shard)]
     return [weight for _, weight in sorted(placed, key=lambda item: item[0])]
 
 

@@ -56,7 +56,7 @@ class Partial:
         self._append = threading.Lock()
         self.folder = self._place / CONTENT
         self._written: dict[str, Entry] = {}  # by name, from the journal
-        self._check_ours()  # before the lock file is created in it
+        self._check_origin()  # before the lock file is created in it
 
     def __enter__(self) -> Self:
         make_folder(self._place)
@@ -69,7 +69,7 @@ class Partial:
         return self
 
     def _open(self) -> None:
-        unfinished = self._check_ours()
+        unfinished = self._check_origin()
         self._recover()
         check_existing(self.target, self._replace)
         if unfinished and journal.same(unfinished[0], self._header):
@@ -86,18 +86,18 @@ class Partial:
         self._journal = os.open(self._place / JOURNAL, os.O_WRONLY | os.O_APPEND)
         self.folder.mkdir(exist_ok=True)
 
-    def _check_ours(self) -> tuple[dict[str, Any], dict[str, Entry]] | None:
+    def _check_origin(self) -> tuple[dict[str, Any], dict[str, Entry]] | None:
         """The journal's content. Raises ConversionError if the folder has files that no conversion wrote."""
         if not os.path.lexists(self._place):
             return None
         if not self._place.is_dir():
-            raise ConversionError(_not_ours(self._place, "it is a file"))
+            raise ConversionError(_refusal(self._place, "it is a file"))
         unfinished = journal.read(self._place / JOURNAL)
         known = {JOURNAL, LOCK, CONTENT, REPLACED} if unfinished else {LOCK}  # the lock is created before the journal
         others = [path for path in sorted(self._place.iterdir()) if path.name not in known]
         others = [path for path in others if not _PARTIAL_JOURNAL.fullmatch(path.name)]
         if not unfinished and others:
-            raise ConversionError(_not_ours(self._place, f"it has no valid {JOURNAL}"))
+            raise ConversionError(_refusal(self._place, f"it has no valid {JOURNAL}"))
         others += self._unlisted(set(unfinished[0]["files"])) if unfinished else []
         if others:
             names = ", ".join(str(path.relative_to(self._place)) for path in others[:5])
@@ -141,7 +141,7 @@ class Partial:
 
     def finish(self) -> None:
         """Move the complete content to the target."""
-        self._check_ours()
+        self._check_origin()
         sync_tree(self.folder)
         check_existing(self.target, self._replace)
         if self.target.exists():
@@ -149,7 +149,7 @@ class Partial:
         rename(self.folder, self.target)
         if (self._place / REPLACED).exists():
             shutil.rmtree(self._place / REPLACED)
-            sync(self._place)  # the journal must outlive it, to show that it is ours
+            sync(self._place)  # the journal must outlive it, to show that Baton wrote it
         (self._place / JOURNAL).unlink()
         (self._place / LOCK).unlink()
         try:
@@ -204,7 +204,7 @@ def _locked(place: Path, target: Path) -> int:
     return descriptor
 
 
-def _not_ours(place: Path, reason: str) -> str:
+def _refusal(place: Path, reason: str) -> str:
     return (
         f"{place}: is not an unfinished conversion ({reason}), so it is left untouched; move or delete it, or choose "
         f"another target"
