@@ -93,7 +93,7 @@ def assemble(
 
 
 def _scans_of(corpus: Path) -> set[str]:
-    """The names of the scans that a corpus was made of; none if it was made without."""
+    """The names of the scans that a corpus was assembled from; empty if it has no list of them."""
     listed = corpus / RECORD / SCANS
     return set(json.loads(listed.read_text())) if listed.exists() else set()
 
@@ -154,14 +154,14 @@ def finish(job: Job, splits: Mapping[Split, SplitWriter | Size], counts: Counts,
 
 def _refuse_empty(spec: CorpusSpec, counts: Counts, sizes: Sizes, broken: Broken) -> None:
     splits = {split: sum(of_source[split].documents for of_source in sizes.values()) for split in SPLITS}
-    found = sum(splits.values())
-    if not found:
+    total = sum(splits.values())
+    if not total:
         raise no_documents(spec, counts, broken)
     for split, number in splits.items():
         if not number:
             fix = "smaller" if split == "train" else "larger"
             raise StageError(
-                f"with held_out={spec.held_out}, none of the {found} documents is in the {words(split)} split; "
+                f"with held_out={spec.held_out}, none of the {total} documents is in the {words(split)} split; "
                 f"add documents or use a {fix} held_out"
             )
     for name, of_source in sizes.items():

@@ -1,7 +1,7 @@
-"""fastText classifiers of the user's. `python -m tasks.data.classifier FILE` prints a model's labels.
+"""The user's fastText classifiers. `python -m tasks.data.classifier FILE` prints a model's labels.
 
-fastText crashes on damaged files, reads them without end, or takes what is missing for zeros. So a process of its own
-loads a model first and writes it again: it has all its bytes if as many come out.
+fastText crashes on damaged files, reads them forever, or fills in missing bytes with zeros. So a separate process loads
+a model first and saves it again: the file is complete if the saved one has as many bytes.
 """
 
 import json
@@ -49,11 +49,11 @@ def classify(step: ClassifierStep) -> Callable[[str], list[tuple[str, float]]]:
 
     model = fasttext.load_model(str(step.local_model()))
 
-    def found(text: str) -> list[tuple[str, float]]:
+    def predict(text: str) -> list[tuple[str, float]]:
         labels, shares = model.predict(text.replace("\n", " "), k=-1)
         return [(label.removeprefix(LABEL), float(share)) for label, share in zip(labels, shares, strict=True)]
 
-    return found
+    return predict
 
 
 def main(path: Path) -> None:

@@ -45,7 +45,7 @@ class About(BaseModel):
 def write_index(folder: Path, items: Iterable[tuple[str, list[str]]], size: int) -> About:
     """Write an index of items, each with a name and its texts. Memory: about 100 bytes for each word of them."""
     about, names = About(), []
-    found: dict[int, list[tuple[int, Hashes]]] = {}  # by length: (item, the n-grams of one text)
+    ngrams_by_length: dict[int, list[tuple[int, Hashes]]] = {}  # length: (item, the n-grams of one text)
     seen: set[bytes] = set()
     for number, (name, texts) in enumerate(items):
         names.append(" ".join(name.split()))
@@ -56,12 +56,12 @@ def write_index(folder: Path, items: Iterable[tuple[str, list[str]]], size: int)
             lengths.append(length)
             if length >= min(SHORTEST, size) and (key := words.tobytes()) not in seen:
                 seen.add(key)
-                found.setdefault(length, []).append((number, np.unique(ngrams(words, length))))
+                ngrams_by_length.setdefault(length, []).append((number, np.unique(ngrams(words, length))))
         about.items += 1
         about.too_short += max(lengths, default=0) < min(SHORTEST, size)
     digest = blake3("\n".join(names).encode())
-    for length, texts_of in sorted(found.items()):
-        hashes, owners = _without_common(texts_of)
+    for length, grams in sorted(ngrams_by_length.items()):
+        hashes, owners = _without_common(grams)
         hashes.tofile(folder / f"ngrams-{length}.u64")
         owners.tofile(folder / f"items-{length}.u32")
         digest.update(f"\0{length}".encode() + hashes.tobytes() + owners.tobytes())
@@ -75,12 +75,12 @@ def _without_common(texts: list[tuple[int, Hashes]]) -> tuple[Hashes, npt.NDArra
     """The n-grams of all texts, sorted, with the first item that has each."""
     hashes, numbers = np.unique(np.concatenate([part for _, part in texts]), return_counts=True)
     common = hashes[numbers > COMMON]
-    kept = []
+    parts = []
     for _, part in texts:
-        own = part[~np.isin(part, common)]
-        kept.append(own if len(own) else part)
-    owners = np.repeat(np.array([item for item, _ in texts], np.uint32), [len(part) for part in kept])
-    unique, first = np.unique(np.concatenate(kept), return_index=True)
+        rare = part[~np.isin(part, common)]
+        parts.append(rare if len(rare) else part)
+    owners = np.repeat(np.array([item for item, _ in texts], np.uint32), [len(part) for part in parts])
+    unique, first = np.unique(np.concatenate(parts), return_index=True)
     return unique, owners[first]
 
 

@@ -34,7 +34,7 @@ MASKED_IP = "22.214.171.124"
 @dataclass(frozen=True)
 class Dropped:
     reason: str
-    what: str = ""  # it was dropped for: shown with the sample, not counted apart
+    what: str = ""  # details: shown with the sample, not counted separately
 
 
 # the text to keep, changed or not
@@ -56,16 +56,16 @@ class Curation:
             count = tally.of(name, source)
             count.documents += 1
             count.bytes += size
-            found = rule(item)
-            if isinstance(found, str) and not found.strip():
-                found = Dropped("nothing is left")
-            if isinstance(found, Dropped):
-                count.drop(item, size, found.reason, found.what)
+            text = rule(item)
+            if isinstance(text, str) and not text.strip():
+                text = Dropped("nothing is left")
+            if isinstance(text, Dropped):
+                count.drop(item, size, text.reason, text.what)
                 return None
-            if found != item.text:
+            if text != item.text:
                 count.changed += 1
-                item = document(item.source, found, item.metadata_json)
-                size = len(found.encode())
+                item = document(item.source, text, item.metadata_json)
+                size = len(text.encode())
         return item
 
 
@@ -113,7 +113,7 @@ def _classifier(step: ClassifierStep) -> Rule:
 
 
 def _quality(step: QualityStep) -> Rule:
-    from datatrove.data import Document as Theirs
+    from datatrove import data
     from datatrove.pipeline import filters
 
     kinds = {
@@ -125,16 +125,16 @@ def _quality(step: QualityStep) -> Rule:
     rules = [(name, kinds[name]()) for name in step.rules]
 
     def rule(item: Document) -> str | Dropped:
-        theirs = Theirs(text=item.text, id=item.id)
-        for name, of_library in rules:
+        library_document = data.Document(text=item.text, id=item.id)
+        for name, library_filter in rules:
             try:
-                found = of_library.filter(theirs)
+                verdict = library_filter.filter(library_document)
             except Exception as error:
                 raise _failed(f"datatrove's rule {name}", item, repr(error)) from error
-            kept, reason = found if isinstance(found, tuple) else (found, "")
-            if not kept:
+            passes, reason = verdict if isinstance(verdict, tuple) else (verdict, "")
+            if not passes:
                 return Dropped(f"{name}: {reason.removeprefix(f'{name}_')}" if reason else name)
-        return str(theirs.text)
+        return str(library_document.text)
 
     return rule
 
@@ -157,8 +157,8 @@ def _decontaminate(step: DecontaminateStep) -> Rule:
     known = Contamination(Path(step.index))
 
     def rule(item: Document) -> str | Dropped:
-        found = known.find(item.text)
-        return Dropped(found.partition(",")[0], f"has a text of {found}") if found else item.text
+        name = known.find(item.text)
+        return Dropped(name.partition(",")[0], f"has a text of {name}") if name else item.text
 
     return rule
 
@@ -168,15 +168,13 @@ def _function(function: Function, folder: Path) -> Rule:
 
     def rule(item: Document) -> str | Dropped:
         try:
-            found = keep(item)
+            answer = keep(item)
         except (Exception, SystemExit) as error:  # user code can raise anything
             raise _failed(function.name, item, described(error, folder)) from error
-        if not isinstance(found, bool | str):
-            what = f"returns {found!r:.60}; return True to keep a document, False or the reason as a string to drop it"
+        if not isinstance(answer, bool | str):
+            what = f"returns {answer!r:.60}; return True to keep a document, False or the reason as a string to drop it"
             raise _failed(function.name, item, what)
-        if found is True:
-            return item.text
-        return Dropped(found if found else function.attribute)
+        return item.text if answer is True else Dropped(answer or function.attribute)
 
     return rule
 

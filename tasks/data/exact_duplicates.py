@@ -8,7 +8,7 @@ order alone.
     keys-00000.npy, keys-00001.npy, …    [3, n] uint64: upper and lower half of the hash, and the row; sorted by hash
 
 Drops are arrays [n, 2] of uint64, (dropped, kept), sorted by the dropped one. On disk they are transposed, so that each
-partition reads its own alone.
+partition reads only its own drops.
 """
 
 import os
@@ -33,7 +33,7 @@ _ROW_BITS = np.uint64(32)
 @dataclass
 class KeyWriter:
     """Tells documents that were seen from new ones and writes the keys of a partition, in several files if there are
-    many: what it does not remember any more is found later, with the other partitions."""
+    many. Copies of documents that it no longer remembers are found later, with those of other partitions."""
 
     folder: Path
     rows: int = 0
@@ -111,7 +111,7 @@ class DropsItem:
 
 
 def find_drops(item: DropsItem, report: Report) -> None:
-    """Write the drops unless they are there."""
+    """Write the drops unless the file exists."""
     if not item.target.exists():
         save_drops(item.target, item.find())
     report(1.0, NOTHING)
@@ -139,7 +139,7 @@ def drops_of(partition: int, files: Iterable[Path]) -> Places:
         drops = np.load(path, mmap_mode="r")
         start, end = np.searchsorted(drops[0], ends)
         parts.append(np.array(drops[:, start:end]))
-    found = by_dropped(np.concatenate(parts, axis=1).T)
-    found = np.take(found, np.unique(found[:, 0], return_index=True)[1], axis=0)
-    found[:, 0] &= np.uint64(2**32 - 1)
-    return found
+    rows = by_dropped(np.concatenate(parts, axis=1).T)
+    rows = np.take(rows, np.unique(rows[:, 0], return_index=True)[1], axis=0)
+    rows[:, 0] &= np.uint64(2**32 - 1)
+    return rows

@@ -185,8 +185,8 @@ def _known_first(documents: Hashes, known: Sequence[Path]) -> Hashes:
 
 
 def _equal(hashes: Hashes, documents: Hashes, signatures: list[Signatures]) -> tuple[Hashes, npt.NDArray[np.intp]]:
-    """Pairs of documents whose signatures are equal, and the places of those that are the first with theirs. So copies
-    of a document are no candidates for others."""
+    """Pairs of documents whose signatures are equal, and the places of the first document with each signature. So
+    copies of a document are no candidates for others."""
     whole = np.empty_like(hashes)
     for start in range(0, len(documents), PAIRS):
         part = slice(start, start + PAIRS)
@@ -210,12 +210,12 @@ def _similar(hashes: Hashes, documents: Hashes, signatures: list[Signatures], le
         [np.stack([later, firsts[later]], axis=1), np.stack([not_second, not_second - 1], axis=1)]
     )
     pairs = documents[candidates]
-    found = [np.empty((0, 2), np.uint64)]
+    similar = [np.empty((0, 2), np.uint64)]
     for start in range(0, len(pairs), PAIRS):
         part = pairs[start : start + PAIRS]
         equal = (_of(part[:, 0], signatures) == _of(part[:, 1], signatures)).sum(axis=1)
-        found.append(part[equal >= least])
-    return np.concatenate(found)
+        similar.append(part[equal >= least])
+    return np.concatenate(similar)
 
 
 def _starts(values: Hashes) -> npt.NDArray[np.bool_]:
@@ -227,13 +227,13 @@ def _starts(values: Hashes) -> npt.NDArray[np.bool_]:
 
 def _of(documents: Hashes, signatures: list[Signatures]) -> Signatures:
     """The documents' signatures, [n, 112]."""
-    found = np.empty((len(documents), PERMUTATIONS), np.uint32)
+    values = np.empty((len(documents), PERMUTATIONS), np.uint32)
     parts = (documents & ~NEW) >> np.uint64(32)
     rows = documents & np.uint64(2**32 - 1)
     for part in np.unique(parts):
         chosen = parts == part
-        found[chosen] = signatures[part][rows[chosen]]
-    return found
+        values[chosen] = signatures[part][rows[chosen]]
+    return values
 
 
 def _signatures(folder: Path) -> Signatures:

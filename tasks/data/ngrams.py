@@ -48,8 +48,8 @@ class _Known(dict[str, int]):
         if len(self) >= KNOWN_WORDS:
             self.clear()
         bare = word.strip(_AROUND) or (word if word.isascii() else "")
-        self[word] = found = zlib.crc32(bare.encode()) if bare else int(_NO_WORD)
-        return found
+        self[word] = code = zlib.crc32(bare.encode()) if bare else int(_NO_WORD)
+        return code
 
 
 _known = _Known()

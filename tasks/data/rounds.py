@@ -1,7 +1,7 @@
 """Work on many items in worker processes, in any order.
 
 A round is a function of this project and its items, which do not depend on each other: each writes its own file or
-folder, completely or not at all, and an item that is made is not made again. So a round gives the same result with any
+folder, completely or not at all, and an item whose output exists is skipped. So a round gives the same result with any
 number of workers, and after any number of restarts.
 
 Machines that share the folder deal the items out among themselves: each works on its share, and waits for the others'.
@@ -92,8 +92,8 @@ class Round:
         if time.monotonic() - self.shown > SHOWN_S:
             self.shown = time.monotonic()
             size = self.size + sum(part * self.sizes[item] for item, (part, _) in self.running.items())
-            found = reduce(Amount.plus, (amount for _, amount in self.running.values()), self.amount)
-            self.show(Progress(size / (sum(self.sizes) or 1), self.done, found))
+            amount = reduce(Amount.plus, (part for _, part in self.running.values()), self.amount)
+            self.show(Progress(size / (sum(self.sizes) or 1), self.done, amount))
 
     def end(self, number: int, used: Used) -> None:
         self.used = self.used.plus(used)
@@ -116,14 +116,14 @@ class Ended(Exception):
     """The first machine has finished the stage, and removed what the others could wait for."""
 
 
-def wait_for(made: Sequence[Path], show: Callable[[int], None], ended: Path | None = None) -> None:
-    """Wait until all of these are there, made by other machines. Calls `show` with their number now and then. Raises
-    Ended if the file `ended` is there before."""
-    missing = list(made)
+def wait_for(paths: Sequence[Path], show: Callable[[int], None], ended: Path | None = None) -> None:
+    """Wait until all of these exist, which other machines write. Calls `show` with their number now and then. Raises
+    Ended if the file `ended` exists before."""
+    missing = list(paths)
     while missing := [path for path in missing if not path.exists()]:
         if ended and ended.exists():
             raise Ended
-        show(len(made) - len(missing))
+        show(len(paths) - len(missing))
         time.sleep(SHOWN_S)
 
 

@@ -78,7 +78,7 @@ class Size(BaseModel):
 
 
 class Scanned(BaseModel):
-    """What was found in a partition."""
+    """The contents of a partition."""
 
     splits: dict[Split, Size]
     counts: Counts
@@ -128,8 +128,8 @@ def _scan(item: ScanItem, report: Report, folder: Path) -> dict[str, Any]:
         text_bytes += len(raw.text)
         if not number % REPORT_DOCUMENTS:
             report(raw.done, Amount(number, text_bytes))
-        found = valid_document(raw, counts, f"{name}/" if name else "")
-        document = curation.apply(found, name, tally) if found else None
+        valid = valid_document(raw, counts, f"{name}/" if name else "")
+        document = curation.apply(valid, name, tally) if valid else None
         if document is None:
             continue
         if not keys.is_new(document.id):

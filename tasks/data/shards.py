@@ -86,8 +86,8 @@ def _join(job: Job, plan: Sequence[Prefix], items: Sequence[EncodeItem], encoder
     for joined in joins:
         for path in joined.folder.iterdir():
             os.link(path, job.output / path.name)
-    made = {prefix.name: amount for prefix, amount in zip(plan, amounts, strict=True)}
-    job.finish(**_facts(job, plan, made, encoder))
+    amounts_by_name = {prefix.name: amount for prefix, amount in zip(plan, amounts, strict=True)}
+    job.finish(**_facts(job, plan, amounts_by_name, encoder))
 
 
 def encoder_of(job: Job) -> Encoder:
@@ -111,10 +111,10 @@ def encode_items(job: Job, plan: Sequence[Prefix], encoder: Encoder) -> tuple[li
     folder = job.directory / PARTS
     make_folder(folder)
 
-    said = [ENCODE_VERSION, version("tokenizers"), tokenizer, encoder.vocab_size, encoder.eos_id]
+    common = [ENCODE_VERSION, version("tokenizers"), tokenizer, encoder.vocab_size, encoder.eos_id]
 
     def key(part: Part) -> str:
-        return json_key([*said, known[part.file.name].blake3, part.start, part.end])
+        return json_key([*common, known[part.file.name].blake3, part.start, part.end])
 
     work = [part for file in files for part in parts(file)]
     items = [
@@ -131,10 +131,10 @@ def encode_items(job: Job, plan: Sequence[Prefix], encoder: Encoder) -> tuple[li
     return items, [max(1, part.size) for part in work]
 
 
-def _facts(job: Job, plan: Sequence[Prefix], made: Mapping[str, Amount], encoder: Encoder) -> dict[str, Any]:
-    """`made`: what is in each prefix."""
-    held_out = made[HELD_OUT]
-    trained = {prefix.name: made[prefix.name].tokens for prefix in plan if prefix.stem != HELD_OUT}
+def _facts(job: Job, plan: Sequence[Prefix], amounts: Mapping[str, Amount], encoder: Encoder) -> dict[str, Any]:
+    """`amounts`: by the prefix's name."""
+    held_out = amounts[HELD_OUT]
+    trained = {prefix.name: amounts[prefix.name].tokens for prefix in plan if prefix.stem != HELD_OUT}
     facts: dict[str, Any] = {
         "tokens": sum(trained.values()),
         "held_out_tokens": held_out.tokens,

@@ -66,9 +66,9 @@ def _read_function(source: FunctionSource, functions: Path | None) -> Iterator[R
         try:
             for number, text in enumerate(function(**source.arguments), start=1):
                 where = f"{source.function.attribute}#{number}"
-                found = encoded(text, where)
-                refuse_large(len(found), source.max_bytes(), where)
-                yield Raw(where, found, 0.0)
+                content = encoded(text, where)
+                refuse_large(len(content), source.max_bytes(), where)
+                yield Raw(where, content, 0.0)
         except StageError:
             raise
         except (Exception, SystemExit) as error:  # user code can raise anything
