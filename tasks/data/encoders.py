@@ -2,8 +2,8 @@
 
 gigatoken (0.10) is young, and knows the tokenizers of the large model families: byte-level BPE with their patterns,
 and SentencePiece's BPE. It encodes a corpus only after its ids were the library's in a comparison
-(compare_tokens.py), which is made anew for each corpus. Where they differ there, or gigatoken refuses the tokenizer
-or crashes, the library encodes, and the reason is told.
+(compare_tokens.py), which is repeated for each corpus. If they differ, or gigatoken refuses the tokenizer or crashes,
+the library encodes, and the reason is reported.
 """
 
 import json

@@ -24,7 +24,7 @@ class JoinItem:
 
 
 def join(item: JoinItem, report: Report) -> None:
-    """Write a prefix unless it is there."""
+    """Write a prefix unless it exists."""
     name = item.folder.name
     if item.folder.exists():
         return

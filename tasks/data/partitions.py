@@ -1,11 +1,11 @@
-"""Cut a source into partitions: the units in which a corpus is read, kept and written.
+"""Cut a source into partitions: the units in which a corpus is read, cached and written.
 
-Partitions are cut by the names and sizes of the source's files and by nothing else, so that they do not depend on the
-machine, and an added or removed file changes its own partition only: a partition ends after a file if a hash of the
-file's name says so, on average once in `target` bytes (content-defined chunking, as of LBFS, SOSP 2001, with files in
-the place of bytes). A file of `target` bytes or more is a partition of its own; a plain `.jsonl` is cut into ranges of
-bytes, and Parquet into ranges of row groups. Compressed JSONL, WARC and WET are cut later if they are large (split.py).
-Datasets and functions are not cut, and a source that is smaller than `target` is one partition.
+Partitions are cut only by the names and sizes of the source's files, so that they do not depend on the machine, and an
+added or removed file changes only its partition: a partition ends after a file if a hash of the file's name says so, on
+average once in `target` bytes (content-defined chunking, as of LBFS, SOSP 2001, with files in the place of bytes). A
+file of `target` bytes or more is a separate partition; a plain `.jsonl` is cut into ranges of bytes, and Parquet into
+ranges of row groups. Compressed JSONL, WARC and WET are cut later if they are large (split.py). Datasets and functions are not
+cut, and a source that is smaller than `target` is one partition.
 """
 
 from collections.abc import Iterator

@@ -40,7 +40,7 @@ class SplitItem:
     file: File
     target: int
     most: int | None  # bytes of a line, in JSONL
-    kept: Kept | None  # where those of other pods may be
+    kept: Kept | None  # where the results of other pods may be
 
 
 def split_item(source: AnySource, part: Partition, target: int, folder: Path, kept: Kept | None) -> SplitItem | None:
@@ -51,8 +51,8 @@ def split_item(source: AnySource, part: Partition, target: int, folder: Path, ke
     if file.name.endswith(".jsonl") or file.size <= LARGE * target:
         return None
     most = source.max_bytes() if isinstance(source, JsonlSource) else None
-    said = [SPLIT_VERSION, file.place, file.size, file.version, target, most]
-    return SplitItem(folder / f"{json_key(said)}.split", file, target, most, kept)
+    key = [SPLIT_VERSION, file.place, file.size, file.version, target, most]
+    return SplitItem(folder / f"{json_key(key)}.split", file, target, most, kept)
 
 
 def split(item: SplitItem, report: Report) -> None:

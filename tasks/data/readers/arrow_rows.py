@@ -1,9 +1,9 @@
 """Rows of Arrow tables, with the fields that each row was given.
 
 Arrow gives all structs of a column the same fields, and null to those that a row lacks: to a call the other calls'
-arguments, to a tool's schema the other tools' parameters. Neither Parquet nor `datasets` keeps which nulls were there
-before. So a field of a struct that is null is left out, at every depth, and one that was null on purpose with it. What
-is null in a list, a map or JSON (Arrow's type arrow.json, `datasets`' Json) stays, and a column that is null is null.
+arguments, to a tool's schema the other tools' parameters. Neither Parquet nor `datasets` records which nulls the rows
+had before. So a field of a struct that is null is left out, at every depth, even if it was null on purpose. What is
+null in a list, a map or JSON (Arrow's type arrow.json, `datasets`' Json) stays, and a column that is null is null.
 
 Maps are objects, if their keys are distinct. Dates, decimals, bytes and the like are Python's.
 """
@@ -88,8 +88,8 @@ def _struct(value: dict[str, Any], fields: dict[str, Convert | None]) -> dict[st
 
 def _map(value: list[tuple[Any, Any]], of_item: Convert | None) -> Any:
     items = [(key, _each(of_item, item) if of_item else item) for key, item in value]
-    found = dict(items)
-    return found if len(found) == len(items) else [list(item) for item in items]
+    entries = dict(items)
+    return entries if len(entries) == len(items) else [list(item) for item in items]
 
 
 def _parsed(value: str) -> Any:

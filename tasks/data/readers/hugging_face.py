@@ -80,8 +80,8 @@ def _opened(source: HuggingFaceSource) -> tuple[Iterator[pa.Table], int | None]:
     folder = source.folder()
     try:
         if folder and ((folder / "state.json").exists() or (folder / "dataset_dict.json").exists()):
-            found = datasets.load_from_disk(str(folder))
-            rows = found[source.split] if isinstance(found, datasets.DatasetDict) else found
+            rows = datasets.load_from_disk(str(folder))
+            rows = rows[source.split] if isinstance(rows, datasets.DatasetDict) else rows
         else:
             name = str(folder) if folder else source.name
             rows = datasets.load_dataset(name, source.config, split=source.split, streaming=source.streaming)

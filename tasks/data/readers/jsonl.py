@@ -50,12 +50,12 @@ def first_jsonl_record(source: File, most: int, skip: bool = False) -> dict[str,
 
 def first_jsonl_fields(source: File, most: int) -> list[str]:
     """The fields that the first records have, as far as they can be read."""
-    found: dict[str, None] = {}
+    fields: dict[str, None] = {}
     with source.open() as file, suppress(StageError):
         for number, line in islice(lines_of(Piece(source), file, most), FIRST):
             with suppress(BrokenRecord, UnicodeDecodeError):
-                found |= dict.fromkeys(_record(source.place, number, line))
-    return list(found)
+                fields |= dict.fromkeys(_record(source.place, number, line))
+    return list(fields)
 
 
 def jsonl_records(source: File) -> Iterator[dict[str, Any]]:
@@ -105,9 +105,9 @@ def _content(source: JsonlSource, path: str, number: int, line: bytes) -> tuple[
         return text.encode("utf-8", "surrogatepass"), metadata
     if text is None and source.text_field in record:
         return b"", metadata
-    found = f"the text is a {type(text).__name__}" if source.text_field in record else ""
+    fault = f"the text is a {type(text).__name__}" if source.text_field in record else ""
     raise BrokenRecord(
-        f"{path}, line {number}: {found or f'no field {source.text_field!r}'}; it has {listed(list(record))}. "
+        f"{path}, line {number}: {fault or f'no field {source.text_field!r}'}; it has {listed(list(record))}. "
         "Set text_field to a field with text, remove the file, or set on_broken: skip"
     )
 
@@ -178,13 +178,13 @@ class _Decompressed(io.RawIOBase):
         """What is left, up to `most` bytes, read again and byte by byte."""
         self._file.seek(0)
         self._streams.append(stream := self._opened())
-        found = bytearray()
+        content = bytearray()
         with suppress(OSError, pa.ArrowException):
             for start in range(0, self._place, most):
                 stream.read(min(most, self._place - start))
-            while len(found) < most and (byte := stream.read(1)):
-                found += byte
-        return bytes(found)
+            while len(content) < most and (byte := stream.read(1)):
+                content += byte
+        return bytes(content)
 
 
 def _next_line(stream: IO[bytes], start: int) -> int:
@@ -214,8 +214,8 @@ def _record(path: str, number: int, line: bytes) -> dict[str, Any]:
 
 
 def parsed(line: bytes) -> Any:
-    """The line's value. What orjson refuses and Python's own parser does not (NaN, lone surrogates, integers of any
-    size) is left to that, and all errors are its own."""
+    """The line's value. What orjson refuses is parsed again by Python's `json`, which accepts NaN, lone surrogates and
+    integers of any size; all errors are those of `json`."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""One document as found in a source, and what every format's reader checks.
+"""One document as read from a source, and what every format's reader checks.
 
 Its text is bytes, because the corpus engine checks whether they are UTF-8. Text from JSON may have lone surrogates; it
 is encoded with "surrogatepass", which yields invalid UTF-8.
@@ -55,7 +55,7 @@ def add_broken(all_of: Broken, more: Broken, prefix: str = "") -> None:
 
 
 class Raw(NamedTuple):
-    """One document as found in the source."""
+    """One document as read from the source."""
 
     source: str
     text: bytes
@@ -68,8 +68,10 @@ def note_broken(source: Breakable, item: File, broken: Broken | None, error: Bro
     many a BrokenRecord stands for."""
     if source.on_broken == "stop" or broken is None:
         raise error
-    found = Skipped(records=records, first=str(error)) if isinstance(error, BrokenRecord) else Skipped(rest=str(error))
-    add_broken(broken, {item.name: found})
+    skipped = (
+        Skipped(records=records, first=str(error)) if isinstance(error, BrokenRecord) else Skipped(rest=str(error))
+    )
+    add_broken(broken, {item.name: skipped})
 
 
 def broken_text(broken: Broken) -> str:
