@@ -4,8 +4,8 @@ Partitions are cut only by the names and sizes of the source's files, so that th
 added or removed file changes only its partition: a partition ends after a file if a hash of the file's name says so, on
 average once in `target` bytes (content-defined chunking, as of LBFS, SOSP 2001, with files in the place of bytes). A
 file of `target` bytes or more is a separate partition; a plain `.jsonl` is cut into ranges of bytes, and Parquet into
-ranges of row groups. Compressed JSONL, WARC and WET are cut later if they are large (split.py). Datasets and functions are not
-cut, and a source that is smaller than `target` is one partition.
+ranges of row groups. Compressed JSONL, WARC and WET are cut later if they are large (split.py). Datasets and functions
+are not cut, and a source that is smaller than `target` is one partition.
 """
 
 from collections.abc import Iterator
