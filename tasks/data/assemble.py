@@ -154,14 +154,14 @@ def finish(job: Job, splits: Mapping[Split, SplitWriter | Size], counts: Counts,
 
 def _refuse_empty(spec: CorpusSpec, counts: Counts, sizes: Sizes, broken: Broken) -> None:
     splits = {split: sum(of_source[split].documents for of_source in sizes.values()) for split in SPLITS}
-    total = sum(splits.values())
-    if not total:
+    documents = sum(splits.values())
+    if not documents:
         raise no_documents(spec, counts, broken)
     for split, number in splits.items():
         if not number:
             fix = "smaller" if split == "train" else "larger"
             raise StageError(
-                f"with held_out={spec.held_out}, none of the {total} documents is in the {words(split)} split; "
+                f"with held_out={spec.held_out}, none of the {documents} documents is in the {words(split)} split; "
                 f"add documents or use a {fix} held_out"
             )
     for name, of_source in sizes.items():

@@ -49,11 +49,11 @@ def classify(step: ClassifierStep) -> Callable[[str], list[tuple[str, float]]]:
 
     model = fasttext.load_model(str(step.local_model()))
 
-    def predict(text: str) -> list[tuple[str, float]]:
+    def scored(text: str) -> list[tuple[str, float]]:
         labels, shares = model.predict(text.replace("\n", " "), k=-1)
         return [(label.removeprefix(LABEL), float(share)) for label, share in zip(labels, shares, strict=True)]
 
-    return predict
+    return scored
 
 
 def main(path: Path) -> None:

@@ -43,13 +43,13 @@ def work(job: Job) -> None:
         tokens[part] = {name: _write(job, name, group, dtype) for name, group in zip(names, groups, strict=True)}
     held_out = sum(tokens.pop(HELD_OUT).values())
     sums = {part: sum(of.values()) for part, of in tokens.items()}
-    merged: dict[str, Any] = {"tokens": sum(sums.values()), "held_out_tokens": held_out, **shared}
-    merged["held_out_bytes"] = sum(each["held_out_bytes"] for each in facts)
+    about: dict[str, Any] = {"tokens": sum(sums.values()), "held_out_tokens": held_out, **shared}
+    about["held_out_bytes"] = sum(each["held_out_bytes"] for each in facts)
     if "train" not in sums:
-        merged["sources"] = {part.removeprefix("train-"): size for part, size in sums.items()}
+        about["sources"] = {part.removeprefix("train-"): size for part, size in sums.items()}
     if several := {name: size for of in tokens.values() if len(of) > 1 for name, size in of.items()}:
-        merged["prefixes"] = several
-    job.finish(**merged)
+        about["prefixes"] = several
+    job.finish(**about)
     shutil.rmtree(job.work)
 
 
@@ -57,13 +57,13 @@ def _files(data: Sequence[Path], facts: Sequence[dict[str, Any]]) -> dict[str, l
     """The `.bin` of each part, in order. Raises StageError if only some have named sources."""
     if len({"sources" in each for each in facts}) > 1:
         raise StageError("only some of these shards have named sources; give those of corpora with, or without them")
-    files: dict[str, list[Path]] = {}
+    parts: dict[str, list[Path]] = {}
     for folder, of in zip(data, facts, strict=True):
         several = of.get("prefixes", {})
         for path in sorted(folder.glob("*.bin")):
             part = path.stem.rpartition("-")[0] if path.stem in several else path.stem
-            files.setdefault(part, []).append(path)
-    return dict(sorted(files.items()))
+            parts.setdefault(part, []).append(path)
+    return dict(sorted(parts.items()))
 
 
 def _write(job: Job, name: str, paths: Sequence[Path], dtype: TokenDtype) -> int:

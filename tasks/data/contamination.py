@@ -45,7 +45,7 @@ class About(BaseModel):
 def write_index(folder: Path, items: Iterable[tuple[str, list[str]]], size: int) -> About:
     """Write an index of items, each with a name and its texts. Memory: about 100 bytes for each word of them."""
     about, names = About(), []
-    ngrams_by_length: dict[int, list[tuple[int, Hashes]]] = {}  # length: (item, the n-grams of one text)
+    by_length: dict[int, list[tuple[int, Hashes]]] = {}  # by length: (item, the n-grams of one text)
     seen: set[bytes] = set()
     for number, (name, texts) in enumerate(items):
         names.append(" ".join(name.split()))
@@ -56,12 +56,12 @@ def write_index(folder: Path, items: Iterable[tuple[str, list[str]]], size: int)
             lengths.append(length)
             if length >= min(SHORTEST, size) and (key := words.tobytes()) not in seen:
                 seen.add(key)
-                ngrams_by_length.setdefault(length, []).append((number, np.unique(ngrams(words, length))))
+                by_length.setdefault(length, []).append((number, np.unique(ngrams(words, length))))
         about.items += 1
         about.too_short += max(lengths, default=0) < min(SHORTEST, size)
     digest = blake3("\n".join(names).encode())
-    for length, grams in sorted(ngrams_by_length.items()):
-        hashes, owners = _without_common(grams)
+    for length, texts_of in sorted(by_length.items()):
+        hashes, owners = _without_common(texts_of)
         hashes.tofile(folder / f"ngrams-{length}.u64")
         owners.tofile(folder / f"items-{length}.u32")
         digest.update(f"\0{length}".encode() + hashes.tobytes() + owners.tobytes())

@@ -56,16 +56,16 @@ class Curation:
             count = tally.of(name, source)
             count.documents += 1
             count.bytes += size
-            text = rule(item)
-            if isinstance(text, str) and not text.strip():
-                text = Dropped("nothing is left")
-            if isinstance(text, Dropped):
-                count.drop(item, size, text.reason, text.what)
+            outcome = rule(item)
+            if isinstance(outcome, str) and not outcome.strip():
+                outcome = Dropped("nothing is left")
+            if isinstance(outcome, Dropped):
+                count.drop(item, size, outcome.reason, outcome.what)
                 return None
-            if text != item.text:
+            if outcome != item.text:
                 count.changed += 1
-                item = document(item.source, text, item.metadata_json)
-                size = len(text.encode())
+                item = document(item.source, outcome, item.metadata_json)
+                size = len(outcome.encode())
         return item
 
 
@@ -157,8 +157,8 @@ def _decontaminate(step: DecontaminateStep) -> Rule:
     known = Contamination(Path(step.index))
 
     def rule(item: Document) -> str | Dropped:
-        name = known.find(item.text)
-        return Dropped(name.partition(",")[0], f"has a text of {name}") if name else item.text
+        match = known.find(item.text)
+        return Dropped(match.partition(",")[0], f"has a text of {match}") if match else item.text
 
     return rule
 
@@ -174,7 +174,9 @@ def _function(function: Function, folder: Path) -> Rule:
         if not isinstance(answer, bool | str):
             what = f"returns {answer!r:.60}; return True to keep a document, False or the reason as a string to drop it"
             raise _failed(function.name, item, what)
-        return item.text if answer is True else Dropped(answer or function.attribute)
+        if answer is True:
+            return item.text
+        return Dropped(answer if answer else function.attribute)
 
     return rule
 

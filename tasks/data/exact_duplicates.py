@@ -139,7 +139,7 @@ def drops_of(partition: int, files: Iterable[Path]) -> Places:
         drops = np.load(path, mmap_mode="r")
         start, end = np.searchsorted(drops[0], ends)
         parts.append(np.array(drops[:, start:end]))
-    rows = by_dropped(np.concatenate(parts, axis=1).T)
-    rows = np.take(rows, np.unique(rows[:, 0], return_index=True)[1], axis=0)
-    rows[:, 0] &= np.uint64(2**32 - 1)
-    return rows
+    drops_of_part = by_dropped(np.concatenate(parts, axis=1).T)
+    drops_of_part = np.take(drops_of_part, np.unique(drops_of_part[:, 0], return_index=True)[1], axis=0)
+    drops_of_part[:, 0] &= np.uint64(2**32 - 1)
+    return drops_of_part

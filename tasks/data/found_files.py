@@ -1,8 +1,8 @@
 """Find the files of a local source, and count those that are not read.
 
-    matched = find_files(path, (".jsonl", ".jsonl.gz"))    path: a file, a folder or a glob
-    matched.files      in order, below matched.root
-    matched.unread     the number of other files, by the reason
+    listing = find_files(path, (".jsonl", ".jsonl.gz"))    path: a file, a folder or a glob
+    listing.files      in order, below listing.root
+    listing.unread     the number of other files, by the reason
 
 A folder is searched recursively, also through links to folders, each once. Hidden files and folders in it are not read.
 """

@@ -70,16 +70,16 @@ def to_keep(
     cut = list(ranges(-(-int(starts[-1]) // ids)))
     for number, (low, high) in enumerate(cut):
         show(number, len(cut))
-        ids_left, places = [], [np.empty(0, np.int64)]
+        remaining_ids, places = [], [np.empty(0, np.int64)]
         gone_in_range = removed.filter(pc.and_(pc.greater_equal(removed, low), pc.less(removed, high)))
         for start, path in zip(starts, files, strict=False):
             for batch in name_batches([path]):
                 of_range = pc.and_(pc.greater_equal(batch["id"], low), pc.less(batch["id"], high))
                 deleted += pc.sum(left := pc.and_(of_range, pc.is_in(batch["id"], gone_in_range))).as_py() or 0
                 places.append(start + np.flatnonzero(rest := pc.and_not(of_range, left).to_numpy(zero_copy_only=False)))
-                ids_left.append(batch["id"].filter(pa.array(rest)))
+                remaining_ids.append(batch["id"].filter(pa.array(rest)))
                 start += len(batch)
-        whole = np.concatenate([np.empty(0, "S64"), *map(_digests, ids_left)])
+        whole = np.concatenate([np.empty(0, "S64"), *map(_digests, remaining_ids)])
         _, first = np.unique(whole, return_index=True)
         duplicates += len(whole) - len(first)
         keep[np.concatenate(places)[first]] = True

@@ -210,12 +210,12 @@ def _similar(hashes: Hashes, documents: Hashes, signatures: list[Signatures], le
         [np.stack([later, firsts[later]], axis=1), np.stack([not_second, not_second - 1], axis=1)]
     )
     pairs = documents[candidates]
-    similar = [np.empty((0, 2), np.uint64)]
+    near = [np.empty((0, 2), np.uint64)]
     for start in range(0, len(pairs), PAIRS):
         part = pairs[start : start + PAIRS]
         equal = (_of(part[:, 0], signatures) == _of(part[:, 1], signatures)).sum(axis=1)
-        similar.append(part[equal >= least])
-    return np.concatenate(similar)
+        near.append(part[equal >= least])
+    return np.concatenate(near)
 
 
 def _starts(values: Hashes) -> npt.NDArray[np.bool_]:
@@ -227,13 +227,13 @@ def _starts(values: Hashes) -> npt.NDArray[np.bool_]:
 
 def _of(documents: Hashes, signatures: list[Signatures]) -> Signatures:
     """The documents' signatures, [n, 112]."""
-    values = np.empty((len(documents), PERMUTATIONS), np.uint32)
+    chosen_signatures = np.empty((len(documents), PERMUTATIONS), np.uint32)
     parts = (documents & ~NEW) >> np.uint64(32)
     rows = documents & np.uint64(2**32 - 1)
     for part in np.unique(parts):
         chosen = parts == part
-        values[chosen] = signatures[part][rows[chosen]]
-    return values
+        chosen_signatures[chosen] = signatures[part][rows[chosen]]
+    return chosen_signatures
 
 
 def _signatures(folder: Path) -> Signatures:

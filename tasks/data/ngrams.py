@@ -48,8 +48,8 @@ class _Known(dict[str, int]):
         if len(self) >= KNOWN_WORDS:
             self.clear()
         bare = word.strip(_AROUND) or (word if word.isascii() else "")
-        self[word] = code = zlib.crc32(bare.encode()) if bare else int(_NO_WORD)
-        return code
+        self[word] = hashed = zlib.crc32(bare.encode()) if bare else int(_NO_WORD)
+        return hashed
 
 
 _known = _Known()

@@ -49,12 +49,12 @@ def prefixes(corpus: Path, about: Manifest) -> list[Prefix]:
     trained = {stem("train", name): split_files(corpus, "train", name) for name in sources}
     size = sum(about.files[path.name].size for paths in trained.values() for path in paths)
     target = max(SMALLEST, -(-size // (MOST - 1 - len(sources))))
-    train: list[Prefix] = []
+    prefixes: list[Prefix] = []
     for of, paths in trained.items():
         groups = consecutive(paths, [about.files[path.name].size for path in paths], target)
         names = [f"{of}-{number:05}" for number in range(len(groups))] if len(groups) > 1 else [of]
-        train += [Prefix(name, of, files) for name, files in zip(names, groups, strict=True)]
-    return [*train, Prefix(HELD_OUT, HELD_OUT, tuple(split_files(corpus, HELD_OUT, None)))]
+        prefixes += [Prefix(name, of, files) for name, files in zip(names, groups, strict=True)]
+    return [*prefixes, Prefix(HELD_OUT, HELD_OUT, tuple(split_files(corpus, HELD_OUT, None)))]
 
 
 def consecutive(paths: Sequence[Path], sizes: Sequence[int], target: int) -> list[tuple[Path, ...]]:

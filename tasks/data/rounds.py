@@ -92,7 +92,7 @@ class Round:
         if time.monotonic() - self.shown > SHOWN_S:
             self.shown = time.monotonic()
             size = self.size + sum(part * self.sizes[item] for item, (part, _) in self.running.items())
-            amount = reduce(Amount.plus, (part for _, part in self.running.values()), self.amount)
+            amount = reduce(Amount.plus, (amount for _, amount in self.running.values()), self.amount)
             self.show(Progress(size / (sum(self.sizes) or 1), self.done, amount))
 
     def end(self, number: int, used: Used) -> None:

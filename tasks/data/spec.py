@@ -236,8 +236,8 @@ class TokenizerSpec(StageSpec):
             folder = self.folder()
         except StorageError:
             return None  # missing() reports why
-        tokens = vocabulary(folder) if folder else None
-        return 1 + max(tokens.values()) if tokens else None
+        ids = vocabulary(folder) if folder else None
+        return 1 + max(ids.values()) if ids else None
 
     def problems(self) -> list[Problem]:
         if (self.vocab_size is None) == (self.existing is None):

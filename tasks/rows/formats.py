@@ -146,23 +146,23 @@ class FormatConverter:
     def _for_rewards(self, row: Row, notes: set[str]) -> Row:
         """The further columns in JSON's terms. One that has had nothing else is dropped; of others, such a value is
         null."""
-        found: Row = {}
+        converted: Row = {}
         for name, value in row.items():
             try:
-                found[name], changes = json_value(value)
+                converted[name], changes = json_value(value)
                 notes |= {f"{name}: {change}" for change in changes}
             except NotJson as error:
                 if name in self._usable:
-                    found[name] = None
+                    converted[name] = None
                     notes.add(f"{name}: {error}{TO_NULL}")
                 else:
                     self._unusable.add(name)
                     notes.add(f"dropped: {name}: {error}, which JSON cannot represent")
             if name in self._unusable:
-                found.pop(name, None)
-            elif found[name] is not None:
+                converted.pop(name, None)
+            elif converted[name] is not None:
                 self._usable.add(name)
-        return found
+        return converted
 
     def _renamed(self, row: Row, note: Note) -> Row:
         for name, old in self.columns.items():
@@ -220,10 +220,10 @@ def _with_prompt(given: Row, row: Row, note: Note) -> Row:
     another one, and if another column of the row may be the prompt: what two answers have in common is none then."""
     prompt, chosen, rejected = given.get("prompt"), given["chosen"], given["rejected"]
     whole = isinstance(chosen, list) and isinstance(rejected, list) and _are_whole(chosen, rejected)
-    if prompt is None and not whole and (found := next((name for name in _PROMPTS if row.get(name)), None)):
+    if prompt is None and not whole and (column := next((name for name in _PROMPTS if row.get(name)), None)):
         raise RowError(
-            f"prompt: none, but a column {found!r}: rename it, columns: {{prompt: {found}}}, or leave it out if chosen "
-            f"and rejected contain the prompt: columns: {{{found}: null}}"
+            f"prompt: none, but a column {column!r}: rename it, columns: {{prompt: {column}}}, or leave it out if "
+            f"chosen and rejected contain the prompt: columns: {{{column}: null}}"
         )
     if isinstance(chosen, str) and isinstance(rejected, str) and prompt is None:
         at = _common_words(chosen, rejected)

@@ -113,8 +113,8 @@ class Reading:
         row = self.converter.mapped(value, place)
         assert self.converter.format  # set by mapped()
         kind = self.converter.format.kind
-        if found := [*problems(row, kind)] or [*self.columns.problems(row, kind, place)]:
-            raise RowError(*found)
+        if wrong := [*problems(row, kind)] or [*self.columns.problems(row, kind, place)]:
+            raise RowError(*wrong)
         self.nulls.update({*filled_in(row, COLUMNS[kind])})
         self.rows, self.repeats = self.rows + 1, self.repeats + repeats_prompt(row)
         if len(encoded(row).encode()) > self.spec.max_bytes():

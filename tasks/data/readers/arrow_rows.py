@@ -88,8 +88,8 @@ def _struct(value: dict[str, Any], fields: dict[str, Convert | None]) -> dict[st
 
 def _map(value: list[tuple[Any, Any]], of_item: Convert | None) -> Any:
     items = [(key, _each(of_item, item) if of_item else item) for key, item in value]
-    entries = dict(items)
-    return entries if len(entries) == len(items) else [list(item) for item in items]
+    mapping = dict(items)
+    return mapping if len(mapping) == len(items) else [list(item) for item in items]
 
 
 def _parsed(value: str) -> Any:

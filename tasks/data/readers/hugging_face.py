@@ -80,8 +80,8 @@ def _opened(source: HuggingFaceSource) -> tuple[Iterator[pa.Table], int | None]:
     folder = source.folder()
     try:
         if folder and ((folder / "state.json").exists() or (folder / "dataset_dict.json").exists()):
-            rows = datasets.load_from_disk(str(folder))
-            rows = rows[source.split] if isinstance(rows, datasets.DatasetDict) else rows
+            loaded = datasets.load_from_disk(str(folder))
+            rows = loaded[source.split] if isinstance(loaded, datasets.DatasetDict) else loaded
         else:
             name = str(folder) if folder else source.name
             rows = datasets.load_dataset(name, source.config, split=source.split, streaming=source.streaming)

@@ -50,12 +50,12 @@ def first_jsonl_record(source: File, most: int, skip: bool = False) -> dict[str,
 
 def first_jsonl_fields(source: File, most: int) -> list[str]:
     """The fields that the first records have, as far as they can be read."""
-    fields: dict[str, None] = {}
+    names: dict[str, None] = {}
     with source.open() as file, suppress(StageError):
         for number, line in islice(lines_of(Piece(source), file, most), FIRST):
             with suppress(BrokenRecord, UnicodeDecodeError):
-                fields |= dict.fromkeys(_record(source.place, number, line))
-    return list(fields)
+                names |= dict.fromkeys(_record(source.place, number, line))
+    return list(names)
 
 
 def jsonl_records(source: File) -> Iterator[dict[str, Any]]:
@@ -105,9 +105,9 @@ def _content(source: JsonlSource, path: str, number: int, line: bytes) -> tuple[
         return text.encode("utf-8", "surrogatepass"), metadata
     if text is None and source.text_field in record:
         return b"", metadata
-    fault = f"the text is a {type(text).__name__}" if source.text_field in record else ""
+    wrong = f"the text is a {type(text).__name__}" if source.text_field in record else ""
     raise BrokenRecord(
-        f"{path}, line {number}: {fault or f'no field {source.text_field!r}'}; it has {listed(list(record))}. "
+        f"{path}, line {number}: {wrong or f'no field {source.text_field!r}'}; it has {listed(list(record))}. "
         "Set text_field to a field with text, remove the file, or set on_broken: skip"
     )
 
