@@ -1,5 +1,5 @@
 """The engine that tokenizes a corpus into Megatron's `.bin/.idx`: `train`, or `train-<source>` for each named source,
-and `held_out`; of large ones several (prefixes.py).
+and `held_out`; several `.bin/.idx` of a large one (prefixes.py).
 
 Each document is one sequence, in the corpus' order: BOS if the tokenizer adds one to a text, the document, and the
 end-of-text token. Worker processes work in two rounds: `encode` tokenizes each part of each of the corpus' files
@@ -7,8 +7,8 @@ end-of-text token. Worker processes work in two rounds: `encode` tokenizes each 
 killed engine continues with the parts that are missing, and several machines that a placement has started share the
 encoding; the first joins the parts.
 
-Of a corpus in several partitions the parts are kept: after a change in a source, only the partitions' files that are
-new are tokenized.
+The parts of a corpus in several partitions are cached: after a change in a source, only the files of new partitions are
+tokenized.
 
 Facts: `tokens` (train) and `held_out_tokens` include these tokens; `held_out_bytes` is the UTF-8 size of the
 held-out documents; `vocab_size`, `eos_id` (the end-of-text token) and `tokenizer_digest` are the tokenizer's;
@@ -102,8 +102,8 @@ def encoder_of(job: Job) -> Encoder:
 
 
 def encode_items(job: Job, plan: Sequence[Prefix], encoder: Encoder) -> tuple[list[EncodeItem], list[int]]:
-    """All parts of the prefixes' files, and their sizes. In a pod all are in storage, for other pods and other corpora;
-    elsewhere those of a corpus in several files are kept."""
+    """All parts of the prefixes' files, and their sizes. In a pod all are stored, for other pods and other corpora;
+    elsewhere those of a corpus in several files are cached."""
     files = [file for prefix in plan for file in prefix.files]
     several = sum(file.name.startswith("train") for file in files) > 1
     tokenizer = job.inputs["tokenizer"]["digest"]

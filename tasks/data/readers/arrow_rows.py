@@ -23,7 +23,7 @@ Convert = Callable[[Any], Any]
 def rows_of(table: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """The rows of a table. A value that cannot be read is Unreadable. Raises StageError."""
     if twice := [name for name in table.schema.names if table.schema.names.count(name) > 1]:
-        raise StageError(f"there are several columns {twice[0]!r}: give them names of their own")
+        raise StageError(f"there are several columns {twice[0]!r}: give them different names")
     columns = [_values(table.column(number)) for number in range(table.num_columns)]
     for values in zip(*columns, strict=True):
         yield dict(zip(table.schema.names, values, strict=True))

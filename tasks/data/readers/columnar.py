@@ -128,7 +128,7 @@ def _refuse_columns(path: str, schema: pa.Schema, source: ParquetSource | ArrowS
         if column not in schema.names:
             raise StageError(f"{path}: no column {column!r}; it has {listed(schema.names)}. Set {name}.")
         if schema.names.count(column) > 1:
-            raise StageError(f"{path}: has several columns {column!r}: give them names of their own")
+            raise StageError(f"{path}: has several columns {column!r}: give them different names")
     column = source.text_field
     kind = schema.field(column).type
     if not _is_text(kind):
