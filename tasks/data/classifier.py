@@ -17,7 +17,7 @@ from tasks.job import StageError
 
 LABEL = "__label__"  # fastText's prefix
 LOAD_S = 300  # at most
-SPARE_BYTES = 1 << 30  # that loading takes beside twice the size of the file: tables of words
+SPARE_BYTES = 1 << 30  # that loading needs in addition to twice the size of the file: tables of words
 
 
 def check_classifiers(steps: Sequence[CurateStep]) -> None:

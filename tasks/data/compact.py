@@ -56,7 +56,7 @@ def work(job: Job) -> None:
 def _files(data: Sequence[Path], facts: Sequence[dict[str, Any]]) -> dict[str, list[Path]]:
     """The `.bin` of each part, in order. Raises StageError if only some have named sources."""
     if len({"sources" in each for each in facts}) > 1:
-        raise StageError("only some of these shards have named sources; give those of corpora with, or without them")
+        raise StageError("only some of these shards have named sources; give only shards with them, or only without")
     parts: dict[str, list[Path]] = {}
     for folder, of in zip(data, facts, strict=True):
         several = of.get("prefixes", {})

@@ -29,8 +29,8 @@ Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 ROW_GROUP_BYTES = 1 << 20  # of text
-_ROWS = 1024  # in memory at a time when reading texts alone
-_NAMES = 1 << 15  # in memory at a time when reading names alone
+_ROWS = 1024  # in memory at a time when reading only texts
+_NAMES = 1 << 15  # in memory at a time when reading only names
 FILE_BYTES = 1 << 29  # of text; about 150 MB compressed
 NAMES = pa.schema([("id", pa.string()), ("source", pa.string())])
 _SCHEMA = NAMES.append(pa.field("text", pa.string()))

@@ -35,12 +35,12 @@ LENGTHS = "lengths"
 
 @dataclass(frozen=True)
 class Encoder:
-    """A tokenizer, of which one process has one copy."""
+    """A tokenizer, which each process loads once."""
 
     folder: Path
     vocab_size: int
     eos_id: int
-    begin: tuple[int, ...]  # BOS, if the tokenizer adds one, unless the token that ends a document is also that
+    begin: tuple[int, ...]  # BOS, if the tokenizer adds one and it is not the token that ends a document too
     choice: Choice
 
     @property

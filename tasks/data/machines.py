@@ -1,7 +1,7 @@
 """The rounds of a stage, on one machine or on several that share the job's folder.
 
 Each machine works on its share of a round, and begins the next when all are done. On a Flyte cluster, whose pods share
-no folder, each of several pods works on a share of the first round alone, and leaves the results in storage.
+no folder, each of several pods works on a share of the first round only, and stores the results.
 """
 
 import time
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Span(NamedTuple):
-    """Where a round is in its stage."""
+    """The part of a stage's progress that a round covers."""
 
     start: float  # percentage of the stage's time, about
     end: float

@@ -27,7 +27,7 @@ class Piece:
     start: int = 0
     end: int | None = None  # None: to the file's end
     size: int = 0  # in bytes, about
-    copy: File | None = None  # with its lines alone; `start` and `end` are then numbers of lines (split.py)
+    copy: File | None = None  # with only its lines; `start` and `end` are then numbers of lines (split.py)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _row_groups(file: File, target: int) -> Iterator[Piece]:
         with file.open() as opened:
             about = pq.read_metadata(opened)
     except pa.ArrowInvalid:
-        yield Piece(file, size=file.size)  # reading it says what is wrong, or skips it
+        yield Piece(file, size=file.size)  # reading it reports the fault, or skips it
         return
     rows = [about.row_group(index).num_rows for index in range(about.num_row_groups)]
     start = size = 0

@@ -31,13 +31,13 @@ from tasks.manifest import remove
 
 AHEAD = 3  # items in flight per worker
 SHOWN_S = 0.5  # between two reports
-COLLECT_AFTER = 50_000  # new objects; documents are tuples, of which Python's 700 are made all the time
+COLLECT_AFTER = 50_000  # new objects; documents are tuples, of which Python's default, 700, are created all the time
 
 T = TypeVar("T")
 
 
 class Amount(NamedTuple):
-    """What was worked on."""
+    """The content of some items."""
 
     documents: int = 0
     text_bytes: int = 0  # UTF-8
@@ -48,7 +48,7 @@ class Amount(NamedTuple):
 
 
 NOTHING = Amount()
-Report = Callable[[float, Amount], None]  # which part of an item is done, and what is in it
+Report = Callable[[float, Amount], None]  # the fraction of an item that is done, and its content
 Work = Callable[[T, Report], None]
 
 _context = multiprocessing.get_context("spawn")  # tokenizers' threads do not survive a fork
@@ -62,7 +62,7 @@ class Progress:
 
 
 class Used(NamedTuple):
-    """What items took of the processes that worked on them."""
+    """Resources that items used in the processes that worked on them."""
 
     cpu_s: float = 0.0
     memory: int = 0  # bytes, of the largest of these processes at its peak
@@ -197,7 +197,7 @@ def _start(reports: Any) -> None:
 
 
 def _collect_less() -> None:
-    """The garbage collector takes 7 % of a scan's time otherwise, and passes over what is imported."""
+    """Otherwise the garbage collector takes 7 % of a scan's time, and traverses all imported modules."""
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)
 

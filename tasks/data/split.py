@@ -2,10 +2,10 @@
 
     00000.jsonl.zst …    of JSONL: each has the lines of about `target` bytes of text
     manifest.json        its fact `starts` has where each piece begins: the number of lines before it or, of WARC,
-                         the offset in the file, of which about `target` bytes are a piece
+                         the offset in the file; pieces of WARC have about `target` bytes of the file
 
-The pieces depend on the file's content, `target` and `most` alone. A file that is damaged, or has a line of more than
-`most` bytes, has no pieces: its scan, which reads it as one partition, says what is wrong or skips it.
+The pieces depend only on the file's content, `target` and `most`. A file that is damaged, or has a line of more than
+`most` bytes, has no pieces: its scan, which reads it as one partition, reports the fault or skips it.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """Write the documents of one scanned partition that are left after the rounds over all partitions.
 
 Its folder has `train-00000.parquet` … and `held_out-00000.parquet` …, and `written.json`. Files from which nothing is
-dropped are those of the scan, linked and not copied.
+dropped are hard links to the scan's files.
 """
 
 import os
@@ -108,12 +108,12 @@ def _write(item: WriteItem, folder: Path, report: Report) -> Written:
 
 @dataclass(frozen=True)
 class _Rows:
-    """What becomes of each row of a partition."""
+    """Why each row of a partition may be dropped."""
 
     known: Mask  # in earlier corpora
     copies: Mask
     similar: Mask  # to earlier ones, or known ones
-    earlier: Places  # what each of these is similar to
+    earlier: Places  # the document that each of these is similar to
 
     def __getitem__(self, chosen: Mask | slice) -> "_Rows":
         return _Rows(self.known[chosen], self.copies[chosen], self.similar[chosen], self.earlier[chosen])

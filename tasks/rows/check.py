@@ -66,7 +66,7 @@ def problems(row: Row, kind: str) -> Iterator[str]:
 
 
 def type_name(value: Any) -> str:
-    """A value's type in JSON's terms."""
+    """The name of a value's type in JSON."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
     return "null" if value is None else names.get(type(value), kind_of(value))
 

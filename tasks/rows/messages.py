@@ -49,7 +49,7 @@ def converted(column: str, value: Any, note: Note) -> Any:
 
 
 def tools(value: Any, note: Note) -> Any:
-    """A list of tools in OpenAI's format, also of functions alone and of JSON in text."""
+    """A list of tools in OpenAI's format, from tools, bare functions or JSON in text."""
     if isinstance(value, str):
         value = decoded(value)
         note("tools: JSON in text -> a list")

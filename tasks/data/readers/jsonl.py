@@ -146,8 +146,8 @@ def text_of(file: IO[bytes], path: str) -> IO[bytes]:
 
 
 class _Decompressed(io.RawIOBase):
-    """A compressed file's content; of a damaged one all that is before the damage, then an error. Arrow's stream alone
-    loses what it has in its buffers then: of a small file everything."""
+    """A compressed file's content; for a damaged one all that is before the damage, then an error. Arrow's stream by
+    itself would lose the content of its buffers: of a small file everything."""
 
     def __init__(self, file: IO[bytes], compression: str) -> None:
         self._file, self._compression = file, compression

@@ -77,7 +77,7 @@ def _documents(file: IO[bytes], compressed: bool, most: int, main_content: bool)
         length = record.headers.get("Content-Length")
         size = record.content_length
         if large := size > most:
-            record.parse_http()  # reads the head alone
+            record.parse_http()  # reads only the head
             size = record.content_length
             held = record.consume()
         else:
