@@ -93,7 +93,7 @@ def assemble(
 
 
 def _scans_of(corpus: Path) -> set[str]:
-    """The names of the scans that a corpus was made of; none if it was made without."""
+    """The names of the scans that a corpus was assembled from; empty if it has no list of them."""
     listed = corpus / RECORD / SCANS
     return set(json.loads(listed.read_text())) if listed.exists() else set()
 

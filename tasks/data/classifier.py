@@ -1,7 +1,7 @@
-"""fastText classifiers of the user's. `python -m tasks.data.classifier FILE` prints a model's labels.
+"""The user's fastText classifiers. `python -m tasks.data.classifier FILE` prints a model's labels.
 
-fastText crashes on damaged files, reads them without end, or takes what is missing for zeros. So a process of its own
-loads a model first and writes it again: it has all its bytes if as many come out.
+fastText crashes on damaged files, reads them forever, or fills in missing bytes with zeros. So a separate process loads
+a model first and saves it again: the file is complete if the saved one has as many bytes.
 """
 
 import json
@@ -17,7 +17,7 @@ from tasks.job import StageError
 
 LABEL = "__label__"  # fastText's prefix
 LOAD_S = 300  # at most
-SPARE_BYTES = 1 << 30  # that loading takes beside twice the size of the file: tables of words
+SPARE_BYTES = 1 << 30  # that loading needs in addition to twice the size of the file: tables of words
 
 
 def check_classifiers(steps: Sequence[CurateStep]) -> None:

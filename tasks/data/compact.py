@@ -18,7 +18,7 @@ from tasks.data.spec import ShardsSpec
 from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest
 
-SMALLEST = 1 << 28  # bytes of a `.bin` where there are several
+SMALLEST = 1 << 28  # bytes of each `.bin` of a part that has several
 SHARED = ("vocab_size", "eos_id", "tokenizer_digest")
 
 
@@ -56,7 +56,7 @@ def work(job: Job) -> None:
 def _files(data: Sequence[Path], facts: Sequence[dict[str, Any]]) -> dict[str, list[Path]]:
     """The `.bin` of each part, in order. Raises StageError if only some have named sources."""
     if len({"sources" in each for each in facts}) > 1:
-        raise StageError("only some of these shards have named sources; give those of corpora with, or without them")
+        raise StageError("only some of these shards have named sources; give only shards with them, or only without")
     parts: dict[str, list[Path]] = {}
     for folder, of in zip(data, facts, strict=True):
         several = of.get("prefixes", {})

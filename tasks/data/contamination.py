@@ -75,12 +75,12 @@ def _without_common(texts: list[tuple[int, Hashes]]) -> tuple[Hashes, npt.NDArra
     """The n-grams of all texts, sorted, with the first item that has each."""
     hashes, numbers = np.unique(np.concatenate([part for _, part in texts]), return_counts=True)
     common = hashes[numbers > COMMON]
-    kept = []
+    parts = []
     for _, part in texts:
-        own = part[~np.isin(part, common)]
-        kept.append(own if len(own) else part)
-    owners = np.repeat(np.array([item for item, _ in texts], np.uint32), [len(part) for part in kept])
-    unique, first = np.unique(np.concatenate(kept), return_index=True)
+        rare = part[~np.isin(part, common)]
+        parts.append(rare if len(rare) else part)
+    owners = np.repeat(np.array([item for item, _ in texts], np.uint32), [len(part) for part in parts])
+    unique, first = np.unique(np.concatenate(parts), return_index=True)
     return unique, owners[first]
 
 

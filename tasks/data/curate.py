@@ -34,7 +34,7 @@ MASKED_IP = "22.214.171.124"
 @dataclass(frozen=True)
 class Dropped:
     reason: str
-    what: str = ""  # it was dropped for: shown with the sample, not counted apart
+    what: str = ""  # details: shown with the sample, not counted separately
 
 
 # the text to keep, changed or not
@@ -113,7 +113,7 @@ def _classifier(step: ClassifierStep) -> Rule:
 
 
 def _quality(step: QualityStep) -> Rule:
-    from datatrove.data import Document as Theirs
+    from datatrove import data
     from datatrove.pipeline import filters
 
     kinds = {
@@ -125,16 +125,16 @@ def _quality(step: QualityStep) -> Rule:
     rules = [(name, kinds[name]()) for name in step.rules]
 
     def rule(item: Document) -> str | Dropped:
-        theirs = Theirs(text=item.text, id=item.id)
-        for name, of_library in rules:
+        library_document = data.Document(text=item.text, id=item.id)
+        for name, library_filter in rules:
             try:
-                verdict = of_library.filter(theirs)
+                verdict = library_filter.filter(library_document)
             except Exception as error:
                 raise _failed(f"datatrove's rule {name}", item, repr(error)) from error
-            kept, reason = verdict if isinstance(verdict, tuple) else (verdict, "")
-            if not kept:
+            passes, reason = verdict if isinstance(verdict, tuple) else (verdict, "")
+            if not passes:
                 return Dropped(f"{name}: {reason.removeprefix(f'{name}_')}" if reason else name)
-        return str(theirs.text)
+        return str(library_document.text)
 
     return rule
 

@@ -66,12 +66,12 @@ def _items(job: Job, step: DecontaminateStep) -> Iterator[tuple[str, list[str]]]
 
 
 def _title(folder: Path) -> str:
-    """What a set of rows was made of."""
+    """The name of the source of a set of rows."""
     spec = read_manifest(folder).spec
-    made_of = spec.get("path") or spec.get("huggingface") or spec.get("function") or {}
-    if isinstance(made_of, str):
-        return made_of.rpartition("/")[2] or made_of
-    return str(made_of.get("name"))
+    source = spec.get("path") or spec.get("huggingface") or spec.get("function") or {}
+    if isinstance(source, str):
+        return source.rpartition("/")[2] or source
+    return str(source.get("name"))
 
 
 def texts_of(value: Any) -> Iterator[str]:

@@ -29,17 +29,17 @@ Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 ROW_GROUP_BYTES = 1 << 20  # of text
-_ROWS = 1024  # in memory at a time when reading texts alone
-_NAMES = 1 << 15  # in memory at a time when reading names alone
+_ROWS = 1024  # in memory at a time when reading only texts
+_NAMES = 1 << 15  # in memory at a time when reading only names
 FILE_BYTES = 1 << 29  # of text; about 150 MB compressed
 NAMES = pa.schema([("id", pa.string()), ("source", pa.string())])
 _SCHEMA = NAMES.append(pa.field("text", pa.string()))
 _METADATA = pa.field("metadata", pa.string())
 
 
-class Document(NamedTuple):  # which is made in half the time of a dataclass
+class Document(NamedTuple):  # created in half the time of a dataclass
     id: str  # BLAKE3 of the text in UTF-8, hex; also determines the split and duplicates
-    source: str  # where it was found: "asyncio/tasks.py", "pages.jsonl#17"
+    source: str  # its place in the corpus' source: "asyncio/tasks.py", "pages.jsonl#17"
     text: str
     metadata_json: str = ""
 
@@ -135,15 +135,14 @@ def split_files(corpus_dir: Path, split: Split, source: str | None = None) -> li
 
 
 def row_groups(corpus_dir: Path, split: Split, source: str | None = None) -> Iterator[RowGroup]:
-    """A split's row groups, in order, or those of one named source. Each can be read until the next one is asked
-    for."""
+    """A split's row groups, in order, or those of one named source. Each can be read until the next is requested."""
     for path in split_files(corpus_dir, split, source):
         with pq.ParquetFile(path, pre_buffer=False) as file:
             yield from (RowGroup(file, index) for index in range(file.num_row_groups))
 
 
 def source_at(corpus_dir: Path, split: Split, row: int) -> str:
-    """Where a row of a split was found."""
+    """The `source` of a row of a split."""
     for group in row_groups(corpus_dir, split):
         if row < group.rows():
             return str(group.read(["source"])["source"][row])
@@ -187,7 +186,7 @@ class SplitWriter:
             self._flush()
 
     def add_table(self, table: pa.Table) -> None:
-        """Add documents as a row group of their own."""
+        """Add documents as a separate row group."""
         self._flush()
         self._write(table, int(pc.sum(pc.binary_length(table["text"])).as_py() or 0))
 
@@ -201,7 +200,7 @@ class SplitWriter:
         *columns, metadata = zip(*self._rows, strict=True)
         table = pa.table(columns, schema=_SCHEMA)
         if self.metadata:
-            table = table.append_column(_METADATA, pa.array([said or "{}" for said in metadata], _METADATA.type))
+            table = table.append_column(_METADATA, pa.array([text or "{}" for text in metadata], _METADATA.type))
         size = self._rows_bytes
         self._rows, self._rows_bytes = [], 0
         self._write(table, size)

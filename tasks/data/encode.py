@@ -35,12 +35,12 @@ LENGTHS = "lengths"
 
 @dataclass(frozen=True)
 class Encoder:
-    """A tokenizer, of which one process has one copy."""
+    """A tokenizer, which each process loads once."""
 
     folder: Path
     vocab_size: int
     eos_id: int
-    begin: tuple[int, ...]  # BOS, if the tokenizer adds one, unless the token that ends a document is also that
+    begin: tuple[int, ...]  # BOS, if the tokenizer adds one and it is not the token that ends a document too
     choice: Choice
 
     @property
@@ -66,7 +66,7 @@ class Encoder:
 def _joined(
     ids: Ids, lengths: npt.NDArray[np.int64], begin: Sequence[int], end: int, dtype: TokenDtype
 ) -> tuple[Ids, npt.NDArray[np.int32]]:
-    """The ids of documents with these tokens before and behind each of them, and how many each has."""
+    """The ids of documents with these tokens before and after each of them, and the number of ids of each."""
     sizes = lengths + len(begin) + 1
     ends = np.cumsum(sizes)
     joined = np.empty(int(sizes.sum()), dtype)
@@ -85,7 +85,7 @@ class EncodeItem:
     folder: Path
     file: Path
     start: int  # the first row group
-    end: int  # behind the last
+    end: int  # after the last
     encoder: Encoder
     kept: Kept | None  # where the tokens of earlier corpora, or other pods, may be
 

@@ -1,7 +1,7 @@
 """The engine with which a pod tokenizes its share of a corpus' files (shares.py).
 
-The shards engine, in a pod that runs after those of all shares, finds the parts in storage (stored_folders.py) and
-tokenizes itself what is missing.
+The shards engine, whose pod runs after those of all shares, finds the parts in storage (stored_folders.py) and
+tokenizes the missing ones itself.
 """
 
 import os

@@ -1,14 +1,14 @@
 """Find documents with the same text over all partitions, without having all hashes in memory.
 
 A scanned partition has a sorted table of its documents' hashes. All hashes are divided into equal ranges, and each
-range, of all partitions, is sorted alone: of equal ones the first document stays. A document's place is
-`partition << 32 | row`, so that "first" is by partition, then by row, and the result depends on the documents and their
-order alone.
+range, of all partitions, is sorted separately: of equal documents the first one is kept. A document's place is
+`partition << 32 | row`, so that "first" is by partition, then by row, and the result depends only on the documents and
+their order.
 
     keys-00000.npy, keys-00001.npy, …    [3, n] uint64: upper and lower half of the hash, and the row; sorted by hash
 
 Drops are arrays [n, 2] of uint64, (dropped, kept), sorted by the dropped one. On disk they are transposed, so that each
-partition reads its own alone.
+partition reads only its own drops.
 """
 
 import os
@@ -32,8 +32,8 @@ _ROW_BITS = np.uint64(32)
 
 @dataclass
 class KeyWriter:
-    """Tells documents that were seen from new ones and writes the keys of a partition, in several files if there are
-    many: what it does not remember any more is found later, with the other partitions."""
+    """Detects documents that were seen before and writes the keys of a partition, in several files if there are
+    many. Copies of documents that it no longer remembers are found later, with those of other partitions."""
 
     folder: Path
     rows: int = 0
@@ -41,7 +41,7 @@ class KeyWriter:
     _files: int = 0
 
     def is_new(self, document_id: str) -> bool:
-        """Whether the document is not a copy of one that is remembered; its row is the number of new ones before."""
+        """Whether the document is not a copy of a remembered one; its row is the number of new ones before it."""
         key = bytes.fromhex(document_id[:32])
         if key in self._seen:
             return False
@@ -111,7 +111,7 @@ class DropsItem:
 
 
 def find_drops(item: DropsItem, report: Report) -> None:
-    """Write the drops unless they are there."""
+    """Write the drops unless the file exists."""
     if not item.target.exists():
         save_drops(item.target, item.find())
     report(1.0, NOTHING)

@@ -1,8 +1,8 @@
 """Find the files of a local source, and count those that are not read.
 
-    files = find_files(path, (".jsonl", ".jsonl.gz"))    path: a file, a folder or a glob
-    files.files      in order, relative to files.root
-    files.unread     how many others there are, by the reason
+    listing = find_files(path, (".jsonl", ".jsonl.gz"))    path: a file, a folder or a glob
+    listing.files      in order, below listing.root
+    listing.unread     the number of other files, by the reason
 
 A folder is searched recursively, also through links to folders, each once. Hidden files and folders in it are not read.
 """
@@ -85,7 +85,7 @@ def _below(folder: Path, unread: Counter[str], seen: set[str]) -> Iterator[Path]
         unread["folder without permission"] += 1
         return
     except (FileNotFoundError, NotADirectoryError):
-        return  # removed or replaced since its own folder was read
+        return  # removed or replaced since its parent folder was read
     for entry in entries:
         if entry.name.startswith("."):
             unread[HIDDEN] += 1

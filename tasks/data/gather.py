@@ -71,11 +71,11 @@ def to_keep(
     for number, (low, high) in enumerate(cut):
         show(number, len(cut))
         remaining_ids, places = [], [np.empty(0, np.int64)]
-        gone_here = removed.filter(pc.and_(pc.greater_equal(removed, low), pc.less(removed, high)))
+        gone_in_range = removed.filter(pc.and_(pc.greater_equal(removed, low), pc.less(removed, high)))
         for start, path in zip(starts, files, strict=False):
             for batch in name_batches([path]):
                 of_range = pc.and_(pc.greater_equal(batch["id"], low), pc.less(batch["id"], high))
-                deleted += pc.sum(left := pc.and_(of_range, pc.is_in(batch["id"], gone_here))).as_py() or 0
+                deleted += pc.sum(left := pc.and_(of_range, pc.is_in(batch["id"], gone_in_range))).as_py() or 0
                 places.append(start + np.flatnonzero(rest := pc.and_not(of_range, left).to_numpy(zero_copy_only=False)))
                 remaining_ids.append(batch["id"].filter(pa.array(rest)))
                 start += len(batch)

@@ -1,4 +1,4 @@
-"""Values that JSON has no word for, in columns beside a row's text: one rule, for rows and for metadata of documents.
+"""Convert values that JSON cannot represent, in a row's other columns and in documents' metadata, by the same rules.
 
 dates and times             text in ISO 8601
 durations                   seconds
@@ -6,7 +6,7 @@ decimals, UUIDs             text
 NumPy's numbers and arrays  numbers and lists
 mappings, tuples            objects and lists
 NaN, infinities, NaT        null
-other things                NotJson: bytes, images, objects of a library, half of a surrogate pair
+other values                NotJson: bytes, images, objects of a library, half of a surrogate pair
 """
 
 import math
@@ -18,7 +18,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-TO_NULL = " -> null"  # how a change ends that loses the value
+TO_NULL = " -> null"  # the end of a change that loses the value
 DEEPEST = 100  # levels of nesting; code that reads rows recurses
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -35,7 +35,7 @@ class Unreadable:
 
 
 def json_value(value: Any) -> tuple[Any, set[str]]:
-    """A value in JSON's terms, and what was changed. Raises NotJson."""
+    """A value as JSON can represent it, and the changes. Raises NotJson."""
     changes: set[str] = set()
     return _converted(value, changes, 0), changes
 

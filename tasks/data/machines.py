@@ -1,7 +1,7 @@
 """The rounds of a stage, on one machine or on several that share the job's folder.
 
 Each machine works on its share of a round, and begins the next when all are done. On a Flyte cluster, whose pods share
-no folder, each of several pods works on a share of the first round alone, and leaves the results in storage.
+no folder, each of several pods works on a share of the first round only, and stores the results.
 """
 
 import time
@@ -21,16 +21,16 @@ T = TypeVar("T")
 
 
 class Span(NamedTuple):
-    """Where a round is in its stage."""
+    """The part of a stage's progress that a round covers."""
 
     start: float  # percentage of the stage's time, about
     end: float
     unit: str  # what its items are
-    last: bool = False  # of the other machines: they do not wait for its end, since the first may remove what was made
+    last: bool = False  # the other machines do not wait for its end, since the first one may remove its outputs
 
 
 class Speed(NamedTuple):
-    """What this machine did in a round; what was there before counts as items only."""
+    """This machine's work in a round; outputs that existed before count only as items."""
 
     round: str
     items: int
@@ -44,14 +44,14 @@ class Speed(NamedTuple):
     def text(self) -> str:
         """`8 items in 20.1 s (39.8 s of CPU), 5,000 documents (249/s), 20 MB (0.50 MB/s of CPU), 300 MB of memory`"""
         seconds, cpu_s = max(1e-6, self.seconds), max(1e-6, self.cpu_s)
-        said = [f"{self.items:,} items in {seconds:,.1f} s ({cpu_s:,.1f} s of CPU)"]
+        parts = [f"{self.items:,} items in {seconds:,.1f} s ({cpu_s:,.1f} s of CPU)"]
         if self.documents:
-            said.append(f"{self.documents:,} documents ({self.documents / seconds:,.0f}/s)")
+            parts.append(f"{self.documents:,} documents ({self.documents / seconds:,.0f}/s)")
             megabytes = self.text_bytes / 1e6
-            said.append(f"{megabytes:,.0f} MB of text ({megabytes / cpu_s:,.2f} MB for each second of a core)")
+            parts.append(f"{megabytes:,.0f} MB of text ({megabytes / cpu_s:,.2f} MB for each second of a core)")
         if self.tokens:
-            said.append(f"{self.tokens:,} tokens ({self.tokens / seconds:,.0f}/s)")
-        return ", ".join([*said, f"largest process {self.memory / 1e6:,.0f} MB"])
+            parts.append(f"{self.tokens:,} tokens ({self.tokens / seconds:,.0f}/s)")
+        return ", ".join([*parts, f"largest process {self.memory / 1e6:,.0f} MB"])
 
 
 @dataclass
@@ -64,8 +64,8 @@ class Rounds:
     machine: Node = field(default_factory=Node)
     speeds: list[Speed] = field(default_factory=list)
 
-    def run(self, name: str, work: Work[T], items: Sequence[T], made: Sequence[Path], sizes: Sequence[int]) -> None:
-        """Work on the items, which make these files or folders. Raises Ended, not on the first machine."""
+    def run(self, name: str, work: Work[T], items: Sequence[T], outputs: Sequence[Path], sizes: Sequence[int]) -> None:
+        """Work on the items, which write these files or folders. Raises Ended, not on the first machine."""
         span, began = self.spans[name], time.monotonic()
 
         def show(progress: Progress) -> None:
@@ -81,7 +81,7 @@ class Rounds:
         print(f"{name}: {self.speeds[-1].text()}", flush=True)
         if not (self.machine.rank and span.last):
             result = self.job.directory / "result.json" if self.machine.rank else None
-            wait_for(made, lambda done: show(Progress(done / len(items), done, ended.amount)), result)
+            wait_for(outputs, lambda done: show(Progress(done / len(items), done, ended.amount)), result)
 
     def record(self) -> None:
         """Note the speeds in the artifact's record, for its page."""

@@ -24,7 +24,7 @@ class JoinItem:
 
 
 def join(item: JoinItem, report: Report) -> None:
-    """Write a prefix unless it is there."""
+    """Write a prefix unless it exists."""
     name = item.folder.name
     if item.folder.exists():
         return
@@ -50,7 +50,7 @@ def concatenate(paths: Sequence[Path], target: Path) -> None:
 
 
 def _joined(paths: Sequence[Path], target: Path) -> None:
-    """One file of the job alone is linked."""
+    """Concatenate files of the job; a single one is linked."""
     if len(paths) == 1:
         os.link(paths[0], target)
     else:

@@ -9,7 +9,7 @@
 A document is `partition << 32 | row`: the index of its folder in `folders`, and the number of documents that were added
 to that before it. `near_drops` returns rows (dropped, kept), sorted, each dropped document once; another item may drop
 it too. A document is dropped if it is similar to an earlier one, so that the first of a cluster always stays; known
-ones come before all others. The union over all items depends on the documents and their order alone.
+ones come before all others. The union over all items depends only on the documents and their order.
 
 Similarity is that of the documents' sets of 5-grams of words (Jaccard). It is estimated by 112 minima of random
 permutations (Broder, "On the resemblance and containment of documents", 1997; by rensa), whose bands of equal values
@@ -185,8 +185,8 @@ def _known_first(documents: Hashes, known: Sequence[Path]) -> Hashes:
 
 
 def _equal(hashes: Hashes, documents: Hashes, signatures: list[Signatures]) -> tuple[Hashes, npt.NDArray[np.intp]]:
-    """Pairs of documents whose signatures are equal, and the places of those that are the first with theirs. So copies
-    of a document are no candidates for others."""
+    """Pairs of documents whose signatures are equal, and the places of the first document with each signature. So
+    copies of a document are no candidates for others."""
     whole = np.empty_like(hashes)
     for start in range(0, len(documents), PAIRS):
         part = slice(start, start + PAIRS)

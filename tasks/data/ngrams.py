@@ -44,7 +44,7 @@ class _Known(dict[str, int]):
     """The hashes of words seen before."""
 
     def __missing__(self, word: str) -> int:
-        """Hash a word stripped of punctuation; a sign alone if it is ASCII."""
+        """Hash a word stripped of punctuation; a single ASCII sign is a word."""
         if len(self) >= KNOWN_WORDS:
             self.clear()
         bare = word.strip(_AROUND) or (word if word.isascii() else "")

@@ -5,9 +5,10 @@
     HOME/partitions/<key>.names/     the names of some successive corpora (known_blocks.py)
 
 Their files are shared with the corpus and the shards where possible (hard links). The key is a digest of all that
-determines the content, versions included. Only what is one of several is kept; what was not used for 30 days is
-removed. When less than a tenth of the disk is free, so is what was not used for longest, except what mostly shares its
-files with a corpus: removing it would free little. The folder may be deleted at any time.
+determines the content, versions included. Only folders of a source or corpus in several parts are cached; those that
+were not used for 30 days are removed. When less than a tenth of the disk is free, so are the least recently used ones,
+except those that mostly share their files with a corpus: removing them would free little. The folder may be deleted at
+any time.
 """
 
 import errno
@@ -30,18 +31,18 @@ FREE = 0.1  # of the disk
 
 
 class Kept(Protocol):
-    """Where complete folders are kept beyond their job."""
+    """A cache of complete folders that outlives their job."""
 
     def take(self, target: Path) -> bool:
-        """Put the kept folder of this name at `target`; False if there is none that is intact."""
+        """Copy the cached folder of this name to `target`; False if the cache has no intact one."""
 
     def keep(self, folder: Path) -> None:
-        """Keep a folder beyond its job."""
+        """Add a folder to the cache."""
 
 
 def make_once(folder: Path, kind: str, kept: Kept | None, fill: Callable[[Path], dict[str, Any]]) -> bool:
-    """Make a folder with a manifest, completely or not at all, unless it is there or was kept: `fill` writes its files
-    and returns the manifest's facts. False if nothing was made. Raises what `fill` does, StorageError."""
+    """Make a folder with a manifest, completely or not at all, unless it exists or is cached: `fill` writes its files
+    and returns the manifest's facts. False if `fill` was not called. Raises what `fill` does, StorageError."""
     if is_intact(folder) or (kept and kept.take(folder)):
         return False
     remove(folder)
@@ -57,7 +58,7 @@ def make_once(folder: Path, kind: str, kept: Kept | None, fill: Callable[[Path],
 
 @dataclass(frozen=True)
 class KeptFolders:
-    """The folder on this machine's disk."""
+    """The cache on this machine's disk."""
 
     folder: Path
 
@@ -113,7 +114,7 @@ def kept_here() -> KeptFolders:
 
 
 def is_intact(folder: Path) -> bool:
-    """Whether all its files are there, unchanged."""
+    """Whether all its files exist, unchanged."""
     try:
         verify(folder)
     except (ArtifactError, FileNotFoundError):

@@ -1,11 +1,11 @@
-"""Cut a source into partitions: the units in which a corpus is read, kept and written.
+"""Cut a source into partitions: the units in which a corpus is read, cached and written.
 
-Partitions are cut by the names and sizes of the source's files and by nothing else, so that they do not depend on the
-machine, and an added or removed file changes its own partition only: a partition ends after a file if a hash of the
-file's name says so, on average once in `target` bytes (content-defined chunking, as of LBFS, SOSP 2001, with files in
-the place of bytes). A file of `target` bytes or more is a partition of its own; a plain `.jsonl` is cut into ranges of
-bytes, and Parquet into ranges of row groups. Compressed JSONL, WARC and WET are cut later if they are large (split.py).
-Datasets and functions are not cut, and a source that is smaller than `target` is one partition.
+Partitions are cut only by the names and sizes of the source's files, so that they do not depend on the machine, and an
+added or removed file changes only its partition: a partition ends after a file if a hash of the file's name says so, on
+average once in `target` bytes (content-defined chunking, as of LBFS, SOSP 2001, with files in the place of bytes). A
+file of `target` bytes or more is a separate partition; a plain `.jsonl` is cut into ranges of bytes, and Parquet into
+ranges of row groups. Compressed JSONL, WARC and WET are cut later if they are large (split.py). Datasets and functions
+are not cut, and a source that is smaller than `target` is one partition.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ class Piece:
     start: int = 0
     end: int | None = None  # None: to the file's end
     size: int = 0  # in bytes, about
-    copy: File | None = None  # with its lines alone; `start` and `end` are then numbers of lines (split.py)
+    copy: File | None = None  # with only its lines; `start` and `end` are then numbers of lines (split.py)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _row_groups(file: File, target: int) -> Iterator[Piece]:
         with file.open() as opened:
             about = pq.read_metadata(opened)
     except pa.ArrowInvalid:
-        yield Piece(file, size=file.size)  # reading it says what is wrong, or skips it
+        yield Piece(file, size=file.size)  # reading it reports the fault, or skips it
         return
     rows = [about.row_group(index).num_rows for index in range(about.num_row_groups)]
     start = size = 0

@@ -6,7 +6,7 @@
 
 A corpus' file is of one partition, and neighbouring files make a prefix, so that a large corpus is never merged. There
 are at most 200, since Megatron's index building slows down with their number and its memory maps fail past some 590
-(Megatron-Bridge #3968). Where one ends, and which parts there are, depends on the corpus' files and on nothing else.
+(Megatron-Bridge #3968). Where a prefix ends, and which parts it has, depends only on the corpus' files.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class Part:
 
 
 def prefixes(corpus: Path, about: Manifest) -> list[Prefix]:
-    """Those of a corpus with this manifest: of the train split in the order of the sources, then the held-out one."""
+    """A corpus' prefixes, by its manifest: the train split's in the order of the sources, then the held-out one."""
     sources: Sequence[str | None] = sorted(about.facts.get("sources", {})) or [None]
     trained = {stem("train", name): split_files(corpus, "train", name) for name in sources}
     size = sum(about.files[path.name].size for paths in trained.values() for path in paths)

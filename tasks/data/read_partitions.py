@@ -1,7 +1,7 @@
 """The engine with which a pod reads and curates its share of a corpus' partitions (shares.py).
 
-The corpus engine, in a pod that runs after those of all shares, finds them in storage (stored_folders.py) and reads
-itself what is missing.
+The corpus engine, whose pod runs after those of all shares, finds them in storage (stored_folders.py) and reads the
+missing ones itself.
 """
 
 from infra.limits import cores

@@ -1,7 +1,7 @@
 """Work on many items in worker processes, in any order.
 
 A round is a function of this project and its items, which do not depend on each other: each writes its own file or
-folder, completely or not at all, and an item that is made is not made again. So a round gives the same result with any
+folder, completely or not at all, and an item whose output exists is skipped. So a round gives the same result with any
 number of workers, and after any number of restarts.
 
 Machines that share the folder deal the items out among themselves: each works on its share, and waits for the others'.
@@ -31,13 +31,13 @@ from tasks.manifest import remove
 
 AHEAD = 3  # items in flight per worker
 SHOWN_S = 0.5  # between two reports
-COLLECT_AFTER = 50_000  # new objects; documents are tuples, of which Python's 700 are made all the time
+COLLECT_AFTER = 50_000  # new objects; documents are tuples, of which Python's default, 700, are created all the time
 
 T = TypeVar("T")
 
 
 class Amount(NamedTuple):
-    """What was worked on."""
+    """The content of some items."""
 
     documents: int = 0
     text_bytes: int = 0  # UTF-8
@@ -48,7 +48,7 @@ class Amount(NamedTuple):
 
 
 NOTHING = Amount()
-Report = Callable[[float, Amount], None]  # which part of an item is done, and what is in it
+Report = Callable[[float, Amount], None]  # the fraction of an item that is done, and its content
 Work = Callable[[T, Report], None]
 
 _context = multiprocessing.get_context("spawn")  # tokenizers' threads do not survive a fork
@@ -62,7 +62,7 @@ class Progress:
 
 
 class Used(NamedTuple):
-    """What items took of the processes that worked on them."""
+    """Resources that items used in the processes that worked on them."""
 
     cpu_s: float = 0.0
     memory: int = 0  # bytes, of the largest of these processes at its peak
@@ -116,14 +116,14 @@ class Ended(Exception):
     """The first machine has finished the stage, and removed what the others could wait for."""
 
 
-def wait_for(made: Sequence[Path], show: Callable[[int], None], ended: Path | None = None) -> None:
-    """Wait until all of these are there, made by other machines. Calls `show` with their number now and then. Raises
-    Ended if the file `ended` is there before."""
-    missing = list(made)
+def wait_for(paths: Sequence[Path], show: Callable[[int], None], ended: Path | None = None) -> None:
+    """Wait until all of these exist, which other machines write. Calls `show` with their number now and then. Raises
+    Ended if the file `ended` exists before."""
+    missing = list(paths)
     while missing := [path for path in missing if not path.exists()]:
         if ended and ended.exists():
             raise Ended
-        show(len(made) - len(missing))
+        show(len(paths) - len(missing))
         time.sleep(SHOWN_S)
 
 
@@ -197,7 +197,7 @@ def _start(reports: Any) -> None:
 
 
 def _collect_less() -> None:
-    """The garbage collector takes 7 % of a scan's time otherwise, and passes over what is imported."""
+    """Otherwise the garbage collector takes 7 % of a scan's time, and traverses all imported modules."""
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)
 

@@ -4,7 +4,7 @@
     held_out.npy        bool of each row: which split it is in; rows are documents in the order of the source
     keys-00000.npy …    hashes of the rows' texts (exact_duplicates.py)
     copies.parquet      id and source of the copies that were dropped, if any
-    signatures.u32 …    their signatures, if near duplicates are to be found (near_duplicates.py)
+    signatures.u32 …    their signatures, if near duplicates are dropped later (near_duplicates.py)
     manifest.json       its facts are `Scanned`
 
 A partition is read by one process, which needs nothing but the item and the source, and its folder is complete or
@@ -78,7 +78,7 @@ class Size(BaseModel):
 
 
 class Scanned(BaseModel):
-    """What was found in a partition."""
+    """The contents of a partition."""
 
     splits: dict[Split, Size]
     counts: Counts
@@ -153,15 +153,15 @@ def _scan(item: ScanItem, report: Report, folder: Path) -> dict[str, Any]:
     for piece in item.partition.pieces:
         if piece.file.changed():
             raise StageError(f"{piece.file.place}: changed while it was read; run again when nothing writes to it")
-    found_broken = Broken()
-    add_broken(found_broken, broken, f"{name}/" if name else "")
+    prefixed = Broken()
+    add_broken(prefixed, broken, f"{name}/" if name else "")
     splits = {split: Size(documents=writer.documents, bytes=writer.bytes) for split, writer in writers.items()}
-    return Scanned(splits=splits, counts=counts, tally=tally, broken=found_broken).model_dump(mode="json")
+    return Scanned(splits=splits, counts=counts, tally=tally, broken=prefixed).model_dump(mode="json")
 
 
 def names_in(scan: Path) -> Iterator[pa.RecordBatch]:
-    """The columns id, source and row of the rows, each split's alone, and of the copies that were dropped: these have
-    the numbers after the last row."""
+    """The columns id, source and row of the rows, one split after the other, and of the copies that were dropped, which
+    are numbered after the last row."""
     held_out = np.load(scan / "held_out.npy")
     parts = [(split_files(scan, split), np.flatnonzero(held_out == (split == "held_out"))) for split in SPLITS]
     if (scan / COPIES).exists():

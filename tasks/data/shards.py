@@ -1,5 +1,5 @@
 """The engine that tokenizes a corpus into Megatron's `.bin/.idx`: `train`, or `train-<source>` for each named source,
-and `held_out`; of large ones several (prefixes.py).
+and `held_out`; several `.bin/.idx` of a large one (prefixes.py).
 
 Each document is one sequence, in the corpus' order: BOS if the tokenizer adds one to a text, the document, and the
 end-of-text token. Worker processes work in two rounds: `encode` tokenizes each part of each of the corpus' files
@@ -7,8 +7,8 @@ end-of-text token. Worker processes work in two rounds: `encode` tokenizes each 
 killed engine continues with the parts that are missing, and several machines that a placement has started share the
 encoding; the first joins the parts.
 
-Of a corpus in several partitions the parts are kept: after a change in a source, only the partitions' files that are
-new are tokenized.
+The parts of a corpus in several partitions are cached: after a change in a source, only the files of new partitions are
+tokenized.
 
 Facts: `tokens` (train) and `held_out_tokens` include these tokens; `held_out_bytes` is the UTF-8 size of the
 held-out documents; `vocab_size`, `eos_id` (the end-of-text token) and `tokenizer_digest` are the tokenizer's;
@@ -86,8 +86,8 @@ def _join(job: Job, plan: Sequence[Prefix], items: Sequence[EncodeItem], encoder
     for joined in joins:
         for path in joined.folder.iterdir():
             os.link(path, job.output / path.name)
-    made = {prefix.name: amount for prefix, amount in zip(plan, amounts, strict=True)}
-    job.finish(**_facts(job, plan, made, encoder))
+    amounts_by_name = {prefix.name: amount for prefix, amount in zip(plan, amounts, strict=True)}
+    job.finish(**_facts(job, plan, amounts_by_name, encoder))
 
 
 def encoder_of(job: Job) -> Encoder:
@@ -102,8 +102,8 @@ def encoder_of(job: Job) -> Encoder:
 
 
 def encode_items(job: Job, plan: Sequence[Prefix], encoder: Encoder) -> tuple[list[EncodeItem], list[int]]:
-    """All parts of the prefixes' files, and their sizes. In a pod all are in storage, for other pods and other corpora;
-    elsewhere those of a corpus in several files are kept."""
+    """All parts of the prefixes' files, and their sizes. In a pod all are stored, for other pods and other corpora;
+    elsewhere those of a corpus in several files are cached."""
     files = [file for prefix in plan for file in prefix.files]
     several = sum(file.name.startswith("train") for file in files) > 1
     tokenizer = job.inputs["tokenizer"]["digest"]
@@ -111,10 +111,10 @@ def encode_items(job: Job, plan: Sequence[Prefix], encoder: Encoder) -> tuple[li
     folder = job.directory / PARTS
     make_folder(folder)
 
-    said = [ENCODE_VERSION, version("tokenizers"), tokenizer, encoder.vocab_size, encoder.eos_id]
+    common = [ENCODE_VERSION, version("tokenizers"), tokenizer, encoder.vocab_size, encoder.eos_id]
 
     def key(part: Part) -> str:
-        return json_key([*said, known[part.file.name].blake3, part.start, part.end])
+        return json_key([*common, known[part.file.name].blake3, part.start, part.end])
 
     work = [part for file in files for part in parts(file)]
     items = [
@@ -131,10 +131,10 @@ def encode_items(job: Job, plan: Sequence[Prefix], encoder: Encoder) -> tuple[li
     return items, [max(1, part.size) for part in work]
 
 
-def _facts(job: Job, plan: Sequence[Prefix], made: Mapping[str, Amount], encoder: Encoder) -> dict[str, Any]:
-    """`made`: what is in each prefix."""
-    held_out = made[HELD_OUT]
-    trained = {prefix.name: made[prefix.name].tokens for prefix in plan if prefix.stem != HELD_OUT}
+def _facts(job: Job, plan: Sequence[Prefix], amounts: Mapping[str, Amount], encoder: Encoder) -> dict[str, Any]:
+    """`amounts`: by the prefix's name."""
+    held_out = amounts[HELD_OUT]
+    trained = {prefix.name: amounts[prefix.name].tokens for prefix in plan if prefix.stem != HELD_OUT}
     facts: dict[str, Any] = {
         "tokens": sum(trained.values()),
         "held_out_tokens": held_out.tokens,

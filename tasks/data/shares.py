@@ -1,6 +1,6 @@
-"""A share of a stage's partitions, made by one of several pods and left in storage for the stage's own pod.
+"""A share of a stage's partitions, computed by one of several pods and stored for the stage's main pod.
 
-Partitions that are in storage, left by a killed pod or made for another corpus, are neither made again nor fetched.
+Partitions that are in storage already, from a killed pod or another corpus, are neither computed again nor downloaded.
 
 Out: `partitions.json`, the keys of the share's partitions. Facts: `partitions`, their number.
 """
@@ -39,8 +39,8 @@ def make_share(
     """Work on those of all `items` that are the share's, and seal the output. Raises StorageError."""
     shares = zip(items, sizes, dealt(sizes, share.machines), strict=True)
     mine = [(item, size) for item, size, machine in shares if machine == share.number]
-    kept = stored(job)
-    missing = [(item, size) for item, size in mine if not (kept and kept.has(item.folder.name))]
+    storage = stored(job)
+    missing = [(item, size) for item, size in mine if not (storage and storage.has(item.folder.name))]
     to_make = [item for item, _ in missing]
     with workers(concurrency or cores()) as pool:
         rounds = Rounds(job, {job.stage: Span(0, 100, "partitions")}, pool)

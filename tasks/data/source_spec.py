@@ -131,8 +131,8 @@ class OnDisk(_Bounded):
         StorageError."""
         if is_bucket(self.path) and not digest_of(self.path):
             return [file for file in find(self.path) if file.name.endswith(self.suffixes)]
-        listing = self._found()
-        return _still_there(listing.files, listing.root, unpacked=digest_of(self.path) is not None)
+        listing = self._listing()
+        return _existing_files(listing.files, listing.root, unpacked=digest_of(self.path) is not None)
 
     def unread(self) -> str:
         """A line about the files that `path` has and that are not read; empty if there are none. Raises
@@ -140,10 +140,10 @@ class OnDisk(_Bounded):
         if is_bucket(self.path) and not digest_of(self.path):
             others = Counter(suffix_of(file.name) for file in find(self.path) if not file.name.endswith(self.suffixes))
         else:
-            others = self._found().unread
+            others = self._listing().unread
         return unread_text(self.path.partition(DIGEST)[0], others, self.readers) if others else ""
 
-    def _found(self) -> FoundFiles:
+    def _listing(self) -> FoundFiles:
         return find_files(fetch(self.path) if digest_of(self.path) else expanded(self.path), self.suffixes)
 
     def missing(self, look: Callable[[list[File]], list[Problem]] | None = None) -> list[Problem]:
@@ -367,11 +367,11 @@ def expanded(path: str) -> Path:
 
 
 def files_below(folder: Path) -> list[File]:
-    return _still_there(filter(os.path.isfile, sorted(_walk(folder, bool))), folder)
+    return _existing_files(filter(os.path.isfile, sorted(_walk(folder, bool))), folder)
 
 
-def _still_there(paths: Iterable[Path], root: Path, *, unpacked: bool = False) -> list[File]:
-    """Without what was removed while its folder was read."""
+def _existing_files(paths: Iterable[Path], root: Path, *, unpacked: bool = False) -> list[File]:
+    """The files at these paths, without those that were removed while their folder was read."""
     files = []
     for path in paths:
         with suppress(FileNotFoundError):

@@ -92,7 +92,7 @@ class CorpusSpec(StageSpec):
 
     @model_serializer(mode="wrap")
     def _serialized(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without a `source` that nobody set, so that one beside `sources` stays known as set."""
+        """Omit a default `source` next to `sources`, so that a parsed spec has only fields that were set."""
         values: dict[str, Any] = fields(self)
         if self.sources and "source" not in self.model_fields_set:
             values.pop("source", None)

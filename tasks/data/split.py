@@ -2,10 +2,10 @@
 
     00000.jsonl.zst …    of JSONL: each has the lines of about `target` bytes of text
     manifest.json        its fact `starts` has where each piece begins: the number of lines before it or, of WARC,
-                         the offset in the file, of which about `target` bytes are a piece
+                         the offset in the file; pieces of WARC have about `target` bytes of the file
 
-The pieces depend on the file's content, `target` and `most` alone. A file that is damaged, or has a line of more than
-`most` bytes, has no pieces: its scan, which reads it as one partition, says what is wrong or skips it.
+The pieces depend only on the file's content, `target` and `most`. A file that is damaged, or has a line of more than
+`most` bytes, has no pieces: its scan, which reads it as one partition, reports the fault or skips it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ class SplitItem:
     file: File
     target: int
     most: int | None  # bytes of a line, in JSONL
-    kept: Kept | None  # where those of other pods may be
+    kept: Kept | None  # where the results of other pods may be
 
 
 def split_item(source: AnySource, part: Partition, target: int, folder: Path, kept: Kept | None) -> SplitItem | None:
@@ -51,8 +51,8 @@ def split_item(source: AnySource, part: Partition, target: int, folder: Path, ke
     if file.name.endswith(".jsonl") or file.size <= LARGE * target:
         return None
     most = source.max_bytes() if isinstance(source, JsonlSource) else None
-    said = [SPLIT_VERSION, file.place, file.size, file.version, target, most]
-    return SplitItem(folder / f"{json_key(said)}.split", file, target, most, kept)
+    key = [SPLIT_VERSION, file.place, file.size, file.version, target, most]
+    return SplitItem(folder / f"{json_key(key)}.split", file, target, most, kept)
 
 
 def split(item: SplitItem, report: Report) -> None:

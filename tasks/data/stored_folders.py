@@ -3,8 +3,8 @@
     STORAGE/partitions/<key>.scan/, <key>.tokens/    as partition_cache.py; complete with their manifests
     STORAGE/known/<key>.names/                       apart, since a night needs old ones too
 
-So what one pod has made is not made again, by another pod, after a restart or for another corpus. A lifecycle rule of
-the bucket may delete old ones at any time.
+So a partition is computed only once, even if another pod needs it, after a restart or for another corpus. A lifecycle
+rule of the bucket may delete old ones at any time.
 """
 
 import os

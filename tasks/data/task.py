@@ -22,7 +22,7 @@ COMPACT = Engine("compact", "tasks.data.compact", version="1")
 
 @stage(READ, image=images.DATA)
 def read_partitions(spec: ReadShareSpec, against: list[Rows]) -> StoredPartitions:
-    """Read and curate a share of a corpus' partitions, for the corpus' own stage in another pod."""
+    """Read and curate a share of a corpus' partitions, for the corpus stage in another pod."""
     return run(READ, StoredPartitions, spec, against=against)
 
 
@@ -47,7 +47,7 @@ def train_tokenizer(spec: TokenizerSpec, corpus: Corpus) -> Tokenizer:
 
 @stage(ENCODE, image=images.DATA)
 def encode_partitions(spec: ShareSpec, corpus: Corpus, tokenizer: Tokenizer) -> StoredPartitions:
-    """Tokenize a share of a corpus' files, for the shards' own stage in another pod."""
+    """Tokenize a share of a corpus' files, for the shards stage in another pod."""
     return run(ENCODE, StoredPartitions, spec, corpus=corpus, tokenizer=tokenizer)
 
 
@@ -67,13 +67,13 @@ def find_new(spec: CorpusSpec, known: list[Corpus], against: list[Rows]) -> Corp
 
 @stage(GATHER, image=images.DATA)
 def gather(spec: GatherSpec, corpora: list[Corpus], newest: Corpus) -> Corpus:
-    """Merge some corpora, in order, without the documents that were gone when `newest` was found."""
+    """Merge some corpora, in order, without the documents that the source no longer had at the increment `newest`."""
     return run(GATHER, Corpus, spec, corpora=corpora, newest=newest)
 
 
 @stage(PRUNE, image=images.DATA)
 def prune(spec: ShardsSpec, data: TokenizedCorpus, corpus: Corpus, newest: Corpus) -> TokenizedCorpus:
-    """Remove the documents that were gone when `newest` was found from the shards of a corpus."""
+    """Remove from the shards of a corpus the documents that the source no longer had at the increment `newest`."""
     return run(PRUNE, TokenizedCorpus, spec, data=data, corpus=corpus, newest=newest)
 
 

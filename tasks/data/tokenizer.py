@@ -1,10 +1,10 @@
 """The engine that creates the tokenizer: a byte-level BPE trained on the train split, or a copy of an existing one. The
 output loads with `transformers.PreTrainedTokenizerFast.from_pretrained`.
 
-Tokens never span the boundaries of one of the patterns below. Baton's own, `lines`, has line ends and indentations
+Tokens never span the boundaries of one of the patterns below. Baton's pattern, `lines`, has line ends and indentations
 apart from words: the tokens of a prompt that ends after a newline and the line's indentation are a prefix of the
 tokens of prompt and completion, and the model never encounters a token boundary that training did not have. With
-`llama3` that holds if the completion begins with the last space of the indentation, which belongs to the word behind
+`llama3` that holds if the completion begins with the last space of the indentation, which belongs to the word after
 it.
 
 Of a train split larger than `sample_mb`, a sample is used, since BPE training gains little from more text and its

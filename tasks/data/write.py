@@ -1,7 +1,7 @@
 """Write the documents of one scanned partition that are left after the rounds over all partitions.
 
 Its folder has `train-00000.parquet` … and `held_out-00000.parquet` …, and `written.json`. Files from which nothing is
-dropped are those of the scan, linked and not copied.
+dropped are hard links to the scan's files.
 """
 
 import os
@@ -69,7 +69,7 @@ class WriteItem:
 
 
 def write(item: WriteItem, report: Report) -> None:
-    """Write a partition unless it is there. Raises StageError."""
+    """Write a partition unless it exists. Raises StageError."""
     if item.folder.exists():
         return
     partial = item.folder.with_name(f"{item.folder.name}.{os.getpid()}.partial")
@@ -90,12 +90,12 @@ def _write(item: WriteItem, folder: Path, report: Report) -> Written:
     written = Written(known=int(known.sum()), duplicates=int(copies.sum()), tally=Tally(), splits={})
     text_bytes = sum(size.bytes for size in scanned.splits.values())
     for number, split in enumerate(SPLITS):
-        here = held_out == (split == "held_out")
-        if item.steps or item.near or moved.any() or (known | copies)[here].any():
+        in_split = held_out == (split == "held_out")
+        if item.steps or item.near or moved.any() or (known | copies)[in_split].any():
             writer = SplitWriter(folder, split)
-            for origin in sorted(SPLITS, key=lambda origin: origin != split):  # what was moved here comes last
-                to_here = here if origin == split else ~here
-                _filter(item, writer, origin, rows, to_here, moved ^ (origin == split), written.tally)
+            for origin in sorted(SPLITS, key=lambda origin: origin != split):  # moved ones last
+                in_origin = in_split if origin == split else ~in_split
+                _filter(item, writer, origin, rows, in_origin, moved ^ (origin == split), written.tally)
             writer.close()
             written.splits[split] = Size(documents=writer.documents, bytes=writer.bytes)
         else:
@@ -108,12 +108,12 @@ def _write(item: WriteItem, folder: Path, report: Report) -> Written:
 
 @dataclass(frozen=True)
 class _Rows:
-    """What becomes of each row of a partition."""
+    """Why each row of a partition may be dropped."""
 
     known: Mask  # in earlier corpora
     copies: Mask
     similar: Mask  # to earlier ones, or known ones
-    earlier: Places  # what each of these is similar to
+    earlier: Places  # the document that each of these is similar to
 
     def __getitem__(self, chosen: Mask | slice) -> "_Rows":
         return _Rows(self.known[chosen], self.copies[chosen], self.similar[chosen], self.earlier[chosen])
@@ -126,27 +126,27 @@ def _mask(rows: int, drops: Places) -> Mask:
 
 
 def _filter(
-    item: WriteItem, writer: SplitWriter, origin: Split, rows: _Rows, there: Mask, chosen: Mask, tally: Tally
+    item: WriteItem, writer: SplitWriter, origin: Split, rows: _Rows, in_origin: Mask, chosen: Mask, tally: Tally
 ) -> None:
-    """Write those `chosen` of a split's rows, which are `there` in the partition, that are neither known nor copies nor
-    similar to others and pass the last steps. Row groups without such rows are not read."""
-    chosen = chosen[there] & ~rows.known[there] & ~rows.copies[there]
-    rows = rows[there]
+    """Write the `chosen` rows of the split `origin` that are neither known nor copies nor similar to others and pass
+    the last steps. `in_origin`: the partition's rows in that split. Row groups without such rows are not read."""
+    chosen = chosen[in_origin] & ~rows.known[in_origin] & ~rows.copies[in_origin]
+    rows = rows[in_origin]
     curation = curation_of(item.steps, item.functions, item.names)
     start = 0
     for group in row_groups(item.scan, origin) if chosen.any() else ():
-        here = slice(start, start + group.rows())
-        start = here.stop
-        if not chosen[here].any():
+        span = slice(start, start + group.rows())
+        start = span.stop
+        if not chosen[span].any():
             continue
-        table, of = group.read().filter(pa.array(chosen[here])), rows[here][chosen[here]]
+        table, of = group.read().filter(pa.array(chosen[span])), rows[span][chosen[span]]
         if item.near:
             _count_similar(tally.of(item.near, item.source), table, of, item.scans)
-        kept = ~of.similar
+        keep = ~of.similar
         if item.steps:
-            documents = documents_in(table.filter(pa.array(kept)))
-            kept[kept] = [curation.apply(document, item.source, tally) is not None for document in documents]
-        writer.add_table(table.filter(pa.array(kept)))
+            documents = documents_in(table.filter(pa.array(keep)))
+            keep[keep] = [curation.apply(document, item.source, tally) is not None for document in documents]
+        writer.add_table(table.filter(pa.array(keep)))
 
 
 def _count_similar(count: Count, table: pa.Table, rows: _Rows, scans: Sequence[Path]) -> None:
@@ -160,7 +160,7 @@ def _count_similar(count: Count, table: pa.Table, rows: _Rows, scans: Sequence[P
 
 
 def _source_at(scans: Sequence[Path], place: int) -> str:
-    """Where the document at `partition << 32 | row` was found."""
+    """The `source` of the document at `partition << 32 | row`."""
     scan, row = scans[place >> 32], place & 0xFFFFFFFF
     held_out = np.load(scan / "held_out.npy", mmap_mode="r")
     split: Split = "held_out" if held_out[row] else "train"

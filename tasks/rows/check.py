@@ -44,9 +44,9 @@ class RowError(ValueError):
 
 
 def problems(row: Row, kind: str) -> Iterator[str]:
-    """Validate the columns of this kind in a row. Its others are in JSON's terms already (formats.py)."""
-    own = {name: row[name] for name in (*COLUMNS[kind], *OPTIONAL) if name in row}
-    faults = list(_values(own))
+    """Validate the columns of this kind in a row. The others are JSON values already (formats.py)."""
+    validated = {name: row[name] for name in (*COLUMNS[kind], *OPTIONAL) if name in row}
+    faults = list(_values(validated))
     for name in COLUMNS[kind]:
         faults += [] if isinstance(row.get(name), Unreadable) else _column(name, row.get(name), kind)
     if kind == "preference" and row.get("chosen") == row.get("rejected"):
@@ -66,7 +66,7 @@ def problems(row: Row, kind: str) -> Iterator[str]:
 
 
 def type_name(value: Any) -> str:
-    """A value's type in JSON's terms."""
+    """The name of a value's type in JSON."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
     return "null" if value is None else names.get(type(value), kind_of(value))
 
@@ -220,5 +220,5 @@ def _values(value: Any, place: str = "", depth: int = 0) -> Iterator[str]:
     elif isinstance(value, float) and not math.isfinite(value):
         yield f"{place}: a finite number, not {value}"
     elif value is not None and type(value) not in (bool, int, float):
-        said = value.why if isinstance(value, Unreadable) else ""
-        yield f"{place}: {said or f'text, a number, true, false, null, a list or an object, not {type_name(value)}'}"
+        why = value.why if isinstance(value, Unreadable) else ""
+        yield f"{place}: {why or f'text, a number, true, false, null, a list or an object, not {type_name(value)}'}"

@@ -11,7 +11,7 @@ The rule is GPT-3's (Brown et al., "Language Models are Few-Shot Learners", 2020
 - 13-grams in more than 10 training rows are ignored, such as an instruction that all prompts begin with.
 
 Prompts are compared (`stored.prompt_turns`): the user's turns or the prompt; plain text as a whole. System prompts and
-answers don't count. Rows are also compared with the held-out split of their own set.
+answers don't count. Rows are also compared with the held-out split of the same set.
 
 Memory: 12 bytes per word of the held-out prompts; rows are read one at a time, twice.
 
@@ -81,12 +81,12 @@ def drop_contaminated(rows: Path, held_out: Iterable[Path], output: Path) -> dic
     suspects = {number for number, row in enumerate(read_lines(rows), start=1) if known.note(row)}
     dropped: dict[str, Any] = {"prompt": 0, "13 words": 0, "first": []}
     number = 0
-    with rows.open("rb") as lines, output.open("wb") as kept:
+    with rows.open("rb") as lines, output.open("wb") as target:
         for number, line in enumerate(lines, start=1):
             row = json.loads(line) if number in suspects else None
             rule = known.evidence(row) if row else ""
             if not row or not rule:
-                kept.write(line)
+                target.write(line)
                 continue
             dropped[rule] += 1
             if len(dropped["first"]) < LISTED:

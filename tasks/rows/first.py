@@ -1,6 +1,6 @@
-"""Read the first rows: those of files here, those of a user's function or of `datasets` in a subprocess.
+"""Read the first rows: of files in this process, of a user's function or of `datasets` in a subprocess.
 
-`python -m tasks.rows.first` is that process (infra.process.child): asked with a RowsSpec, it answers a First or an
+`python -m tasks.rows.first` is the subprocess (infra.process.child): it is given a RowsSpec and returns a First or an
 error.
 """
 

@@ -108,8 +108,8 @@ class FormatConverter:
         self.seen: set[str] = set()  # columns that the first rows have, and that are not null in all of them
         self._explicit = self.format is not None  # given by the recipe, not by the first row
         self._first = ""  # place of the row that decided
-        self._usable: set[str] = set()  # further columns that have had a value in JSON's terms
-        self._unusable: set[str] = set()  # those that had another one before
+        self._usable: set[str] = set()  # further columns that have had a JSON value
+        self._unusable: set[str] = set()  # those that had a value that is not JSON before any JSON value
 
     def mapped(self, source: Row, place: str) -> Row:
         """Convert a row to TRL's columns, without validating their values. Raises RowError."""
@@ -144,8 +144,8 @@ class FormatConverter:
         return given | options | row
 
     def _for_rewards(self, row: Row, notes: set[str]) -> Row:
-        """The further columns in JSON's terms. One that has had nothing else is dropped; of others, such a value is
-        null."""
+        """The further columns as JSON values. A value that JSON cannot represent becomes null; a column that has had no
+        other values is dropped."""
         converted: Row = {}
         for name, value in row.items():
             try:
@@ -254,8 +254,8 @@ def _is_in(prompt: Any, turns: list[Any]) -> bool:
         return True
     if isinstance(prompt, list):
         return prompt in (turns[: len(prompt)], turns[1 : len(prompt) + 1])
-    said = [each.get("content") for each in turns if isinstance(each, dict) and each.get("role") == "user"]
-    return isinstance(prompt, str) and any(isinstance(text, str) and text.split() == prompt.split() for text in said)
+    texts = [each.get("content") for each in turns if isinstance(each, dict) and each.get("role") == "user"]
+    return isinstance(prompt, str) and any(isinstance(text, str) and text.split() == prompt.split() for text in texts)
 
 
 def _common_words(one: str, other: str) -> int:

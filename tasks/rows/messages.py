@@ -49,7 +49,7 @@ def converted(column: str, value: Any, note: Note) -> Any:
 
 
 def tools(value: Any, note: Note) -> Any:
-    """A list of tools in OpenAI's format, also of functions alone and of JSON in text."""
+    """A list of tools in OpenAI's format, from tools, bare functions or JSON in text."""
     if isinstance(value, str):
         value = decoded(value)
         note("tools: JSON in text -> a list")
@@ -145,9 +145,9 @@ def _wrapped(item: Any, place: str, note: Note) -> Any:
     if not isinstance(item, dict) or "function" in item or not isinstance(item.get("name"), str):
         return item
     note(f"{place}: a function -> {{type, function}}")
-    own = {name: item[name] for name in ("id", "type") if name in item}
-    function = {name: value for name, value in item.items() if name not in own}
-    return {"type": "function"} | own | {"function": function}
+    outer = {name: item[name] for name in ("id", "type") if name in item}
+    function = {name: value for name, value in item.items() if name not in outer}
+    return {"type": "function"} | outer | {"function": function}
 
 
 def _call(call: Any, note: Note) -> Any:

@@ -194,7 +194,7 @@ def _of_documents(
 
 
 def _function(source: Function, folder: Path, arguments: dict[str, Any]) -> Iterator[SourceRow]:
-    """Yield the rows of a user's function. It runs in this process, the engine's own."""
+    """Yield the rows of a user's function, which runs in this process, the engine's."""
     function = source.load(folder)
     limit = arguments["limit"] or 0
     number = 0
@@ -204,7 +204,7 @@ def _function(source: Function, folder: Path, arguments: dict[str, Any]) -> Iter
             yield SourceRow(f"{source.name}, row {number}", row, min(1.0, number / limit) if limit else 0.0)
     except StageError:
         raise
-    except (Exception, SystemExit) as error:  # any error of the user's code is theirs to fix
+    except (Exception, SystemExit) as error:  # user code can raise anything
         raise StageError(f"{source.name}, after row {number}: {described(error, folder)}") from error
 
 

@@ -33,7 +33,7 @@ FormatName = Literal[Kind, "sharegpt", "sharegpt_preference", "openai_preference
 
 
 class RowFiles(FilesSource):
-    """Files of rows, found as a corpus finds its files. The .json files of a folder are often metadata, so they are
+    """Files of rows, listed like a corpus' files. The .json files of a folder are often metadata, so they are
     read only if named or matched by a glob."""
 
     suffixes = SUFFIXES  # type: ignore[assignment]  # a ClassVar, narrowed in the base class

@@ -57,8 +57,8 @@ def without_marks(messages: Sequence[Row]) -> list[Row]:
 
 
 def reward_columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """Columns that rewards are called with beside prompts and completions, including the rows' own completions: one
-    value per row."""
+    """Columns that rewards are called with besides prompts and generated completions, including the rows' reference
+    completions: one value per row."""
     excluded = {True: ("prompt", *OPTIONAL), False: ("messages", "text", *OPTIONAL)}  # with, without a prompt
     names = dict.fromkeys(name for row in rows for name in row if name not in excluded["prompt" in row])
     return {name: [row.get(name) for row in rows] for name in names}

@@ -1,9 +1,9 @@
 """Rows of Arrow tables, with the fields that each row was given.
 
 Arrow gives all structs of a column the same fields, and null to those that a row lacks: to a call the other calls'
-arguments, to a tool's schema the other tools' parameters. Neither Parquet nor `datasets` keeps which nulls were there
-before. So a field of a struct that is null is left out, at every depth, and one that was null on purpose with it. What
-is null in a list, a map or JSON (Arrow's type arrow.json, `datasets`' Json) stays, and a column that is null is null.
+arguments, to a tool's schema the other tools' parameters. Neither Parquet nor `datasets` records which nulls the rows
+had before. So a field of a struct that is null is left out, at every depth, even if it was null on purpose. What is
+null in a list, a map or JSON (Arrow's type arrow.json, `datasets`' Json) stays, and a column that is null is null.
 
 Maps are objects, if their keys are distinct. Dates, decimals, bytes and the like are Python's.
 """
@@ -23,7 +23,7 @@ Convert = Callable[[Any], Any]
 def rows_of(table: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """The rows of a table. A value that cannot be read is Unreadable. Raises StageError."""
     if twice := [name for name in table.schema.names if table.schema.names.count(name) > 1]:
-        raise StageError(f"there are several columns {twice[0]!r}: give them names of their own")
+        raise StageError(f"there are several columns {twice[0]!r}: give them different names")
     columns = [_values(table.column(number)) for number in range(table.num_columns)]
     for values in zip(*columns, strict=True):
         yield dict(zip(table.schema.names, values, strict=True))

@@ -123,12 +123,12 @@ def _contents(batch: pa.RecordBatch, source: ParquetSource | ArrowSource) -> Ite
 
 
 def _refuse_columns(path: str, schema: pa.Schema, source: ParquetSource | ArrowSource) -> None:
-    """Raises StageError if a column is not there, or the documents' is not text."""
+    """Raises StageError if a column is missing, or the documents' column is not text."""
     for name, column in ("text_field", source.text_field), *(("metadata", each) for each in source.metadata):
         if column not in schema.names:
             raise StageError(f"{path}: no column {column!r}; it has {listed(schema.names)}. Set {name}.")
         if schema.names.count(column) > 1:
-            raise StageError(f"{path}: has several columns {column!r}: give them names of their own")
+            raise StageError(f"{path}: has several columns {column!r}: give them different names")
     column = source.text_field
     kind = schema.field(column).type
     if not _is_text(kind):

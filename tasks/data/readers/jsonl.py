@@ -146,8 +146,8 @@ def text_of(file: IO[bytes], path: str) -> IO[bytes]:
 
 
 class _Decompressed(io.RawIOBase):
-    """A compressed file's content; of a damaged one all that is before the damage, then an error. Arrow's stream alone
-    loses what it has in its buffers then: of a small file everything."""
+    """A compressed file's content; for a damaged one all that is before the damage, then an error. Arrow's stream by
+    itself would lose the content of its buffers: of a small file everything."""
 
     def __init__(self, file: IO[bytes], compression: str) -> None:
         self._file, self._compression = file, compression
@@ -178,13 +178,13 @@ class _Decompressed(io.RawIOBase):
         """What is left, up to `most` bytes, read again and byte by byte."""
         self._file.seek(0)
         self._streams.append(stream := self._opened())
-        line = bytearray()
+        content = bytearray()
         with suppress(OSError, pa.ArrowException):
             for start in range(0, self._place, most):
                 stream.read(min(most, self._place - start))
-            while len(line) < most and (byte := stream.read(1)):
-                line += byte
-        return bytes(line)
+            while len(content) < most and (byte := stream.read(1)):
+                content += byte
+        return bytes(content)
 
 
 def _next_line(stream: IO[bytes], start: int) -> int:
@@ -214,8 +214,8 @@ def _record(path: str, number: int, line: bytes) -> dict[str, Any]:
 
 
 def parsed(line: bytes) -> Any:
-    """The line's value. What orjson refuses and Python's own parser does not (NaN, lone surrogates, integers of any
-    size) is left to that, and all errors are its own."""
+    """The line's value. What orjson refuses is parsed again by Python's `json`, which accepts NaN, lone surrogates and
+    integers of any size; all errors are those of `json`."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""One document as found in a source, and what every format's reader checks.
+"""One document as read from a source, and what every format's reader checks.
 
 Its text is bytes, because the corpus engine checks whether they are UTF-8. Text from JSON may have lone surrogates; it
 is encoded with "surrogatepass", which yields invalid UTF-8.
@@ -55,7 +55,7 @@ def add_broken(all_of: Broken, more: Broken, prefix: str = "") -> None:
 
 
 class Raw(NamedTuple):
-    """One document as found in the source."""
+    """One document as read from the source."""
 
     source: str
     text: bytes
@@ -64,8 +64,8 @@ class Raw(NamedTuple):
 
 
 def note_broken(source: Breakable, item: File, broken: Broken | None, error: BrokenFile, records: int = 1) -> None:
-    """Note what is skipped of a file, or raise the error if the source says so or nothing counts it. `records`: how
-    many a BrokenRecord stands for."""
+    """Note what is skipped of a file, or raise the error if the source says so or nothing counts it. `records`: the
+    number of broken records that a BrokenRecord reports."""
     if source.on_broken == "stop" or broken is None:
         raise error
     skipped = (
@@ -83,7 +83,7 @@ def broken_text(broken: Broken) -> str:
 
 @contextmanager
 def skipping(source: Breakable, item: File, broken: Broken | None) -> Iterator[None]:
-    """`note_broken` of what is raised."""
+    """Pass a BrokenFile that is raised to `note_broken`."""
     try:
         yield
     except BrokenFile as error:
@@ -92,7 +92,7 @@ def skipping(source: Breakable, item: File, broken: Broken | None) -> Iterator[N
 
 @contextmanager
 def as_broken(where: str, kind: str, error: type[BrokenFile] = BrokenFile) -> Iterator[None]:
-    """Raise what Arrow says of content that is not of its kind as BrokenFile."""
+    """Raise Arrow's errors about content that is not in its format as BrokenFile."""
     try:
         yield
     except (pa.ArrowException, OSError) as fault:

@@ -1,4 +1,4 @@
-"""Read the documents of WARC and WET files (ISO 28500), as crawls are kept.
+"""Read the documents of WARC and WET files (ISO 28500), the formats of web crawls.
 
 Of a WET file, each `conversion` record is a document. Of a WARC file, each `response` with status 200 is one: plain
 text as it is, and the text of HTML by Resiliparse, which DataComp-LM chose (Li et al., 2024); its result depends on
@@ -74,18 +74,18 @@ def _documents(file: IO[bytes], compressed: bool, most: int, main_content: bool)
     stream = gzip.GzipFile(fileobj=file) if compressed else file
     kinds = WarcRecordType.conversion | WarcRecordType.response
     for record in ArchiveIterator(stream, record_types=kinds, parse_http=False, fsspec_args=False):
-        said = record.headers.get("Content-Length")
+        length = record.headers.get("Content-Length")
         size = record.content_length
         if large := size > most:
-            record.parse_http()  # reads the head alone
+            record.parse_http()  # reads only the head
             size = record.content_length
             held = record.consume()
         else:
             record.freeze()
             held = record.content_length
             record.parse_http(auto_decode="all")
-        if said is None or held < size:
-            raise Truncated(f"record {record.record_id} has {held} of {size if said else 'unknown'} bytes")
+        if length is None or held < size:
+            raise Truncated(f"record {record.record_id} has {held} of {size if length else 'unknown'} bytes")
         if _is_document(record):
             name = (record.record_id or "").strip("<>").removeprefix("urn:uuid:")
             text = b"" if large else _text(record, main_content)

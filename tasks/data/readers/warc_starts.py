@@ -18,7 +18,7 @@ READ_BYTES = 1 << 16
 
 
 def piece_starts(item: File, target: int, report: Report) -> list[int]:
-    """The offsets in the file at which its pieces of about `target` bytes begin: 0 alone if it cannot be cut; none if
+    """The offsets in the file at which its pieces of about `target` bytes begin: only 0 if it cannot be cut; empty if
     it is damaged."""
     starts = [0]
     try:
