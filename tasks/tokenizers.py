@@ -39,7 +39,9 @@ SAMPLE = (
 LETTERS = [*dict.fromkeys(each for each in "".join(SAMPLE) if each.isalnum() or each in string.punctuation)]
 UNKNOWN = "\U0010fffd"  # for private use: in no vocabulary as a whole
 MOST_SPECIAL = 300  # tokens that are tried
-NO_CLASS = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}  # the type has no tokenizer class of its own
+# The type names no tokenizer class. Without the version, Transformers (5.17, in `_patch_mistral_regex`) takes a large
+# vocabulary for one of Mistral's with a wrong pattern, and warns.
+NO_CLASS = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "transformers_version": "5.0.0"}
 
 
 def load(folder: Path, template: str | None = None) -> Any:

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +238,17 @@ def test_a_copy_is_right_for_everyone_who_loads_it(
     check(of_engines, place)
     assert of_engines.chat_template == CHATML
     assert alone(copy) == alone(place)  # made once
+
+
+def test_engines_print_no_warning_for_a_large_vocabulary(tmp_path: Path) -> None:
+    """Transformers takes one of more than 100,000 tokens for one of Mistral's."""
+    content = json.loads(byte_level().to_str())
+    size = len(content["model"]["vocab"])
+    content["model"]["vocab"] |= {f"entry{number}": size + number for number in range(100_001)}
+    place = alone(folder(tmp_path, Tokenizer.from_str(json.dumps(content))))
+    program = "import sys; from transformers import AutoTokenizer; AutoTokenizer.from_pretrained(sys.argv[1])"
+    ended = subprocess.run([sys.executable, "-c", program, place], capture_output=True, text=True, check=True)
+    assert "fix_mistral_regex" not in ended.stdout + ended.stderr
 
 
 def test_a_copy_of_a_copy_is_the_same(tmp_path: Path) -> None:

@@ -156,7 +156,8 @@ class Known:
             f"SELECT time - {since} AS time, name, id, {what} AS said FROM {table} WHERE time >= {since}"
             for table, what in tables
         )
-        self.tables.sql(said).write_parquet(str(folder / BLOCK), compression="zstd", row_group_size=ROWS)
+        ordered = self.tables.sql(f"{said} ORDER BY time")  # the same bytes in every pod, whatever the threads
+        ordered.write_parquet(str(folder / BLOCK), compression="zstd", row_group_size=ROWS)
         parts = zip(self._parts, self._ends, strict=True)
         return {
             "time": self.time - since,

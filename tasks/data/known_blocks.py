@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.data.compare import Known
-from tasks.data.partition_cache import Kept, kept_here, make_once
+from tasks.data.partition_cache import Kept, is_intact, kept_here, make_once
 from tasks.data.stored_folders import StoredFolders
 from tasks.job import Input, Job
 from tasks.manifest import json_key
@@ -70,7 +70,7 @@ class KnownBlocks:
             return
         middle = len(block) // 2
         for half in (block[:middle], block[middle:]):
-            if self.kept.take(self._place(half)):
+            if is_intact(place := self._place(half)) or self.kept.take(place):
                 self._read(half)
             else:
                 self._add_parts(half)

@@ -14,8 +14,8 @@ from pathlib import Path
 from infra.storage import buckets as storage
 from infra.storage.durable import rename
 from tasks.job import Job
-from tasks.manifest import ArtifactError, remove, verify
-from tasks.stored import download, is_complete, manifest_at, mark_damaged, send_sealed
+from tasks.manifest import MANIFEST, ArtifactError, remove, verify
+from tasks.stored import download, is_complete, manifest_at, send_sealed
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class StoredFolders:
         except ArtifactError as error:
             print(f"{error} Making it again.", flush=True)
             remove(partial)
-            mark_damaged(place)
+            storage.delete(place, [MANIFEST, *manifest.files])  # a file of the right size would not be replaced
             return False
         rename(partial, target)
         return True

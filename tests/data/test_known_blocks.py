@@ -13,8 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from infra.paths import cache_folder
+from infra.storage import buckets as storage
 from tasks.data import known_documents
-from tasks.data.compare import Known
+from tasks.data.compare import BLOCK, Known
 from tasks.data.documents import SPLITS, Split, write_names
 from tasks.data.known_blocks import KnownBlocks, blocks
 from tasks.data.known_documents import KnownItem, find_known
@@ -193,3 +194,38 @@ def test_increments_are_the_same_with_blocks_and_without(tmp_path: Path, monkeyp
             chain.look()
         digests.append([digest(corpus) for corpus in chain.corpora])
     assert digests[0] == digests[1]
+
+
+def test_a_block_has_the_same_bytes_whoever_writes_it(tmp_path: Path) -> None:
+    """Two pods may write it at the same time: one that was given up, and its retry."""
+    documents = [(f"{each:064}", f"{each}.txt") for each in range(200_000)]  # several row groups
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    write_names(corpus / "train-00000.parquet", documents)
+    written = set[bytes]()
+    for attempt in range(3):
+        known = Known(tmp_path / f"tables-{attempt}", threads=2)
+        known.add(corpus, "")
+        folder = tmp_path / f"{attempt}"
+        folder.mkdir()
+        known.write(folder, 0)
+        known.close()
+        written.add((folder / BLOCK).read_bytes())
+    assert len(written) == 1
+
+
+def test_a_damaged_folder_in_storage_is_replaced(s3: S3, tmp_path: Path) -> None:
+    """Also if its files have the right sizes."""
+    folder = tmp_path / "made" / "block.names"
+    folder.mkdir(parents=True)
+    (folder / "names.parquet").write_bytes(b"right")
+    write_manifest(folder, "names", {})
+    root = f"{s3.address}/{uuid4().hex}"
+    with s3.flyte(tmp_path):
+        folders = StoredFolders(root)
+        folders.keep(folder)
+        storage.write(f"{root}/block.names/names.parquet", b"wrong")
+        assert not folders.take(tmp_path / "damaged" / "block.names")
+        folders.keep(folder)
+        assert folders.take(tmp_path / "taken" / "block.names")
+    assert (tmp_path / "taken/block.names/names.parquet").read_bytes() == b"right"

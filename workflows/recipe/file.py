@@ -1,6 +1,6 @@
-"""Read the recipe of `pyflyte run … --recipe FILE`, and check it against this machine (workflows/machine.py) or, with
---remote, against what a cluster's pods have (workflows/remote.py) before anything is registered. Importing this module
-sets it up.
+"""Read the recipe of `pyflyte run … --recipe FILE`, and check it against this machine (workflows/checks/machine.py) or,
+with --remote, against what a cluster's pods have (workflows/remote.py) before anything is registered. Importing this
+module sets it up.
 """
 
 from typing import Any
