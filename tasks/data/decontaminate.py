@@ -33,8 +33,8 @@ def _indexed(job: Job, number: int, step: DecontaminateStep) -> DecontaminateSte
     folder.mkdir(parents=True, exist_ok=True)
     about = write_index(folder, _items(job, step), step.ngram)
     if not about.items:
-        raise StageError(f"curate.{number} (decontaminate): there is nothing in {', '.join(step.against)}")
-    short = f"; {about.too_short:,} are too short to be looked for" * bool(about.too_short)
+        raise StageError(f"curate.{number} (decontaminate): no items in {', '.join(step.against)}")
+    short = f"; {about.too_short:,} are too short to be searched for" * bool(about.too_short)
     print(f"decontaminate: {about.items:,} items of {', '.join(step.against)}{short}", flush=True)
     return step.model_copy(update={"state": about.digest, "index": str(folder)})
 

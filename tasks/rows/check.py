@@ -2,7 +2,7 @@
 
 problems(row, kind)                   messages, one per problem
 Columns().problems(row, kind, place)  columns of the kind whose type is not the first row's
-Columns().notices()                   further columns that not all rows have, or with several types
+Columns().notices()                   further columns that some rows lack, or with several types
 """
 
 import json
@@ -23,7 +23,7 @@ COLUMNS = {  # by kind of row
     "prompt": ("prompt",),
 }
 _ANSWERS = ("completion", "chosen", "rejected")
-# arguments of Transformers' apply_chat_template that are no variables of a template, or that the row itself sets
+# arguments of Transformers' apply_chat_template that are not template variables, or that the row itself sets
 _RENDERING = {
     "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "max_length", "messages",
     "padding", "return_assistant_tokens_mask", "return_dict", "return_tensors", "tokenize", "tokenizer_kwargs", "tools",
@@ -80,7 +80,7 @@ def decoded(text: str) -> Any:
 
 
 class Columns:
-    """The columns of a set. Those of its kind have one type each; whether others matter, only rewards know."""
+    """The columns of a set. Those of its kind have one type each; others, which only rewards use, may have several."""
 
     def __init__(self) -> None:
         self._types: dict[
@@ -108,7 +108,7 @@ class Columns:
                 self._counts.setdefault(name, Counter())[type_name(value)] += 1
 
     def notices(self) -> Iterator[str]:
-        """What rewards may not expect."""
+        """Columns that rewards may not be prepared for."""
         for name, types in self._counts.items():
             if types.total() < self._rows:
                 yield f"column {name}: missing in {self._rows - types.total():,} of {self._rows:,} rows"
@@ -159,7 +159,7 @@ def _conversation(name: str, messages: list[Any]) -> Iterator[str]:
 
 
 def _why(role: str, last: str) -> str:
-    """Of a role that is out of order."""
+    """The reason why a role is out of order, with the fix."""
     if role == "tool":
         return ": the turn before it has no tool_calls (a call that is written in its text is not read)"
     if role in ("system", "developer"):

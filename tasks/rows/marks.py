@@ -1,10 +1,10 @@
-"""Names by which rows and turns say that they are not to be learned.
+"""Fields that mark rows and turns that are not to be learned.
 
-    turn = learned_turn(message, "messages[1]")    whether a turn is learned; removes the names. Raises RowError
+    turn = learned_turn(message, "messages[1]")    whether a turn is learned; removes the marks. Raises MarkError
     refusal(row, "messages")                       why a row is not to be learned; empty if it may be
 
-A turn's mark is used: its tokens have no loss. A row that is not to be learned, or that is learned by its worth (a
-rating, a fraction), is refused, since all rows are learned alike.
+A turn that is marked so has no loss on its tokens. A row that is not to be learned, or has a rating or a
+fraction as its weight, is refused, since all rows are learned with the same weight.
 
 The names are those of OpenAI, Mistral and Together (weight), axolotl (train, training, train_detail, train_on_turn),
 ms-swift (loss), torchtune (masked), Megatron and verl (loss_mask), TRL's KTO (label) and LLaMA-Factory's (kto_tag).
@@ -27,11 +27,11 @@ _WORDS = {"true": True, "false": False}
 
 
 class MarkError(ValueError):
-    """A mark that cannot be followed."""
+    """A mark that is not supported."""
 
 
 def learned_turn(message: Row) -> bool:
-    """Whether a turn is to be learned, by the names that it has, which are removed. Raises MarkError."""
+    """Whether a turn is to be learned, by its marks, which are removed. Raises MarkError."""
     learned = True
     for name in [name for name in TURN if name in message]:
         value = message.pop(name)
@@ -45,7 +45,7 @@ def learned_turn(message: Row) -> bool:
 
 
 def refusal(row: Mapping[str, Any], kind: str) -> str:
-    """Why a row of this kind is not learned as others are; empty if it is."""
+    """Why a row of this kind is not learned like the others; empty if it is."""
     fix = "leave out such rows, or the column if it says nothing of the kind: columns: {%s: null}"
     for name in (*TURN, *_LIKED):
         if row.get(name) is not None and _answer(name, row[name], kind) is not True:
@@ -57,7 +57,7 @@ def refusal(row: Mapping[str, Any], kind: str) -> str:
 
 
 def _answer(name: str, value: Any, kind: str = "") -> bool | None:
-    """Whether a value says that it is learned; None: neither yes nor no."""
+    """Whether the mark's value means that it is learned; None if it is neither yes nor no."""
     if value is None:
         return True
     if isinstance(value, str) and value.strip().lower() in _WORDS:  # of a CSV file

@@ -25,7 +25,7 @@ FIELDS = (
     "thinking",
     "tool_plan",
 )
-_CALLS = ("function_call", "tool_call")  # roles of ShareGPT's turns that call
+_CALLS = ("function_call", "tool_call")  # roles of ShareGPT's turns with tool calls
 _ROLES = (
     {"human": "user"}
     | dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "model"), "assistant")
@@ -59,9 +59,9 @@ def tools(value: Any, note: Note) -> Any:
 
 
 def filled_in(row: Row, columns: Sequence[str]) -> Iterator[str]:
-    """Where a row has null that hardly anybody writes but Arrow fills in: for the parameters of other rows' tools, and
-    for arguments that the tool does not have. A file that was read through Arrow and written as JSON has them.
-    `columns`: those with messages."""
+    """Where a row has nulls that Arrow fills in and that are rare otherwise: for the parameters of other rows' tools,
+    and for arguments that the tool does not have. JSON files that were converted by Arrow have them. `columns`: those
+    with messages."""
     declared: dict[str, set[str]] = {}
     for tool in row.get("tools") or ():
         function = tool.get("function", tool)
@@ -130,7 +130,7 @@ def _is_text(block: Any) -> bool:
 
 
 def _calls(column: str, place: int, content: Any) -> list[Any]:
-    """The calls in the text of a turn of ShareGPT's that calls."""
+    """The tool calls in the text of a turn in ShareGPT's format."""
     try:
         calls = json.loads(content) if isinstance(content, str) else content
     except (ValueError, RecursionError) as error:
@@ -141,7 +141,7 @@ def _calls(column: str, place: int, content: Any) -> list[Any]:
 
 
 def _wrapped(item: Any, place: str, note: Note) -> Any:
-    """A tool or call as OpenAI has it: with its function in `function`."""
+    """A tool or call in OpenAI's format: with its function in `function`."""
     if not isinstance(item, dict) or "function" in item or not isinstance(item.get("name"), str):
         return item
     note(f"{place}: a function -> {{type, function}}")
