@@ -220,8 +220,7 @@ def _request(reward: RewardSpec) -> dict[str, Any]:
     function = reward.function
     if function is None:
         options = reward.builtin
-        kind = type(options)
-        builtin = {"builtin": kind.__module__.rpartition(".")[2], "class": kind.__name__}
+        builtin = {"builtin": reward.kind, "class": type(options).__name__}
         return {"name": reward.label, **builtin, "options": options.model_dump(mode="json") if options else {}}
     place = {"module": function.module, "attribute": function.attribute, "in_folder": function.source is not None}
     return {"name": reward.label, **place}
