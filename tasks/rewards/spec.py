@@ -22,12 +22,16 @@ from tasks.functions import FUNCTION, Function
 from tasks.rewards.builtin.builtin import Builtin
 from tasks.rewards.builtin.code_tests import CodeTests
 from tasks.rewards.builtin.diversity import Diversity
+from tasks.rewards.builtin.format import Format
 from tasks.rewards.builtin.json_schema import JsonSchema
 from tasks.rewards.builtin.judge import Judge
+from tasks.rewards.builtin.length import Length
+from tasks.rewards.builtin.match import Match
 from tasks.rewards.builtin.math import Math
 from tasks.rewards.builtin.program import Verifier
 from tasks.rewards.builtin.python_output import PythonOutput
-from tasks.rewards.builtin.text import Format, Length, Match, Regex, Similarity
+from tasks.rewards.builtin.regex import Regex
+from tasks.rewards.builtin.similarity import Similarity
 from tasks.spec import Problem, Spec
 
 BUILTINS = (

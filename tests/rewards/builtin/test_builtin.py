@@ -8,9 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.rewards.builtin.builtin import Builtin
+from tasks.rewards.builtin.format import Format
 from tasks.rewards.builtin.json_schema import JsonSchema
+from tasks.rewards.builtin.length import Length
+from tasks.rewards.builtin.match import Match
 from tasks.rewards.builtin.math import Math
-from tasks.rewards.builtin.text import Format, Length, Match, Regex, Similarity, longest_common
+from tasks.rewards.builtin.regex import Regex
+from tasks.rewards.builtin.similarity import Similarity, longest_common
 from tasks.rewards.call import text_of
 
 
