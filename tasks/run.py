@@ -7,11 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flytekit import Deck, current_context
-from flytekit.exceptions.user import FlyteRecoverableException
-
 import infra.flyte.cache  # noqa: F401 - replaces Flyte's local cache
-from infra.flyte.hooks import ignored_outputs
+from infra.flyte.hooks import add_deck, ignored_outputs, retried_by_flyte
 from infra.limits import MIB
 from infra.paths import located
 from infra.pod import this_pod
@@ -51,7 +48,7 @@ def retryable() -> Iterator[None]:
         yield
     except (EngineFailed, StorageError) as error:
         if error.curable and this_pod():
-            raise FlyteRecoverableException(str(error)) from error
+            raise retried_by_flyte(error) from error
         raise
 
 
@@ -205,4 +202,4 @@ def _show(title: str, page: str) -> None:
     """Add the stage's deck to its page in Flyte's console."""
     lineage = lineage_page(execution_id())
     link = f'<p><a href="{lineage}">Lineage of this execution</a></p>' if lineage else ""
-    current_context().decks.append(Deck(title, link + page))
+    add_deck(title, link + page)

@@ -27,7 +27,7 @@ HEAVY = {
     "accelerate", "sky", "sqlalchemy", "hypothesis",
 }  # fmt: skip
 SENDERS_ALONE = {"sky"}  # a stage is sent away with it, and is not sent on
-MAY_IMPORT_FLYTE = {"tasks.artifacts", "tasks.run", "tasks.stage"}
+MAY_IMPORT_FLYTE = {"tasks.artifacts", "tasks.stage"}
 INTERNAL_FLYTE = {
     "bin", "clients", "clis", "constants", "core", "extend", "interaction", "loggers", "models", "tools",
 }  # fmt: skip

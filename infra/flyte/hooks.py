@@ -1,4 +1,4 @@
-"""Where Baton relies on internals of flytekit 1.16: pod logs, errors, command line, cache, lazy imports, connectors.
+"""Where Baton relies on internals of flytekit 1.16: pod logs, errors, command line, cache, lazy imports, connectors, decks.
 
 tests/infra/test_flyte_hooks.py (and tests/stage/test_pod_log.py) fails for a hook that is no longer needed. flytekit is
 imported in the functions: engines and the tracking thread use this module without it.
@@ -179,6 +179,21 @@ def ignored_outputs(reason: str) -> Exception:
 
     ignored: Exception = IgnoreOutputs(reason)
     return ignored
+
+
+def retried_by_flyte(error: Exception) -> Exception:
+    """What a task raises, in place of an error, for Flyte to retry it."""
+    from flytekit.exceptions.user import FlyteRecoverableException
+
+    recoverable: Exception = FlyteRecoverableException(str(error))
+    return recoverable
+
+
+def add_deck(title: str, page: str) -> None:
+    """Add HTML to the running task's page in Flyte's console."""
+    from flytekit import Deck, current_context
+
+    current_context().decks.append(Deck(title, page))
 
 
 def with_task_type(task: T, task_type: str) -> T:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from infra.flyte.hooks import retried_by_flyte
 from infra.pod import this_pod
 from infra.tracking.store import TrackingUnreachable
 
@@ -35,6 +36,4 @@ def recoverable(*more: type[Exception]) -> Iterator[None]:
     except errors as error:
         if this_pod() is None:
             raise
-        from flytekit.exceptions.user import FlyteRecoverableException
-
-        raise FlyteRecoverableException(str(error)) from error
+        raise retried_by_flyte(error) from error
