@@ -8,7 +8,8 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Self, get_args
+from operator import attrgetter
+from typing import Annotated, Any, ClassVar, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -168,6 +169,9 @@ class Spec(BaseModel):
 class StageSpec(Spec):
     """The spec of a whole stage."""
 
+    nodes_field: ClassVar[str] = ""  # with the number of machines, such as layout.nodes; "": always one
+    devices_field: ClassVar[str] = ""  # with the number of accelerators on each; "": always one
+
     placement: Placement | None = Field(
         None, description="Where the stage runs, if not on this machine", json_schema_extra={"identity": False}
     )
@@ -177,19 +181,19 @@ class StageSpec(Spec):
 
     def nodes(self) -> int:
         """The machines that the stage runs on."""
-        return 1
+        return _number(self, self.nodes_field)
 
     def nodes_fields(self) -> str:
-        """The fields that say on how many; "" if it is always one."""
-        return ""
+        """The fields that say on how many."""
+        return self.nodes_field
 
     def devices(self) -> int:
         """Accelerators that it uses on each machine, where it uses any."""
-        return 1
+        return _number(self, self.devices_field)
 
     def devices_fields(self) -> str:
-        """The fields that say how many; "" if it is always one."""
-        return ""
+        """The fields that say how many."""
+        return self.devices_field
 
     def uses_vllm(self) -> bool:
         """Whether the stage opens the model with vLLM."""
@@ -204,6 +208,11 @@ class StageSpec(Spec):
 def not_identity(default: Spec, description: str) -> Any:
     """A field that says how a result is reached, not what it is: it enters no cache key and no digest."""
     return Field(default, description=description, json_schema_extra={"identity": False})
+
+
+def _number(spec: Spec, field: str) -> int:
+    """The value of a field; 1 if there is none."""
+    return int(attrgetter(field)(spec)) if field else 1
 
 
 def _same(value: Any, default: Any) -> bool:

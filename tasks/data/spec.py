@@ -1,7 +1,7 @@
 """The specs of the data stages: corpus, tokenizer, tokenized shards."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -59,6 +59,8 @@ class PartitionsSpec(Spec):
 
 class CorpusSpec(StageSpec):
     """Documents from one source or several, without exact duplicates, split by content."""
+
+    nodes_field: ClassVar[str] = "partitions.machines"
 
     source: Source = Field(
         StdlibSource(), description="where the documents come from; `kind` selects one of eight types"
@@ -123,12 +125,6 @@ class CorpusSpec(StageSpec):
             problems += [problem.under(f"curate.{number}") for problem in step.problems()]
         problems += [problem.under("curate") for problem in order_problems(self.curate)]
         return problems
-
-    def nodes(self) -> int:
-        return self.partitions.machines
-
-    def nodes_fields(self) -> str:
-        return "partitions.machines"
 
     def missing(self) -> list[Problem]:
         """What the sources lack on this machine, from a cheap check."""
@@ -271,6 +267,8 @@ class TokenizerSpec(StageSpec):
 class ShardsSpec(StageSpec):
     """Megatron `.bin/.idx` of both splits."""
 
+    nodes_field: ClassVar[str] = "machines"
+
     concurrency: int | None = Field(
         None,
         ge=1,
@@ -287,12 +285,6 @@ class ShardsSpec(StageSpec):
         "tokenizes its share; one elsewhere",
         json_schema_extra={"identity": False},
     )
-
-    def nodes(self) -> int:
-        return self.machines
-
-    def nodes_fields(self) -> str:
-        return "machines"
 
 
 class GatherSpec(StageSpec):

@@ -107,6 +107,8 @@ class Limits:
 class PostTrainSpec(StageSpec):
     """An optimizer run over a set of rows."""
 
+    nodes_field: ClassVar[str] = "layout.nodes"
+    devices_field: ClassVar[str] = "layout.processes"
     method: ClassVar[Method]
     most_in_micro_batch: ClassVar[int] = MICRO_BATCH  # by default
     splits_messages: ClassVar[bool] = True  # rows of kind messages into a prompt and the last turn, its completion
@@ -189,18 +191,6 @@ class PostTrainSpec(StageSpec):
     def rate_warning(self, parameters: int) -> str | None:
         """What is wrong with an explicit learning rate, if anything."""
         return too_high(self.learning_rate, self.default_rate(parameters)) if self.learning_rate else None
-
-    def nodes(self) -> int:
-        return self.layout.nodes
-
-    def nodes_fields(self) -> str:
-        return "layout.nodes"
-
-    def devices(self) -> int:
-        return self.layout.processes
-
-    def devices_fields(self) -> str:
-        return "layout.processes"
 
     def processes(self) -> dict[str, Any]:
         """How its engine is started: arguments of tasks.run.run."""

@@ -7,7 +7,7 @@ its newest checkpoint.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -58,6 +58,9 @@ class CheckpointPolicy(Spec):
 class PretrainSpec(StageSpec):
     """One pretraining run, of `tokens()` tokens."""
 
+    nodes_field: ClassVar[str] = "layout.nodes"
+    devices_field: ClassVar[str] = "layout.processes"
+
     engine: Literal["megatron"] = Field("megatron", description="Training engine")
     model: ModelSpec = Field(ModelSpec(), description="Model architecture")
     optimizer: OptimizerSpec = Field(OptimizerSpec(), description="Optimizer and schedule")
@@ -96,18 +99,6 @@ class PretrainSpec(StageSpec):
     layout: Layout = not_identity(Layout(), "Parallel layout")
     checkpoints: CheckpointPolicy = not_identity(CheckpointPolicy(), "When checkpoints are written and kept")
     survival: Survival = not_identity(Survival(), "How dead or hung processes are handled")
-
-    def nodes(self) -> int:
-        return self.layout.nodes
-
-    def nodes_fields(self) -> str:
-        return "layout.nodes"
-
-    def devices(self) -> int:
-        return self.layout.processes
-
-    def devices_fields(self) -> str:
-        return "layout.processes"
 
     def default_rate(self, vocab_size: int, continued: bool) -> Rate:
         """The default learning rate for the model, from random weights or `continued` from an existing model's."""

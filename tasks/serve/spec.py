@@ -1,6 +1,6 @@
 """Spec of a server and of its load test."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -41,6 +41,8 @@ class LoadSpec(Spec):
 class ServeSpec(StageSpec):
     """vLLM's OpenAI-compatible server: started, smoke-tested, measured, and stopped."""
 
+    devices_field: ClassVar[str] = "tensor_parallel"
+
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         "auto", description="Data type of the weights in memory; auto: as stored"
     )
@@ -63,12 +65,6 @@ class ServeSpec(StageSpec):
 
     def uses_vllm(self) -> bool:
         return True
-
-    def devices(self) -> int:
-        return self.tensor_parallel
-
-    def devices_fields(self) -> str:
-        return "tensor_parallel"
 
     def sequence_lengths(self) -> dict[str, int]:
         """Maximum sequence lengths in tokens, by the field that sets them."""

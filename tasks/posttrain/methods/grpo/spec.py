@@ -68,13 +68,13 @@ class GRPOSpec(ToolUse, PostTrainSpec):
     )
 
     def nodes(self) -> int:
-        return self.layout.nodes + (self.rollout_servers.nodes if self.rollout_servers else 0)
+        return super().nodes() + (self.rollout_servers.nodes if self.rollout_servers else 0)
 
     def nodes_fields(self) -> str:
-        return "layout.nodes" + (" and rollout_servers.nodes" if self.rollout_servers else "")
+        return super().nodes_fields() + (" and rollout_servers.nodes" if self.rollout_servers else "")
 
     def devices_fields(self) -> str:
-        return "layout.processes" + (" and of the rollout servers' GPUs" if self.rollout_servers else "")
+        return super().devices_fields() + (" and of the rollout servers' GPUs" if self.rollout_servers else "")
 
     def devices(self) -> int:
         servers = self.rollout_servers
