@@ -1,4 +1,4 @@
-"""Where Baton relies on internals of flytekit 1.16: pod logs, errors, command line, cache, lazy imports, connectors, decks.
+"""Baton's uses of flytekit 1.16's internals: pod logs, errors, command line, cache, lazy imports, connectors, decks.
 
 tests/infra/test_flyte_hooks.py (and tests/stage/test_pod_log.py) fails for a hook that is no longer needed. flytekit is
 imported in the functions: engines and the tracking thread use this module without it.
