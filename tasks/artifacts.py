@@ -4,7 +4,7 @@ With the facts the next stage can reject bad input before it spends compute. The
 `manifest.json`; `from_directory` reads them back.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -15,7 +15,7 @@ from infra.paths import located
 from infra.storage.buckets import is_bucket
 from infra.text import count, measure, number, share
 from tasks.lacking import may_lack, restore
-from tasks.manifest import ArtifactError, Manifest
+from tasks.manifest import ALL, ArtifactError, Manifest
 from tasks.stored import RECREATE_HINT, fetch, manifest_at
 
 
@@ -80,11 +80,11 @@ class Artifact(BaseModel):
         """Its manifest, local or in storage; no files are downloaded. Raises ArtifactError."""
         return manifest_at(self.place)
 
-    def local(self) -> Path:
-        """The directory on this machine, recreated if it is gone, downloaded (once) if it is elsewhere. Raises
-        ArtifactError."""
+    def local(self, patterns: Sequence[str] = ALL) -> Path:
+        """The directory on this machine, recreated if it is gone; if it is elsewhere, the files that match a pattern
+        are downloaded (once). Raises ArtifactError."""
         restore(self.place)
-        return fetch(self.place, self.digest) if is_bucket(self.place) else Path(located(self.place))
+        return fetch(self.place, self.digest, patterns) if is_bucket(self.place) else Path(located(self.place))
 
 
 class Corpus(Artifact):
@@ -92,6 +92,7 @@ class Corpus(Artifact):
 
     kind = "corpus"
     family = "data"
+    held_out_files: ClassVar[Sequence[str]] = ("held_out-*.parquet",)
     documents: int
     held_out_documents: int
     bytes: int
@@ -139,6 +140,7 @@ class TokenizedCorpus(Artifact):
 
     kind = "tokenized_corpus"
     family = "data"
+    held_out_files: ClassVar[Sequence[str]] = ("held_out.*",)
     tokens: int
     held_out_tokens: int
     held_out_bytes: int
@@ -157,6 +159,7 @@ class Rows(Artifact):
 
     kind = "rows"
     family = "data"
+    held_out_files: ClassVar[Sequence[str]] = ("held_out.jsonl",)
     row_kind: str  # messages, prompt_completion, preference, prompt, text
     format: str  # the detected format
     conversational: bool  # lists of messages, not text

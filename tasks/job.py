@@ -2,7 +2,7 @@
 
 An engine is a process, `python -m tasks.<stage>.<engine> JOB_DIR`, alone or under torchrun:
 
-    JOB_DIR/spec.json       in:  {"stage", "kind", "spec", "inputs": {name: {"path", "digest", "place"}}}
+    JOB_DIR/spec.json       in:  {"stage", "kind", "spec", "inputs": {name: {"path", "digest", "place", "files"}}}
     JOB_DIR/output/         out: the artifact, sealed by its manifest
     JOB_DIR/work            a folder: what a resume needs (checkpoints in progress). In a pod, each folder in it that
                             has a manifest is sent to storage (tasks/offsite.py)
@@ -21,7 +21,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +37,7 @@ from infra.storage.buckets import StorageError
 from infra.storage.durable import make_folder, sync, write_json, write_text
 from infra.text import escaped
 from infra.tracking.redact import redact_spec
-from tasks.manifest import RECORD, ArtifactError, remove, verify, write_manifest
+from tasks.manifest import ALL, RECORD, ArtifactError, remove, verify, write_manifest
 from tasks.spec import Spec
 from tasks.stored import fetch
 
@@ -60,14 +60,15 @@ class Input:
     digest: str
     path: str  # on this machine; empty if it is fetched when it is needed
     place: str = ""  # valid on other machines too
+    files: Sequence[str] = ALL  # patterns of those that the job needs; others may be missing
 
     def local(self) -> Path:
         """Its directory, fetched first if necessary, its files checked against the digest: by one process per machine,
         since the others read the same files and end with it. Raises ArtifactError, StorageError."""
         if not self.path:
-            return fetch(self.place, self.digest)
+            return fetch(self.place, self.digest, self.files)
         if os.environ.get("LOCAL_RANK", "0") == "0":
-            verify(Path(self.path), self.digest)
+            verify(Path(self.path), self.digest, self.files)
         return Path(self.path)
 
 
@@ -79,7 +80,7 @@ class Job:
     stage: str
     kind: str
     raw_spec: dict[str, Any]
-    inputs: dict[str, dict[str, str]]  # the fields of an Input
+    inputs: dict[str, dict[str, Any]]  # the fields of an Input
     storage: str | None = None  # of a job in a pod, whose disk is lost with it
     title: str = ""  # of its run
 

@@ -10,7 +10,9 @@ document the run and are not part of the result: they are stored with it, but ar
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from infra.versions import package_versions
 
 MANIFEST = "manifest.json"
 RECORD = "record"
+ALL = ("*",)  # the patterns of all files
 _MANIFESTS = re.compile(r"manifest\.json(\.\d+\.partial)?")  # also a killed writer's partial one
 
 
@@ -120,28 +123,32 @@ def parse_manifest(text: bytes, place: str) -> Manifest:
         raise ArtifactError(f"{place}: not a manifest ({error}); make the artifact again") from error
 
 
-def verify(directory: Path, digest: str | None = None) -> Manifest:
-    """Check every file against the manifest, and the manifest against `digest`. Raises ArtifactError with the
-    artifact's kind and digest and every file that differs."""
+def verify(directory: Path, digest: str | None = None, patterns: Sequence[str] = ALL) -> Manifest:
+    """Check the files against the manifest, and the manifest against `digest`. Files whose names match none of the
+    patterns (as in fnmatch) may be missing and are not checked. Raises ArtifactError with the artifact's kind and
+    digest and every file that differs."""
     manifest = read_manifest(directory)
     name = f"{manifest.kind} {manifest.digest[:12]} in {directory}"
     if digest is not None and manifest.digest != digest:
         raise ArtifactError(f"{name}: another artifact than expected, which has digest {digest[:12]}")
     if _digest_of(manifest.files) != manifest.digest:
         raise ArtifactError(f"{name}: the manifest's file list was changed; make the artifact again")
-    wrong = wrong_files(directory, manifest)
+    wrong = wrong_files(directory, manifest, patterns=patterns)
     if wrong:
         raise ArtifactError(f"{name}: {'; '.join(wrong)}. Delete the directory and run again to recreate it.")
     return manifest
 
 
-def wrong_files(directory: Path, manifest: Manifest, part: int = 0, parts: int = 1) -> list[str]:
-    """The differences from the manifest. The files' contents are checked for one `part` of `parts` only, so that
-    processes can share the work."""
-    paths = dict(_content(directory))
-    wrong = [f"{path} is missing" for path in sorted(manifest.files.keys() - paths.keys())]
-    wrong += [f"{path} was added" for path in sorted(paths.keys() - manifest.files.keys())]
-    for path, entry in sorted(manifest.files.items())[part::parts]:
+def wrong_files(
+    directory: Path, manifest: Manifest, part: int = 0, parts: int = 1, patterns: Sequence[str] = ALL
+) -> list[str]:
+    """The differences from the manifest in the files that match a pattern. Their contents are checked for one `part` of
+    `parts` only, so that processes can share the work."""
+    paths = {name: path for name, path in _content(directory) if matches(name, patterns)}
+    files = {name: entry for name, entry in manifest.files.items() if matches(name, patterns)}
+    wrong = [f"{path} is missing" for path in sorted(files.keys() - paths.keys())]
+    wrong += [f"{path} was added" for path in sorted(paths.keys() - files.keys())]
+    for path, entry in sorted(files.items())[part::parts]:
         if path not in paths:
             continue
         size = paths[path].stat().st_size
@@ -150,6 +157,11 @@ def wrong_files(directory: Path, manifest: Manifest, part: int = 0, parts: int =
         elif file_digest(paths[path]) != entry.blake3:
             wrong.append(f"{path} was changed")
     return wrong
+
+
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a file's name matches one of the patterns, in which `*` stands for `/` too."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _content(directory: Path) -> list[tuple[str, Path]]:

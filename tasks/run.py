@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import infra.flyte.cache  # noqa: F401 - replaces Flyte's local cache
@@ -25,7 +26,7 @@ from tasks.adapter_base import BASE
 from tasks.artifacts import Artifact, HFModel, shown
 from tasks.cached_stages import note_upstream
 from tasks.called import called
-from tasks.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, remove, verify
+from tasks.manifest import ALL, MANIFEST, ArtifactError, Manifest, read_manifest, remove, verify
 from tasks.offsite import Offsite, offsite
 from tasks.spec import Spec, StageSpec
 
@@ -64,6 +65,7 @@ def run(
     helpers: int = 0,
     max_restarts: int = 0,
     hang_timeout_s: float | None = None,
+    files: Mapping[str, Sequence[str]] = MappingProxyType({}),
     on_demand: str = "",
     **inputs: Artifact | Sequence[Artifact] | Mapping[str, Artifact],
 ) -> A:
@@ -72,9 +74,11 @@ def run(
     `title` tells apart the uses of one engine; a call of a DAG has its own title (workflows/call.py). `processes`
     starts it with torchrun, on each of `nodes` machines, and `helpers` more run the engine's helper; `max_restarts` and
     `hang_timeout_s` are those of run_engine. A list of artifacts, `more=[…]`, becomes the inputs more.0, more.1, …, a
-    mapping, `parts={…}`, the inputs parts.corpus, parts.tokenizer, … (`Job.names` lists them). `on_demand` names one of
-    these that the engine itself fetches from storage, as far as it needs it. In a pod, the artifact and its checkpoints
-    are in storage (tasks/offsite.py). An artifact found there, or finished in the job directory, is recorded as cached.
+    mapping, `parts={…}`, the inputs parts.corpus, parts.tokenizer, … (`Job.names` lists them). `files` has patterns of
+    the files that the engine needs of such an input or list (none: the manifest alone); others are neither fetched nor
+    verified. `on_demand` names one that the engine itself fetches from storage, as far as it needs it. In a pod, the
+    artifact and its checkpoints are in storage (tasks/offsite.py). An artifact found there, or finished in the job
+    directory, is recorded as cached.
     Raises EngineFailed, ArtifactError, StorageError, FlyteRecoverableException.
     """
     title = called().title or title or engine.stage
@@ -95,14 +99,7 @@ def run(
         "kind": artifact_type.kind,
         "spec": spec.model_dump(mode="json", exclude={"placement": {"setup"}}),  # setup may contain secrets
         "storage": remote.storage if remote else None,
-        "inputs": {
-            name: {
-                "path": "" if name.startswith(f"{on_demand}.") and is_bucket(item.place) else str(item.local()),
-                "digest": item.digest,
-                "place": item.place,
-            }
-            for name, item in named.items()
-        },
+        "inputs": {name: _input(name, item, files, on_demand) for name, item in named.items()},
     }
     command = shlex.join(["python", *engine.command(job_dir, processes, Node(nodes=nodes, address="MASTER_ADDR"))[1:]])
     start = partial(
@@ -126,6 +123,14 @@ def run(
     produced.add(artifact.digest)
     _draw_deck(title, output)
     return artifact.at(place)
+
+
+def _input(name: str, item: Artifact, files: Mapping[str, Sequence[str]], on_demand: str) -> dict[str, Any]:
+    """The fields of an Input, fetched unless the engine does so."""
+    group = name.partition(".")[0]
+    patterns = tuple(files.get(group, ALL))
+    path = "" if group == on_demand and is_bucket(item.place) else str(item.local(patterns))
+    return {"path": path, "digest": item.digest, "place": item.place, "files": patterns}
 
 
 @contextmanager

@@ -2,10 +2,12 @@
 
 STORAGE/artifacts/<digest>/…    complete once it has its manifest.json, which is sent last
 CACHE/artifacts/<digest>/…      downloaded; CACHE is BATON_CACHE, which a node's pods may share, or Baton's home
+CACHE/parts/<key>/…             the manifest and some files of an artifact, for stages that need no others
 """
 
 import fcntl
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,7 +16,19 @@ from infra.progress import say
 from infra.storage import buckets as storage
 from infra.storage.buckets import StorageError, is_bucket
 from infra.storage.durable import make_folder, rename, sync_tree, write_text
-from tasks.manifest import MANIFEST, RECORD, ArtifactError, Manifest, parse_manifest, read_manifest, remove, verify
+from tasks.manifest import (
+    ALL,
+    MANIFEST,
+    RECORD,
+    ArtifactError,
+    Manifest,
+    json_key,
+    matches,
+    parse_manifest,
+    read_manifest,
+    remove,
+    verify,
+)
 
 DAMAGED = "damaged-manifest.json"  # the manifest of a damaged artifact
 RECREATE_HINT = "Run the same command with --overwrite-cache: only what is missing is made again"
@@ -73,37 +87,40 @@ def check_sizes(place: str, digest: str) -> Manifest:
     return manifest
 
 
-def fetch(place: str, digest: str) -> Path:
+def fetch(place: str, digest: str, patterns: Sequence[str] = ALL) -> Path:
     """Download an artifact, unless it is in the cache, and check its files against the digest; returns its local
-    directory. Raises ArtifactError, StorageError."""
-    cache = cache_folder("artifacts")
-    folder = cache / digest
-    with (cache / f"{digest}.lock").open("a") as lock:  # another process may be fetching it
+    directory. Only the files that match a pattern are sure to be there. Raises ArtifactError, StorageError."""
+    cache, key = cache_folder("artifacts"), digest
+    if tuple(patterns) != ALL and not (cache / digest / MANIFEST).exists():
+        cache, key = cache_folder("parts"), json_key([digest, *patterns])
+    folder = cache / key
+    with (cache / f"{key}.lock").open("a") as lock:  # another process may be fetching it
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / MANIFEST).exists():
             try:
-                verify(folder, digest)
+                verify(folder, digest, patterns)
             except ArtifactError as error:
                 say(f"{error} Fetching it again.")
             else:
                 return folder
         remove(folder)
-        for leftover in cache.glob(f"{digest}.*.partial"):  # of killed processes: this one has the lock
+        for leftover in cache.glob(f"{key}.*.partial"):  # of killed processes: this one has the lock
             remove(leftover)
-        partial = cache / f"{digest}.{uuid4().hex}.partial"
+        partial = cache / f"{key}.{uuid4().hex}.partial"
         try:
-            _download_verified(place, digest, partial)
+            _download_verified(place, digest, partial, ALL if key == digest else patterns)
             rename(partial, folder)
         finally:
             remove(partial)
     return folder
 
 
-def download(place: str, manifest: Manifest, folder: Path) -> None:
-    """Download the files of a manifest, those of the record, and last the manifest. Their contents are not checked.
-    Raises ArtifactError, StorageError."""
+def download(place: str, manifest: Manifest, folder: Path, patterns: Sequence[str] = ALL) -> None:
+    """Download the files of a manifest and those of the record, as far as they match a pattern, and last the manifest.
+    Their contents are not checked. Raises ArtifactError, StorageError."""
     known = _sizes(place, manifest)
-    file_sizes = {name: known[name] for name in known if name in manifest.files or name.startswith(f"{RECORD}/")}
+    listed = {name: known[name] for name in known if name in manifest.files or name.startswith(f"{RECORD}/")}
+    file_sizes = {name: size for name, size in listed.items() if matches(name, patterns)}
     make_folder(folder)
     try:
         storage.get(place, file_sizes, folder)
@@ -114,12 +131,12 @@ def download(place: str, manifest: Manifest, folder: Path) -> None:
     write_text(folder / MANIFEST, text)
 
 
-def _download_verified(place: str, digest: str, folder: Path) -> None:
+def _download_verified(place: str, digest: str, folder: Path, patterns: Sequence[str]) -> None:
     for last in (False, True):
         manifest = _expected(place, digest)
-        download(place, manifest, folder)
+        download(place, manifest, folder, patterns)
         try:
-            verify(folder, digest)
+            verify(folder, digest, patterns)
         except ArtifactError as error:
             remove(folder)
             if last:

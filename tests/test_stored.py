@@ -214,6 +214,28 @@ def test_a_node_fetches_it_once(s3: S3, where: str, tmp_path: Path) -> None:
         assert fetch(place, artifact.digest) == here
 
 
+def test_only_some_files_are_fetched_and_those_are_checked(s3: S3, where: str, tmp_path: Path) -> None:
+    artifact = made(tmp_path / "output", {"vocabulary.txt": b"good", "folder/merges.txt": b"a b"})
+    place = send(artifact.place, artifact.digest, where)
+    part = fetch(place, artifact.digest, ["*.txt", "record/*"])
+    assert verify(part, artifact.digest)
+    assert (part / "record/metrics.jsonl").exists()
+    manifest_alone = fetch(place, artifact.digest, [])
+    assert [path.name for path in manifest_alone.iterdir()] == ["manifest.json"]
+    s3.write(key(place, "folder/merges.txt"), b"c d")
+    assert not (fetch(place, artifact.digest, ["voc*"]) / "folder").exists()
+    with pytest.raises(ArtifactError, match=r"is damaged: .*folder/merges.txt was changed"):
+        fetch(place, artifact.digest, ["folder/*"])
+
+
+def test_what_was_fetched_whole_is_not_fetched_again_in_part(s3: S3, where: str, tmp_path: Path) -> None:
+    artifact = made(tmp_path / "output")
+    place = send(artifact.place, artifact.digest, where)
+    whole = fetch(place, artifact.digest)
+    with s3.at("http://127.0.0.1:9").flyte(tmp_path):
+        assert fetch(place, artifact.digest, ["voc*"]) == whole
+
+
 def test_a_damaged_copy_is_fetched_again(where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     artifact = made(tmp_path / "output")
     place = send(artifact.place, artifact.digest, where)

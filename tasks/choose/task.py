@@ -13,6 +13,6 @@ ENGINE = Engine("choose", "tasks.choose.choose", version="2")
 @stage(ENGINE, image=images.DATA, hands_on=True)
 def choose(spec: ChooseSpec, models: list[HFModel], reports: list[EvalReport]) -> HFModel:
     """Return the model whose evaluation has the best value of the metric, as an unchanged artifact at its place."""
-    choice = run(ENGINE, Choice, spec, models=models, reports=reports)
+    choice = run(ENGINE, Choice, spec, files={"models": ()}, models=models, reports=reports)
     best = next(model for model in models if model.digest == choice.chosen)
     return best.at(best.place)

@@ -25,7 +25,8 @@ def convert(spec: ConvertSpec, checkpoint: MegatronCheckpoint, tokenizer: Tokeni
 @stage(AUDIT, image=images.TRAIN)
 def audit(spec: AuditSpec, checkpoint: MegatronCheckpoint, model: HFModel, data: TokenizedCorpus) -> ConversionAudit:
     """Check that the exported model equals the trained one in config, weights and logits."""
-    return run(AUDIT, ConversionAudit, spec, checkpoint=checkpoint, model=model, data=data)
+    files = {"data": TokenizedCorpus.held_out_files}
+    return run(AUDIT, ConversionAudit, spec, files=files, checkpoint=checkpoint, model=model, data=data)
 
 
 @stage(IMPORT_HF, image=images.TRAIN)

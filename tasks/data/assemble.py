@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from tasks.data.source_changes import CHANGES
 from tasks.data.source_spec import has_metadata
 from tasks.data.spec import CorpusSpec
 from tasks.data.write import Written
-from tasks.job import Job, StageError
+from tasks.job import Input, Job, StageError
 from tasks.manifest import RECORD
 
 SAMPLES = 8  # documents shown in the report
@@ -41,7 +42,7 @@ def assemble(
     """Make the output of the written partitions. Raises StageError if a split is empty, except in an increment."""
     counts, tally, later, broken = Counts(), Tally(), Tally(), Broken()
     everything, rows, passed = Tally(), 0, 0
-    told = _scans_of(known.corpora[-1].local()) if known and known.corpora else set[str]()
+    told = _scans_of(known.corpora[-1]) if known and known.corpora else set[str]()
     sizes: Sizes = {name: {split: Size() for split in SPLITS} for name in spec.by_name()}
     folders: dict[str | None, list[Path]] = {name: [] for name in spec.by_name()}
     for part, scan, folder in zip(plan, scans, writes, strict=True):
@@ -92,9 +93,10 @@ def assemble(
     finish(job, whole, counts, **more)
 
 
-def _scans_of(corpus: Path) -> set[str]:
+def _scans_of(corpus: Input) -> set[str]:
     """The names of the scans that a corpus was assembled from; empty if it has no list of them."""
-    listed = corpus / RECORD / SCANS
+    name = f"{RECORD}/{SCANS}"
+    listed = replace(corpus, files=[name]).local() / name
     return set(json.loads(listed.read_text())) if listed.exists() else set()
 
 

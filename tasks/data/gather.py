@@ -2,7 +2,7 @@
 
 In: "corpora.0", "corpora.1", … and "newest", an increment whose `changes.json` lists the documents that are gone from
 the source. Documents keep their order and split; of duplicates the first is kept. With `train: false` only the held-out
-split is merged.
+split is merged, and read.
 
 The ids of a million documents are in memory at a time: those that begin alike, of all corpora. So the ids are read once
 for every million documents, and the texts once.
@@ -20,7 +20,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.data.assemble import finish
-from tasks.data.documents import SPLITS, SplitWriter, documents_in, have_metadata, name_batches, split_files
+from tasks.data.documents import (
+    SPLITS,
+    Split,
+    SplitWriter,
+    documents_in,
+    have_metadata,
+    name_batches,
+    split_files,
+)
 from tasks.data.scan import Counts
 from tasks.data.source_changes import Changes
 from tasks.data.spec import GatherSpec
@@ -34,14 +42,10 @@ Mask = npt.NDArray[np.bool_]
 def work(job: Job) -> None:
     spec = job.spec(GatherSpec)
     gone = Changes.read(job.input("newest")).gone
-    corpora = [job.input(f"corpora.{index}") for index in range(len(job.inputs) - 1)]
+    splits: tuple[Split, ...] = SPLITS if spec.train else ("held_out",)
+    corpora = job.input_list("corpora")
     job.empty_output()
-    files = [
-        (split, path)
-        for split in (SPLITS if spec.train else ("held_out",))
-        for corpus in corpora
-        for path in split_files(corpus, split)
-    ]
+    files = [(split, path) for split in splits for corpus in corpora for path in split_files(corpus, split)]
     keep, deleted, duplicates = to_keep(
         [path for _, path in files], gone, lambda done, whole: job.progress(done, whole, "ranges of ids")
     )

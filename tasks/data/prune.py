@@ -7,12 +7,15 @@ Facts: those of the shards engine.
 """
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from tasks.data.documents import Split, read_names, stem, text_sizes
+from tasks.data.documents import Split, name_batches, split_files, stem, text_sizes
 from tasks.data.indexed_dataset import TokenDtype, read_lengths, token_dtype, write_index
 from tasks.data.source_changes import Changes
 from tasks.data.spec import ShardsSpec
@@ -25,7 +28,7 @@ Mask = npt.NDArray[np.bool_]
 def work(job: Job) -> None:
     job.spec(ShardsSpec)
     data, corpus = job.input("data"), job.input("corpus")
-    gone = set(Changes.read(job.input("newest")).gone)
+    gone = pa.array(Changes.read(job.input("newest")).gone, pa.string())
     facts = read_manifest(data).facts
     dtype = token_dtype(facts["vocab_size"])
     job.empty_output()
@@ -34,7 +37,7 @@ def work(job: Job) -> None:
     trained, tokens, kept = dict[str, int](), dict[str, int](), np.empty(0, bool)
     parts: list[tuple[Split, str | None]] = [*(("train", name) for name in named or [None]), ("held_out", None)]
     for split, source in parts:
-        kept = np.array([key not in gone for key, _ in read_names(corpus, split, source)], bool)
+        kept = _kept(split_files(corpus, split, source), gone)
         of = stem(split, source)
         names = [name for name in several if name.rpartition("-")[0] == of] or [of]
         _copy(data, job, names, kept, dtype)
@@ -47,6 +50,12 @@ def work(job: Job) -> None:
     of_prefixes = {"prefixes": {name: trained[name] for name in several}} if several else {}
     job.finish(**facts | {"tokens": sum(tokens.values())} | held_out | of_sources | of_prefixes)
     shutil.rmtree(job.work)
+
+
+def _kept(paths: Sequence[Path], gone: pa.Array) -> Mask:
+    """Which documents of a corpus' files are not gone."""
+    masks = (pc.invert(pc.is_in(batch["id"], gone)).to_numpy(zero_copy_only=False) for batch in name_batches(paths))
+    return np.concatenate([np.empty(0, bool), *masks])
 
 
 def _copy(data: Path, job: Job, names: list[str], keep: Mask, dtype: TokenDtype) -> None:

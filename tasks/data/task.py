@@ -5,6 +5,7 @@ import images
 from infra.process.launch import Engine
 from infra.process.torchrun_env import placed_nodes
 from tasks.artifacts import Corpus, Rows, StoredPartitions, TokenizedCorpus, Tokenizer
+from tasks.data.source_changes import CHANGES
 from tasks.data.spec import CorpusSpec, GatherSpec, ReadShareSpec, ShardsSpec, ShareSpec, TokenizerSpec
 from tasks.run import run
 from tasks.stage import stage
@@ -19,11 +20,13 @@ GATHER = Engine("gather", "tasks.data.gather", version="1")
 PRUNE = Engine("prune", "tasks.data.prune", version="1")
 COMPACT = Engine("compact", "tasks.data.compact", version="1")
 
+AGAINST = {"against": Rows.held_out_files}
+
 
 @stage(READ, image=images.DATA)
 def read_partitions(spec: ReadShareSpec, against: list[Rows]) -> StoredPartitions:
     """Read and curate a share of a corpus' partitions, for the corpus stage in another pod."""
-    return run(READ, StoredPartitions, spec, against=against)
+    return run(READ, StoredPartitions, spec, files=AGAINST, against=against)
 
 
 @stage(CORPUS, image=images.DATA)
@@ -36,7 +39,7 @@ def prepare_corpus(spec: CorpusSpec) -> Corpus:
 def prepare_clean_corpus(spec: CorpusSpec, against: list[Rows]) -> Corpus:
     """Prepare a corpus without the documents that contain a held-out row of one of some sets, as a step of its curation
     says."""
-    return run(CORPUS, Corpus, spec, nodes=placed_nodes(spec.partitions.machines), against=against)
+    return run(CORPUS, Corpus, spec, nodes=placed_nodes(spec.partitions.machines), files=AGAINST, against=against)
 
 
 @stage(TOKENIZER, image=images.DATA)
@@ -62,19 +65,20 @@ def find_new(spec: CorpusSpec, known: list[Corpus], against: list[Rows]) -> Corp
     """The sources' documents that are in none of the known corpora (oldest first), possibly none; `changes.json` lists
     the changes to the others. `against`: rows that no document may contain, as for `prepare_clean_corpus`."""
     nodes = placed_nodes(spec.partitions.machines)
-    return run(INCREMENT, Corpus, spec, nodes=nodes, on_demand="known", known=known, against=against)
+    return run(INCREMENT, Corpus, spec, nodes=nodes, files=AGAINST, on_demand="known", known=known, against=against)
 
 
 @stage(GATHER, image=images.DATA)
 def gather(spec: GatherSpec, corpora: list[Corpus], newest: Corpus) -> Corpus:
     """Merge some corpora, in order, without the documents that the source no longer had at the increment `newest`."""
-    return run(GATHER, Corpus, spec, corpora=corpora, newest=newest)
+    files = {"newest": [CHANGES]} | ({} if spec.train else {"corpora": Corpus.held_out_files})
+    return run(GATHER, Corpus, spec, files=files, corpora=corpora, newest=newest)
 
 
 @stage(PRUNE, image=images.DATA)
 def prune(spec: ShardsSpec, data: TokenizedCorpus, corpus: Corpus, newest: Corpus) -> TokenizedCorpus:
     """Remove from the shards of a corpus the documents that the source no longer had at the increment `newest`."""
-    return run(PRUNE, TokenizedCorpus, spec, data=data, corpus=corpus, newest=newest)
+    return run(PRUNE, TokenizedCorpus, spec, files={"newest": [CHANGES]}, data=data, corpus=corpus, newest=newest)
 
 
 @stage(COMPACT, image=images.DATA)

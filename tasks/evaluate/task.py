@@ -14,4 +14,5 @@ ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", version="5")
 def evaluate(spec: EvaluateSpec, model: HFModel, corpora: list[Corpus], rows: list[Rows]) -> EvalReport:
     """Run the spec's evaluators on a model. Bits per byte are measured on each corpus separately, the metric being that
     of the first; `rows` are in the order of `spec.sets()`."""
-    return run(ENGINE, EvalReport, spec, title=f"evaluate-{model.label}", model=model, corpora=corpora, rows=rows)
+    title, files = f"evaluate-{model.label}", {"corpora": Corpus.held_out_files}
+    return run(ENGINE, EvalReport, spec, title=title, files=files, model=model, corpora=corpora, rows=rows)

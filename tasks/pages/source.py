@@ -12,6 +12,8 @@ from infra.tracking.relations import sources
 from tasks.job import json_lines
 from tasks.manifest import RECORD, Manifest, read_manifest
 
+PAGE_FILES = (f"{RECORD}/*", "*.json", "README.md")  # what pages show of an artifact, except of an evaluation
+
 
 @dataclass(frozen=True)
 class Source:

@@ -21,4 +21,4 @@ def prepare_rows(spec: RowsSpec, corpora: list[Corpus]) -> Rows:
 @stage(DECONTAMINATE, image=images.DATA)
 def decontaminate(spec: DecontaminateSpec, rows: Rows, against: list[Rows]) -> Rows:
     """Drop the training rows whose prompt occurs in the held-out split of one of the other sets."""
-    return run(DECONTAMINATE, Rows, spec, rows=rows, against=against)
+    return run(DECONTAMINATE, Rows, spec, files={"against": Rows.held_out_files}, rows=rows, against=against)

@@ -31,7 +31,7 @@ from tasks.data.documents import NAMES
 from tasks.data.known_documents import Found, KnownItem, find_known
 from tasks.data.partition_cache import KeptFolders
 from tasks.data.source_changes import Changes, Edited, Named, Renamed
-from tasks.manifest import Manifest, verify, write_manifest
+from tasks.manifest import ALL, Manifest, verify, write_manifest
 from tests.benchmarks.harness import report
 from tests.data.by_hand import new_job
 
@@ -145,8 +145,8 @@ class Reads:
     def __init__(self) -> None:
         self.files = self.bytes = 0
 
-    def verify(self, directory: Path, digest: str | None = None) -> Manifest:
-        manifest = verify(directory, digest)
+    def verify(self, directory: Path, digest: str | None = None, patterns: Sequence[str] = ALL) -> Manifest:
+        manifest = verify(directory, digest, patterns)
         self.files += 1 + len(manifest.files)
         self.bytes += sum(entry.size for entry in manifest.files.values())
         return manifest

@@ -1,6 +1,6 @@
 """A stage in a pod of a Flyte cluster: a process in a fresh home, of which S3 alone outlives it.
 
-python -m tests.stage.pod ENDPOINT STAGE SPEC [DATA]   prints where the artifact is, and its digest
+python -m tests.stage.pod ENDPOINT STAGE SPEC [DATA …]   prints where the artifact is, and its digest
 """
 
 import json
@@ -92,13 +92,24 @@ def _count(spec: str) -> Any:
     return run(Engine("counting", "tests.stage.counting", version="1"), Text, CountingSpec.model_validate_json(spec))
 
 
-def _pretrain(spec: str, data: str) -> Any:
-    from tasks.artifacts import TokenizedCorpus
-    from tasks.pretrain.spec import PretrainSpec
-    from tasks.pretrain.task import pretrain
+def _gather(spec: str, *corpora: str) -> Any:
+    from tasks.artifacts import Corpus
+    from tasks.data.spec import GatherSpec
+    from tasks.data.task import gather
 
-    words = {"spec": PretrainSpec.model_validate_json(spec), "data": TokenizedCorpus.from_place(data)}
-    return pretrain.task_function(**words, more=[], start=[], resume=[])  # type: ignore[attr-defined]
+    *earlier, newest = map(Corpus.from_place, corpora)
+    words = {"spec": GatherSpec.model_validate_json(spec), "corpora": earlier, "newest": newest}
+    return gather.task_function(**words, how="{}")  # type: ignore[attr-defined]
+
+
+def _report(spec: str, *parts: str) -> Any:
+    from tasks.artifacts import Artifact
+    from tasks.report.spec import ReportSpec
+    from tasks.report.task import report
+
+    named = {f"part_{number}": Artifact.from_place(place) for number, place in enumerate(parts)}
+    words = {"spec": ReportSpec.model_validate_json(spec), "parts": named}
+    return report.task_function(**words, models=[], reports=[], how="{}")  # type: ignore[attr-defined]
 
 
 def _make(spec: str) -> Any:
@@ -110,7 +121,12 @@ def _make(spec: str) -> Any:
     return run(Engine("make", "tests.stage.engines", version="1"), Text, MakeSpec.model_validate_json(spec))
 
 
-STAGES: dict[str, Callable[..., Any]] = {"counting": _count, "pretrain": _pretrain, "make": _make}
+STAGES: dict[str, Callable[..., Any]] = {
+    "counting": _count,
+    "gather": _gather,
+    "report": _report,
+    "make": _make,
+}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,61 @@
+"""A pod fetches the files that its stage needs, and no others: corpora and checkpoints are larger than its disk."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import uuid4
+
+from tasks.data.documents import SPLITS, SplitWriter, document, read_documents
+from tasks.data.source_changes import Changes
+from tasks.manifest import RECORD, write_manifest
+from tasks.stored import fetch, send
+from tests.s3 import S3
+from tests.stage.pod import Pod, start
+
+FACTS = {"documents": 1, "held_out_documents": 1, "bytes": 9, "held_out_bytes": 9}
+FACTS |= {"duplicates": 0, "empty": 0, "invalid_utf8": 0}
+
+
+def corpus(folder: Path, storage: str, text: str, gone: Sequence[str] = ()) -> str:
+    """The address of a corpus with a document in each split, an increment."""
+    folder.mkdir()
+    for split in SPLITS:
+        writer = SplitWriter(folder, split)
+        writer.add(document("", f"{split} {text}"))
+        writer.close()
+    Changes(gone=[*gone]).write(folder)
+    (folder / RECORD).mkdir()
+    (folder / RECORD / "samples.json").write_text("[]")
+    return send(str(folder), write_manifest(folder, "corpus", FACTS).digest, storage)
+
+
+def fetched(pod: Pod) -> list[str]:
+    """The names of the files in its cache, without manifests."""
+    cached = [path for folder in ("artifacts", "parts") for path in (pod.home / folder).rglob("*")]
+    files = [path for path in cached if path.is_file() and path.suffix != ".lock"]
+    return sorted(path.name for path in files if path.name != "manifest.json")
+
+
+def test_held_out_text_is_merged_without_the_training_text(s3: S3, tmp_path: Path) -> None:
+    with s3.flyte(tmp_path):
+        storage = f"{s3.address}/{uuid4().hex}"
+        earlier = [corpus(tmp_path / "0", storage, "a"), corpus(tmp_path / "1", storage, "b")]
+        newest = corpus(tmp_path / "2", storage, "c", gone=[document("", "held_out a").id])
+        pod = start(s3, tmp_path, storage, "gather", json.dumps({"train": False}), *earlier, newest)
+        made = pod.succeed()
+        merged = fetch(made["place"], made["digest"])
+    assert [item.text for item in read_documents(merged, "held_out")] == ["held_out b"]
+    assert fetched(pod) == ["changes.json", "held_out-00000.parquet", "held_out-00000.parquet"]
+
+
+def test_a_report_needs_no_texts_and_no_weights(s3: S3, tmp_path: Path) -> None:
+    with s3.flyte(tmp_path):
+        storage = f"{s3.address}/{uuid4().hex}"
+        model = tmp_path / "model"
+        model.mkdir()
+        (model / "model.safetensors").write_bytes(b"weights")
+        facts = {"label": "base", "parameters": 1, "architecture": "", "dtype": "", "vocab_size": 1, "max_positions": 1}
+        sent = send(str(model), write_manifest(model, "hf_model", facts).digest, storage)
+        pod = start(s3, tmp_path, storage, "report", "{}", corpus(tmp_path / "0", storage, "a"), sent)
+        pod.succeed()
+    assert fetched(pod) == ["changes.json", "report.md", "samples.json"]
