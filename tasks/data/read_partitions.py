@@ -11,7 +11,7 @@ from tasks.data.decontaminate import with_indexes
 from tasks.data.machines import Rounds
 from tasks.data.rounds import workers
 from tasks.data.scan import scan
-from tasks.data.shares import make_share
+from tasks.data.shares import make_share, of_share
 from tasks.data.spec import ReadShareSpec
 from tasks.job import Job, main
 from tasks.manifest import remove
@@ -25,7 +25,8 @@ def work(job: Job) -> None:
     with workers(spec.partitions.concurrency or cores()) as pool:
         plan = planned(Rounds(job, ROUNDS, pool), spec)  # a large file is cut by each pod that begins before one ends
     sizes = [max(1, part.size) for part in plan]
-    make_share(job, share, scan, scan_items(job, spec, plan), sizes, spec.partitions.concurrency)
+    mine = of_share(share, scan_items(job, spec, plan), sizes)
+    make_share(job, scan, mine, spec.partitions.concurrency)
     remove(job.directory / SCANS)
     remove(job.work)
 

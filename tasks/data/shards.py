@@ -55,11 +55,12 @@ def work(job: Job) -> None:
             remove(left)
     corpus = job.input("corpus")
     plan = prefixes(corpus, read_manifest(corpus))
-    encoder = encoder_of(job)
-    items, sizes = encode_items(job, plan, encoder)
+    encoder = encoder_of(job, corpus)
+    sized = encode_items(job, corpus, [file for prefix in plan for file in prefix.files], encoder)
+    items = [item for item, _ in sized]
     with workers(spec.concurrency or cores()) as pool:
         rounds = Rounds(job, ROUNDS, pool, machine)
-        rounds.run("encode", encode, items, [item.folder for item in items], sizes)
+        rounds.run("encode", encode, items, [item.folder for item in items], [size for _, size in sized])
         if not machine.rank:
             _join(job, plan, items, encoder, replace(rounds, machine=Node()))
     if machine.rank:
@@ -90,24 +91,23 @@ def _join(job: Job, plan: Sequence[Prefix], items: Sequence[EncodeItem], encoder
     job.finish(**_facts(job, plan, amounts_by_name, encoder))
 
 
-def encoder_of(job: Job) -> Encoder:
-    """The tokenizer, with the choice of what encodes this corpus."""
+def encoder_of(job: Job, corpus: Path) -> Encoder:
+    """The tokenizer, with the choice of what encodes the files of this corpus that are there."""
     folder = Path(job.inputs["tokenizer"]["path"])
     facts = read_manifest(folder).facts
     job.progress(0, 100, "%", round="compare encoders")
-    choice = choose(folder, Path(job.inputs["corpus"]["path"]))
+    choice = choose(folder, corpus)
     print(choice.text(), flush=True)
     begin = tuple(beginning(plain(folder)))
     return Encoder(folder, facts["vocab_size"], facts["eos_id"], () if begin == (facts["eos_id"],) else begin, choice)
 
 
-def encode_items(job: Job, plan: Sequence[Prefix], encoder: Encoder) -> tuple[list[EncodeItem], list[int]]:
-    """All parts of the prefixes' files, and their sizes. In a pod all are stored, for other pods and other corpora;
+def encode_items(job: Job, corpus: Path, files: Sequence[Path], encoder: Encoder) -> list[tuple[EncodeItem, int]]:
+    """All parts of some files of a corpus, with their sizes. In a pod all are stored, for other pods and other corpora;
     elsewhere those of a corpus in several files are cached."""
-    files = [file for prefix in plan for file in prefix.files]
     several = sum(file.name.startswith("train") for file in files) > 1
     tokenizer = job.inputs["tokenizer"]["digest"]
-    known = read_manifest(Path(job.inputs["corpus"]["path"])).files
+    known = read_manifest(corpus).files
     folder = job.directory / PARTS
     make_folder(folder)
 
@@ -116,9 +116,8 @@ def encode_items(job: Job, plan: Sequence[Prefix], encoder: Encoder) -> tuple[li
     def key(part: Part) -> str:
         return json_key([*common, known[part.file.name].blake3, part.start, part.end])
 
-    work = [part for file in files for part in parts(file)]
-    items = [
-        EncodeItem(
+    def item(part: Part) -> EncodeItem:
+        return EncodeItem(
             folder=folder / f"{key(part)}.tokens",
             file=part.file,
             start=part.start,
@@ -126,9 +125,8 @@ def encode_items(job: Job, plan: Sequence[Prefix], encoder: Encoder) -> tuple[li
             encoder=encoder,
             kept=stored(job) or (kept_here() if several else None),
         )
-        for part in work
-    ]
-    return items, [max(1, part.size) for part in work]
+
+    return [(item(part), max(1, part.size)) for file in files for part in parts(file)]
 
 
 def _facts(job: Job, plan: Sequence[Prefix], amounts: Mapping[str, Amount], encoder: Encoder) -> dict[str, Any]:

@@ -25,20 +25,18 @@ class Item(Protocol):
     def folder(self) -> Path: ...
 
 
-T = TypeVar("T", bound=Item)
+T = TypeVar("T")
+M = TypeVar("M", bound=Item)
 
 
-def make_share(
-    job: Job,
-    share: ShareSpec,
-    work: Work[T],
-    items: Sequence[T],
-    sizes: Sequence[int],
-    concurrency: int | None,
-) -> None:
-    """Work on those of all `items` that are the share's, and seal the output. Raises StorageError."""
+def of_share(share: ShareSpec, items: Sequence[T], sizes: Sequence[int]) -> list[tuple[T, int]]:
+    """The share's items, with their sizes."""
     shares = zip(items, sizes, dealt(sizes, share.machines), strict=True)
-    mine = [(item, size) for item, size, machine in shares if machine == share.number]
+    return [(item, size) for item, size, machine in shares if machine == share.number]
+
+
+def make_share(job: Job, work: Work[M], mine: Sequence[tuple[M, int]], concurrency: int | None) -> None:
+    """Work on a share's items, and seal the output. Raises StorageError."""
     storage = stored(job)
     missing = [(item, size) for item, size in mine if not (storage and storage.has(item.folder.name))]
     to_make = [item for item, _ in missing]

@@ -51,7 +51,7 @@ def train_tokenizer(spec: TokenizerSpec, corpus: Corpus) -> Tokenizer:
 @stage(ENCODE, image=images.DATA)
 def encode_partitions(spec: ShareSpec, corpus: Corpus, tokenizer: Tokenizer) -> StoredPartitions:
     """Tokenize a share of a corpus' files, for the shards stage in another pod."""
-    return run(ENCODE, StoredPartitions, spec, corpus=corpus, tokenizer=tokenizer)
+    return run(ENCODE, StoredPartitions, spec, on_demand="corpus", corpus=corpus, tokenizer=tokenizer)
 
 
 @stage(SHARDS, image=images.DATA)

@@ -102,6 +102,16 @@ def _gather(spec: str, *corpora: str) -> Any:
     return gather.task_function(**words, how="{}")  # type: ignore[attr-defined]
 
 
+def _encode(spec: str, corpus: str, tokenizer: str) -> Any:
+    from tasks.artifacts import Corpus, Tokenizer
+    from tasks.data.spec import ShareSpec
+    from tasks.data.task import encode_partitions
+
+    words = {"spec": ShareSpec.model_validate_json(spec), "corpus": Corpus.from_place(corpus)}
+    words |= {"tokenizer": Tokenizer.from_place(tokenizer)}
+    return encode_partitions.task_function(**words, how="{}")  # type: ignore[attr-defined]
+
+
 def _report(spec: str, *parts: str) -> Any:
     from tasks.artifacts import Artifact
     from tasks.report.spec import ReportSpec
@@ -124,6 +134,7 @@ def _make(spec: str) -> Any:
 STAGES: dict[str, Callable[..., Any]] = {
     "counting": _count,
     "gather": _gather,
+    "encode": _encode,
     "report": _report,
     "make": _make,
 }

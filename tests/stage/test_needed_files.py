@@ -11,22 +11,23 @@ from tasks.manifest import RECORD, write_manifest
 from tasks.stored import fetch, send
 from tests.s3 import S3
 from tests.stage.pod import Pod, start
+from tests.tokenizer_folders import byte_level, folder
 
 FACTS = {"documents": 1, "held_out_documents": 1, "bytes": 9, "held_out_bytes": 9}
 FACTS |= {"duplicates": 0, "empty": 0, "invalid_utf8": 0}
 
 
-def corpus(folder: Path, storage: str, text: str, gone: Sequence[str] = ()) -> str:
+def corpus(place: Path, storage: str, text: str, gone: Sequence[str] = ()) -> str:
     """The address of a corpus with a document in each split, an increment."""
-    folder.mkdir()
+    place.mkdir()
     for split in SPLITS:
-        writer = SplitWriter(folder, split)
+        writer = SplitWriter(place, split)
         writer.add(document("", f"{split} {text}"))
         writer.close()
-    Changes(gone=[*gone]).write(folder)
-    (folder / RECORD).mkdir()
-    (folder / RECORD / "samples.json").write_text("[]")
-    return send(str(folder), write_manifest(folder, "corpus", FACTS).digest, storage)
+    Changes(gone=[*gone]).write(place)
+    (place / RECORD).mkdir()
+    (place / RECORD / "samples.json").write_text("[]")
+    return send(str(place), write_manifest(place, "corpus", FACTS).digest, storage)
 
 
 def fetched(pod: Pod) -> list[str]:
@@ -46,6 +47,25 @@ def test_held_out_text_is_merged_without_the_training_text(s3: S3, tmp_path: Pat
         merged = fetch(made["place"], made["digest"])
     assert [item.text for item in read_documents(merged, "held_out")] == ["held_out b"]
     assert fetched(pod) == ["changes.json", "held_out-00000.parquet", "held_out-00000.parquet"]
+
+
+def test_a_pod_that_tokenizes_a_share_fetches_its_files(s3: S3, tmp_path: Path) -> None:
+    with s3.flyte(tmp_path):
+        storage = f"{s3.address}/{uuid4().hex}"
+        tokenizer = folder(tmp_path / "tokenizer", byte_level())
+        facts = {"vocab_size": 400, "eos_id": 0, "pad_id": 1}
+        known = send(str(tokenizer), write_manifest(tokenizer, "tokenizer", facts).digest, storage)
+        source = corpus(tmp_path / "0", storage, "some text")
+        needed, parts = list[str](), 0
+        for number in range(3):
+            spec = json.dumps({"number": number, "machines": 3})
+            pod = start(s3, tmp_path, storage, "encode", spec, source, known)
+            made = pod.succeed()
+            parts += len(json.loads((fetch(made["place"], made["digest"]) / "partitions.json").read_text()))
+            needed += [name for name in fetched(pod) if name.endswith(".parquet")]
+        encoded = [key for key in s3.keys(f"{storage}/partitions".removeprefix("s3://flyte/")) if ".tokens/man" in key]
+    assert sorted(needed) == ["held_out-00000.parquet", "train-00000.parquet"]
+    assert parts == len(encoded) == 2
 
 
 def test_a_report_needs_no_texts_and_no_weights(s3: S3, tmp_path: Path) -> None:
