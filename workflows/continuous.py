@@ -24,7 +24,7 @@ from infra.tracking.execution import execution_id, mark_last
 from tasks.artifacts import Artifact, Corpus, Decision, HFModel, Promotion, TokenizedCorpus, Tokenizer
 from tasks.convert.task import audit, convert, import_hf
 from tasks.data.spec import GatherSpec
-from tasks.data.task import compact, gather, prune, train_tokenizer
+from tasks.data.task import compact, gather, train_tokenizer
 from tasks.evaluate.task import evaluate
 from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.task import pretrain
@@ -259,15 +259,13 @@ def _name(recipe: ContinuousRecipe) -> str:
     return recipe.publish.name
 
 
-def _remaining(old: Replayed, newest: Corpus, recipe: ContinuousRecipe) -> TokenizedCorpus:
-    if old.whole:
-        return old.shards
-    return prune(spec=recipe.shards, data=old.shards, corpus=old.corpus, newest=newest)
-
-
 def _data_set(texts: list[Replayed], newest: Corpus, recipe: ContinuousRecipe) -> TokenizedCorpus:
-    data = [_remaining(text, newest, recipe) for text in texts]
-    return compact(spec=recipe.shards, data=data) if len(data) > 1 else data[0]
+    """What remains of some generations' text, as one data set."""
+    changed = [text.corpus for text in texts if not text.whole]
+    if len(texts) == 1 and not changed:
+        return texts[0].shards
+    data = [text.shards for text in texts]
+    return compact(spec=recipe.shards, data=data, corpora=changed, newest=[newest] if changed else [])
 
 
 def _final_lr(recipe: ContinuousRecipe, first: OptimizerSpec, generation: int) -> float:

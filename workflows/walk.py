@@ -14,7 +14,6 @@ from tasks.data.task import (
     gather,
     prepare_clean_corpus,
     prepare_corpus,
-    prune,
     read_partitions,
     tokenize,
     train_tokenizer,
@@ -31,7 +30,7 @@ from tasks.serve.task import serve
 from workflows.call import Call, Calls, Input
 
 STAGES: tuple[Any, ...] = (
-    read_partitions, prepare_corpus, prepare_clean_corpus, find_new, gather, prune, compact, prepare_rows,
+    read_partitions, prepare_corpus, prepare_clean_corpus, find_new, gather, compact, prepare_rows,
     decontaminate, check_rewards, train_tokenizer, encode_partitions, tokenize, import_hf, load_hf, pretrain, convert,
     audit, evaluate, *POST_TRAINING.values(), custom_artifact, custom_model, choose, decide, serve, publish, promote,
     report,

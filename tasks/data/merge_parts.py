@@ -41,17 +41,12 @@ def join(item: JoinItem, report: Report) -> None:
     report(1.0, NOTHING)
 
 
-def concatenate(paths: Sequence[Path], target: Path) -> None:
-    """Write the files one after the other."""
-    with target.open("wb") as whole:
-        for path in paths:
-            with path.open("rb") as part:
-                shutil.copyfileobj(part, whole, COPIED)
-
-
 def _joined(paths: Sequence[Path], target: Path) -> None:
     """Concatenate files of the job; a single one is linked."""
     if len(paths) == 1:
         os.link(paths[0], target)
-    else:
-        concatenate(paths, target)
+        return
+    with target.open("wb") as whole:
+        for path in paths:
+            with path.open("rb") as part:
+                shutil.copyfileobj(part, whole, COPIED)

@@ -12,11 +12,14 @@ are at most 200, since Megatron's index building slows down with their number an
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow.parquet as pq
 
 from tasks.data.documents import Split, split_files, stem
 from tasks.manifest import Manifest
+
+T = TypeVar("T")
 
 HELD_OUT: Split = "held_out"
 MOST = 200
@@ -57,16 +60,16 @@ def prefixes(corpus: Path, about: Manifest) -> list[Prefix]:
     return [*prefixes, Prefix(HELD_OUT, HELD_OUT, tuple(split_files(corpus, HELD_OUT, None)))]
 
 
-def consecutive(paths: Sequence[Path], sizes: Sequence[int], target: int) -> list[tuple[Path, ...]]:
+def consecutive(files: Sequence[T], sizes: Sequence[int], target: int) -> list[tuple[T, ...]]:
     """Neighbouring files, of at least `target` bytes together; all in one if they have less."""
-    groups: list[tuple[Path, ...]] = []
+    groups: list[tuple[T, ...]] = []
     start = size = 0
     for number, more in enumerate(sizes):
         size += more
         if size >= target:
-            groups.append(tuple(paths[start : number + 1]))
+            groups.append(tuple(files[start : number + 1]))
             start, size = number + 1, 0
-    rest = tuple(paths[start:])
+    rest = tuple(files[start:])
     return [*groups[:-1], (*groups[-1], *rest)] if groups else [rest]
 
 

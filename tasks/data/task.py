@@ -1,5 +1,5 @@
 """The data stages as Flyte tasks: source → corpus → tokenizer → tokenized shards; and, for a source that changes, new
-documents, merged corpora, pruned and merged shards."""
+documents, merged corpora and merged shards."""
 
 import images
 from infra.process.launch import Engine
@@ -17,8 +17,7 @@ ENCODE = Engine("encode_partitions", "tasks.data.encode_partitions", version="2"
 SHARDS = Engine("shards", "tasks.data.shards", version="3")
 INCREMENT = Engine("increment", "tasks.data.increment", version="3")
 GATHER = Engine("gather", "tasks.data.gather", version="1")
-PRUNE = Engine("prune", "tasks.data.prune", version="1")
-COMPACT = Engine("compact", "tasks.data.compact", version="1")
+COMPACT = Engine("compact", "tasks.data.compact", version="2")
 
 AGAINST = {"against": Rows.held_out_files}
 
@@ -75,13 +74,11 @@ def gather(spec: GatherSpec, corpora: list[Corpus], newest: Corpus) -> Corpus:
     return run(GATHER, Corpus, spec, files=files, corpora=corpora, newest=newest)
 
 
-@stage(PRUNE, image=images.DATA)
-def prune(spec: ShardsSpec, data: TokenizedCorpus, corpus: Corpus, newest: Corpus) -> TokenizedCorpus:
-    """Remove from the shards of a corpus the documents that the source no longer had at the increment `newest`."""
-    return run(PRUNE, TokenizedCorpus, spec, files={"newest": [CHANGES]}, data=data, corpus=corpus, newest=newest)
-
-
 @stage(COMPACT, image=images.DATA)
-def compact(spec: ShardsSpec, data: list[TokenizedCorpus]) -> TokenizedCorpus:
-    """Make one data set of the shards of several corpora, in order."""
-    return run(COMPACT, TokenizedCorpus, spec, data=data)
+def compact(
+    spec: ShardsSpec, data: list[TokenizedCorpus], corpora: list[Corpus], newest: list[Corpus]
+) -> TokenizedCorpus:
+    """Make one data set of the shards of several corpora, in order, without the documents of `corpora` that the source
+    no longer had at the increment `newest`; both are empty if it still has all."""
+    files = {"newest": [CHANGES]}
+    return run(COMPACT, TokenizedCorpus, spec, files=files, data=data, corpora=corpora, newest=newest)

@@ -16,7 +16,6 @@ KINDS = {
     "shards": "tokenized_corpus",
     "increment": "corpus",
     "gather": "corpus",
-    "prune": "tokenized_corpus",
     "compact": "tokenized_corpus",
 }
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.data import compact as compact_engine
 from tasks.data import corpus as corpus_engine
 from tasks.data import gather as gather_engine
 from tasks.data import increment as increment_engine
-from tasks.data import prune as prune_engine
 from tasks.data import tokenizer as tokenizer_engine
 from tasks.data.documents import SPLITS, Split, read_documents, split_of
 from tasks.data.source_changes import Changes
@@ -261,13 +261,17 @@ def shards(chain: Chain, corpus: Path, tokenizer: Path) -> Path:
     return run(new_job(chain.root / f"shards-{digest(corpus)}", "shards", {}, corpus=corpus, tokenizer=tokenizer))
 
 
+def without_gone(chain: Chain, data: Path, corpus: Path, newest: Path) -> Path:
+    return chain.make(compact_engine.work, "compact", {}, data=[data], corpora=[corpus], newest=[newest])
+
+
 def test_pruned_shards_are_those_of_what_is_left(chain: Chain, small_tokenizer: Path) -> None:
     data = shards(chain, chain.corpora[0], small_tokenizer)
     for number in (0, 1, 2, 20, 39):
         (chain.source / f"{number:02}.txt").unlink()
     newest = chain.look()
     left = chain.make(gather_engine.work, "gather", {}, corpora=chain.corpora[:1], newest=newest)
-    pruned = chain.make(prune_engine.work, "prune", {}, data=data, corpus=chain.corpora[0], newest=newest)
+    pruned = without_gone(chain, data, chain.corpora[0], newest)
     again = shards(chain, left, small_tokenizer)
     assert (digest(pruned), facts(pruned)) == (digest(again), facts(again))
     assert len(IndexedDataset(str(pruned / "train"))) == facts(left)["documents"]
@@ -278,7 +282,7 @@ def test_a_corpus_of_which_nothing_is_left_has_shards_without_tokens(chain: Chai
     for path in chain.source.iterdir():
         path.write_text(f"{path.name} was rewritten\n")
     newest = chain.look()
-    pruned = chain.make(prune_engine.work, "prune", {}, data=data, corpus=chain.corpora[0], newest=newest)
+    pruned = without_gone(chain, data, chain.corpora[0], newest)
     nothing = chain.make(gather_engine.work, "gather", {}, corpora=chain.corpora[:1], newest=newest)
     empty = shards(chain, nothing, small_tokenizer)
     assert digest(pruned) == digest(empty)
@@ -290,8 +294,8 @@ def test_shards_of_another_corpus_are_not_pruned(chain: Chain, small_tokenizer: 
     data = shards(chain, chain.corpora[0], small_tokenizer)
     (chain.source / "05.txt").unlink()
     newest = chain.look()
-    with pytest.raises(StageError, match="give the corpus that they were tokenized from"):
-        chain.make(prune_engine.work, "prune", {}, data=data, corpus=newest, newest=newest)
+    with pytest.raises(StageError, match="none of the shards was tokenized from it"):
+        without_gone(chain, data, newest, newest)
 
 
 def test_a_corpus_that_says_nothing_of_what_is_gone_is_refused(chain: Chain) -> None:

@@ -285,7 +285,8 @@ def test_the_text_of_two_generations_is_one_data_set(week: World) -> None:
     parents = read_manifest(training / "output").parents
     assert parents["data"] == made.digest
     assert [name for name in parents if name.startswith("more")] == ["more.0"]
-    assert made.parents["data.1"] == _digest(2, "shards")  # of the first some text is gone
+    assert [made.parents[f"data.{number}"] for number in (0, 1)] == [_digest(number, "shards") for number in (1, 2)]
+    assert made.parents["corpora.0"] == _digest(1, "corpus")  # of which some text is gone
 
 
 def test_every_model_s_lineage_is_whole(week: World) -> None:
