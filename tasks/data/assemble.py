@@ -18,7 +18,7 @@ from tasks.data.known_documents import SCANS, Found, KnownItem
 from tasks.data.partitions import Partition
 from tasks.data.readers.raw import Broken, add_broken, broken_text
 from tasks.data.scan import Counts, Scanned, Size
-from tasks.data.source_changes import CHANGES
+from tasks.data.source_changes import CHANGES, GONE
 from tasks.data.source_spec import has_metadata
 from tasks.data.spec import CorpusSpec
 from tasks.data.write import Written
@@ -66,6 +66,7 @@ def assemble(
         if not rows:
             raise no_documents(spec, counts, broken)
         shutil.copy(known.folder / CHANGES, job.output)
+        shutil.copy(known.folder / GONE, job.output)
         more |= Found.read(known.folder).model_dump()
     else:
         _refuse_empty(spec, counts, sizes, broken)

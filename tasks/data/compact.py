@@ -1,9 +1,9 @@
 """The engine that makes one data set of the shards of several corpora, which have the same tokenizer, without the
 documents that were deleted from the source.
 
-In: "data.0", "data.1", …, in order. If some of their documents are gone: "corpora.0", …, the corpora that have these,
-and "newest.0", an increment whose `changes.json` lists what is gone. Sequences are a corpus' documents in the same
-order, so the ids of those that remain are copied, and nothing is tokenized again.
+In: "data.0", "data.1", …, in order. If some of their documents are gone: "newest.0", an increment whose `gone.arrow`
+lists them, and "corpora.0", …, the corpora that have them, for the sizes of held-out texts. Sequences are a corpus'
+documents in the same order, so the ids of those that remain are copied, and nothing is tokenized again.
 
 A part, `train` or `train-<source>` of each named source, has the sequences of all data in their order, in one
 `.bin/.idx`, or in several of 256 MB and more (`train-00000`, …); `held_out` in one.
@@ -19,14 +19,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from tasks.data.documents import name_batches, stem_of, text_sizes
+from tasks.data.documents import text_sizes
+from tasks.data.gone import Gone, Mask
 from tasks.data.indexed_dataset import TokenDtype, read_lengths, token_dtype, write_index
 from tasks.data.merge_parts import COPIED
 from tasks.data.prefixes import HELD_OUT, consecutive
-from tasks.data.source_changes import Changes
 from tasks.data.spec import ShardsSpec
 from tasks.job import Job, StageError, main
 from tasks.manifest import Manifest, read_manifest
@@ -34,25 +32,22 @@ from tasks.manifest import Manifest, read_manifest
 SMALLEST = 1 << 28  # bytes of each `.bin` of a part that has several
 SHARED = ("vocab_size", "eos_id", "tokenizer_digest")
 
-Mask = npt.NDArray[np.bool_]
-
 
 @dataclass(frozen=True)
 class Shard:
     """One `.bin/.idx` of the data."""
 
     ids: Path  # the .bin
-    keep: Mask | None  # which sequences remain; None: all
+    keep: Mask  # which sequences remain
 
     @property
     def lengths(self) -> npt.NDArray[np.int32]:
         """Of the sequences that remain."""
-        lengths = read_lengths(self.ids.with_suffix(".idx"))
-        return lengths if self.keep is None else lengths[self.keep]
+        return read_lengths(self.ids.with_suffix(".idx"))[self.keep]
 
     def copy_to(self, target: BinaryIO, dtype: TokenDtype) -> None:
         """Append the ids of the sequences that remain."""
-        if self.keep is None:
+        if self.keep.all():
             with self.ids.open("rb") as source:
                 shutil.copyfileobj(source, target, COPIED)
         elif self.keep.any():
@@ -68,18 +63,16 @@ def work(job: Job) -> None:
     data = [(folder, read_manifest(folder)) for folder in job.input_list("data")]
     shared = _shared([about.facts for _, about in data])
     dtype = token_dtype(shared["vocab_size"])
-    changed = _changed(job, [about for _, about in data])
-    gone = _gone(job)
+    gone = next((Gone.read(newest) for newest in job.input_list("newest")), Gone({}))
+    corpora = {job.inputs[name]["digest"]: job.input(name) for name in job.names("corpora")}
     parts: dict[str, list[Shard]] = {}
     held_out_bytes = 0
     for folder, about in data:
-        corpus = changed.get(about.parents.get("corpus", ""))
+        corpus = about.parents.get("corpus", "")
         for part, files in _files(folder, about).items():
-            keep = _kept(corpus, part, gone) if corpus else None
-            parts.setdefault(part, []).extend(_shards(files, keep))
-            if part == HELD_OUT:
-                kept_bytes = text_sizes(corpus, HELD_OUT)[keep].sum() if corpus else about.facts["held_out_bytes"]
-                held_out_bytes += int(kept_bytes)
+            masks = gone.present((corpus, part), [len(read_lengths(path.with_suffix(".idx"))) for path in files])
+            parts.setdefault(part, []).extend(map(Shard, files, masks))
+        held_out_bytes += about.facts["held_out_bytes"] - _lost_bytes(gone, corpus, corpora)
     job.empty_output()
     tokens: dict[str, dict[str, int]] = {}  # of each part, by prefix
     for number, (part, shards) in enumerate(sorted(parts.items())):
@@ -113,18 +106,14 @@ def _shared(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return shared
 
 
-def _changed(job: Job, data: Sequence[Manifest]) -> dict[str, Path]:
-    """The given corpora by their digests. Raises StageError if one is of no shards."""
-    corpora = {job.inputs[name]["digest"]: job.input(name) for name in job.names("corpora")}
-    for digest in corpora.keys() - {about.parents.get("corpus") for about in data}:
-        raise StageError(f"corpus {digest[:12]}: none of the shards was tokenized from it; give the corpus of each")
-    return corpora
-
-
-def _gone(job: Job) -> pa.Array:
-    """The ids of the documents that the source no longer has."""
-    ids = [key for newest in job.input_list("newest") for key in Changes.read(newest).gone]
-    return pa.array(ids, pa.string())
+def _lost_bytes(gone: Gone, digest: str, corpora: Mapping[str, Path]) -> int:
+    """The size of a corpus' held-out texts that are gone. Raises StageError."""
+    rows = gone.rows.get((digest, HELD_OUT))
+    if rows is None:
+        return 0
+    if digest not in corpora:
+        raise StageError(f"corpus {digest[:12]}: some of its held-out documents are gone; give it among `corpora`")
+    return int(text_sizes(corpora[digest], HELD_OUT)[rows].sum())
 
 
 def _files(folder: Path, about: Manifest) -> dict[str, list[Path]]:
@@ -134,28 +123,6 @@ def _files(folder: Path, about: Manifest) -> dict[str, list[Path]]:
     for path in sorted(folder.glob("*.bin")):
         parts.setdefault(path.stem.rpartition("-")[0] if path.stem in several else path.stem, []).append(path)
     return parts
-
-
-def _kept(corpus: Path, part: str, gone: pa.Array) -> Mask:
-    """Which documents of a part are not gone."""
-    paths = sorted(path for path in corpus.glob("*.parquet") if stem_of(path) == part)
-    masks = (pc.invert(pc.is_in(batch["id"], gone)).to_numpy(zero_copy_only=False) for batch in name_batches(paths))
-    return np.concatenate([np.empty(0, bool), *masks])
-
-
-def _shards(files: Sequence[Path], keep: Mask | None) -> list[Shard]:
-    """The shards of a part, with what remains of each. Raises StageError."""
-    if keep is None:
-        return [Shard(path, None) for path in files]
-    counts = [len(read_lengths(path.with_suffix(".idx"))) for path in files]
-    if (documents := sum(counts)) != len(keep):
-        names = ", ".join(path.stem for path in files)
-        raise StageError(
-            f"the shards have {documents} documents in {names}, but the corpus has {len(keep)}; give the corpus that "
-            "they were tokenized from"
-        )
-    masks = np.split(keep, np.cumsum(counts)[:-1])
-    return [Shard(path, mask) for path, mask in zip(files, masks, strict=True)]
 
 
 def _write(job: Job, name: str, shards: Sequence[Shard], dtype: TokenDtype) -> int:

@@ -10,12 +10,13 @@ be written to a file with its times, to be read instead of the corpora:
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tasks.data.documents import NAMES, SPLITS, Split, name_batches, split_files, stem_of
+from tasks.data.gone import Gone
 from tasks.data.source_changes import CHANGES, Changes, Edited, Named, Renamed
 from tasks.manifest import read_manifest
 
@@ -94,14 +95,25 @@ _DELETED = """
 SELECT before, id FROM seen WHERE place IS NULL AND before IS NOT NULL
 AND NOT EXISTS (SELECT 1 FROM edited WHERE edited.name = seen.before) ORDER BY before
 """
-_GONE = "SELECT id FROM seen WHERE place IS NULL ORDER BY first"
-_GONE_TIMES = "SELECT time FROM added WHERE id IN (SELECT id FROM seen WHERE place IS NULL)"
+_GONE = "SELECT time FROM added WHERE id IN (SELECT id FROM seen WHERE place IS NULL) ORDER BY time"
 _NEW = """
 SELECT place, id, split FROM seen LEFT JOIN (
   SELECT after AS id, split FROM edited JOIN added ON time = edited.first
   WHERE place IN (SELECT min(place) FROM edited GROUP BY after)
 ) USING (id) WHERE seen.first IS NULL ORDER BY place
 """
+
+
+class _Part(NamedTuple):
+    """The documents of a corpus in one part, as they were added."""
+
+    digest: str  # of the corpus
+    stem: str  # of the part's files
+    start: int  # the time of the first document
+    end: int  # after the last one
+
+    def later(self, time: int) -> "_Part":
+        return self._replace(start=self.start + time, end=self.end + time)
 
 
 class Known:
@@ -123,16 +135,15 @@ class Known:
         self.tables = duckdb.connect(folder / "tables.duckdb" if folder else ":memory:", config=settings)
         self.tables.execute(_TABLES)
         self.time = 0  # of what is said next
-        self._ends: list[int] = []  # the time after each part of a corpus
-        self._parts: list[tuple[str, str]] = []  # the corpus's digest, and the stem of its files
+        self._parts: list[_Part] = []
 
     def add(self, corpus: Path, digest: str) -> None:
         """Add the next corpus."""
         for split in SPLITS:
             for part, paths in groupby(split_files(corpus, split), stem_of):
+                start = self.time
                 self.add_documents(name_batches(paths), split)
-                self._ends.append(self.time)
-                self._parts.append((digest, part))
+                self._parts.append(_Part(digest, part, start, self.time))
         if (corpus / CHANGES).exists():
             self.apply(Changes.read(corpus))
 
@@ -158,11 +169,8 @@ class Known:
         )
         ordered = self.tables.sql(f"{said} ORDER BY time")  # the same bytes in every pod, whatever the threads
         ordered.write_parquet(str(folder / BLOCK), compression="zstd", row_group_size=ROWS)
-        parts = zip(self._parts, self._ends, strict=True)
-        return {
-            "time": self.time - since,
-            "parts": [[digest, part, end - since] for (digest, part), end in parts if end > since],
-        }
+        parts = [part.later(-since) for part in self._parts if part.end > since]
+        return {"time": self.time - since, "parts": [list(part) for part in parts]}
 
     def read(self, folder: Path) -> None:
         """Add the corpora that were written there, as the next ones."""
@@ -174,8 +182,7 @@ class Known:
         ):
             query = f"INSERT INTO {table} SELECT time + ?, {columns} FROM read_parquet(?) WHERE {said}"
             self.tables.execute(query, [self.time, str(folder / BLOCK)])
-        self._ends += [self.time + end for _, _, end in facts["parts"]]
-        self._parts += [(digest, part) for digest, part, _ in facts["parts"]]
+        self._parts += [_Part(*part).later(self.time) for part in facts["parts"]]
         self.time += facts["time"]
 
     def forget(self) -> None:
@@ -192,7 +199,6 @@ class Known:
             renamed=[Renamed(id=key, before=old, after=new) for key, old, new in self._rows(_RENAMED)],
             returned=[Named(source=name, id=key) for name, key in self._rows(_RETURNED)],
             deleted=[Named(source=name, id=key) for name, key in self._rows(_DELETED)],
-            gone=[key for (key,) in self._rows(_GONE)],
         )
 
     def new(self) -> Iterator[tuple[int, str, Split | None]]:
@@ -200,16 +206,13 @@ class Known:
         the text that it was edited from, if any: of several the first counts."""
         return self._rows(_NEW)
 
-    def gone(self) -> dict[str, dict[str, int]]:
-        """How many documents each corpus, by its digest, has that are not in the source now, by the stem of their
-        files, after `compare`; without corpora that have none."""
-        times = self.tables.execute(_GONE_TIMES).fetchnumpy()["time"]
-        by_corpus: dict[str, dict[str, int]] = {}
-        numbers, counts = np.unique(np.searchsorted(self._ends, times, "right"), return_counts=True)
-        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-            digest, part = self._parts[number]
-            by_corpus.setdefault(digest, {})[part] = count
-        return by_corpus
+    def gone(self) -> Gone:
+        """The documents of the corpora that are not in the source now, after `compare`."""
+        times = self.tables.execute(_GONE).fetchnumpy()["time"]
+        starts = np.searchsorted(times, [part.start for part in self._parts])
+        ends = np.searchsorted(times, [part.end for part in self._parts])
+        spans = zip(self._parts, starts, ends, strict=True)
+        return Gone({(part.digest, part.stem): times[a:b] - part.start for part, a, b in spans if b > a})
 
     def count_known(self, prefix: str = "") -> int:
         """The number of known names that begin so, after `compare`."""

@@ -1,6 +1,6 @@
 """The engine that merges several corpora, without the documents that were deleted from the source.
 
-In: "corpora.0", "corpora.1", … and "newest", an increment whose `changes.json` lists the documents that are gone from
+In: "corpora.0", "corpora.1", … and "newest", an increment whose `gone.arrow` lists the documents that are gone from
 the source. Documents keep their order and split; of duplicates the first is kept. With `train: false` only the held-out
 split is merged, and read.
 
@@ -11,6 +11,7 @@ Facts: those of the corpus engine; `deleted` counts the documents skipped becaus
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -28,28 +29,34 @@ from tasks.data.documents import (
     have_metadata,
     name_batches,
     split_files,
+    stem_of,
 )
+from tasks.data.gone import Gone, Mask
 from tasks.data.scan import Counts
-from tasks.data.source_changes import Changes
 from tasks.data.spec import GatherSpec
 from tasks.job import Job, main
 
 IDS = 1_000_000  # in memory, about
 
-Mask = npt.NDArray[np.bool_]
-
 
 def work(job: Job) -> None:
     spec = job.spec(GatherSpec)
-    gone = Changes.read(job.input("newest")).gone
-    splits: tuple[Split, ...] = SPLITS if spec.train else ("held_out",)
-    corpora = job.input_list("corpora")
+    gone = Gone.read(job.input("newest"))
+    corpora = [(corpus.digest, corpus.local()) for corpus in job.inputs_of("corpora")]
     job.empty_output()
-    files = [(split, path) for split in splits for corpus in corpora for path in split_files(corpus, split)]
-    keep, deleted, duplicates = to_keep(
-        [path for _, path in files], gone, lambda done, whole: job.progress(done, whole, "ranges of ids")
+    files: list[tuple[Split, Path]] = []
+    present: list[Mask] = []  # in the source, of each file
+    for split in SPLITS if spec.train else ("held_out",):
+        for digest, corpus in corpora:
+            for part, paths in groupby(split_files(corpus, split), stem_of):
+                of_part = [*paths]
+                files += [(split, path) for path in of_part]
+                present += gone.present((digest, part), [pq.read_metadata(path).num_rows for path in of_part])
+    deleted = sum(int(np.count_nonzero(~mask)) for mask in present)
+    keep, duplicates = to_keep(
+        [path for _, path in files], present, lambda done, whole: job.progress(done, whole, "ranges of ids")
     )
-    metadata = any(map(have_metadata, corpora))
+    metadata = any(have_metadata(corpus) for _, corpus in corpora)
     writers = {split: SplitWriter(job.output, split, metadata=metadata) for split in SPLITS}
     for number, ((split, path), mask) in enumerate(zip(files, keep, strict=True)):
         job.progress(number, len(files), "files", split=split)
@@ -62,32 +69,30 @@ def work(job: Job) -> None:
 
 
 def to_keep(
-    files: Sequence[Path], gone: Sequence[str], show: Callable[[int, int], None], ids: int = IDS
-) -> tuple[list[Mask], int, int]:
-    """For each document of each file, whether it is neither gone nor a duplicate of an earlier one; and how many are
-    gone, and how many of the others are duplicates. `ids`: in memory at a time, about. Calls `show` with the number of
-    ranges that are done, and of all."""
-    sizes = [pq.read_metadata(path).num_rows for path in files]
-    starts = np.cumsum([0, *sizes])
-    keep, deleted, duplicates = np.zeros(starts[-1], bool), 0, 0
-    removed = pa.array(gone, pa.string())
+    files: Sequence[Path], present: Sequence[Mask], show: Callable[[int, int], None], ids: int = IDS
+) -> tuple[list[Mask], int]:
+    """For each document of each file, whether it is the first one with its text of those that are `present`; and how
+    many of these are not. `ids`: in memory at a time, about. Calls `show` with the number of ranges that are done, and
+    of all."""
+    starts = np.cumsum([0, *map(len, present)])
+    candidates = np.concatenate([np.empty(0, bool), *present])
+    keep, duplicates = np.zeros(starts[-1], bool), 0
     cut = list(ranges(-(-int(starts[-1]) // ids)))
     for number, (low, high) in enumerate(cut):
         show(number, len(cut))
-        remaining_ids, places = [], [np.empty(0, np.int64)]
-        gone_in_range = removed.filter(pc.and_(pc.greater_equal(removed, low), pc.less(removed, high)))
+        texts, places = [np.empty(0, "S64")], [np.empty(0, np.int64)]
         for start, path in zip(starts, files, strict=False):
             for batch in name_batches([path]):
-                of_range = pc.and_(pc.greater_equal(batch["id"], low), pc.less(batch["id"], high))
-                deleted += pc.sum(left := pc.and_(of_range, pc.is_in(batch["id"], gone_in_range))).as_py() or 0
-                places.append(start + np.flatnonzero(rest := pc.and_not(of_range, left).to_numpy(zero_copy_only=False)))
-                remaining_ids.append(batch["id"].filter(pa.array(rest)))
+                in_range = pc.and_(pc.greater_equal(batch["id"], low), pc.less(batch["id"], high))
+                mask = candidates[start : start + len(batch)] & in_range.to_numpy(zero_copy_only=False)
+                places.append(start + np.flatnonzero(mask))
+                texts.append(_digests(batch["id"].filter(pa.array(mask))))
                 start += len(batch)
-        whole = np.concatenate([np.empty(0, "S64"), *map(_digests, remaining_ids)])
+        whole = np.concatenate(texts)
         _, first = np.unique(whole, return_index=True)
         duplicates += len(whole) - len(first)
         keep[np.concatenate(places)[first]] = True
-    return np.split(keep, starts[1:])[:-1], deleted, duplicates
+    return np.split(keep, starts[1:])[:-1], duplicates
 
 
 def _digests(ids: pa.Array) -> npt.NDArray[np.bytes_]:

@@ -25,7 +25,7 @@ from tasks.data.stored_folders import StoredFolders
 from tasks.job import Input, Job
 from tasks.manifest import json_key
 
-NAMES_VERSION = 1  # raise it when the same corpora would have another block
+NAMES_VERSION = 2  # raise it when the same corpora would have another block
 
 
 def kept_names(job: Job) -> Kept:

@@ -76,7 +76,9 @@ def find_known(item: KnownItem, report: Report) -> None:
     known.close()
     remove(partial / "tables")
     changes.write(partial)
-    outcome = Found(edited=edits, renamed=len(changes.renamed), deleted=len(changes.deleted), gone=gone)
+    gone.write(partial)
+    counts = gone.counts()
+    outcome = Found(edited=edits, renamed=len(changes.renamed), deleted=len(changes.deleted), gone=counts)
     (partial / FOUND).write_text(outcome.model_dump_json())
     put(partial, item.folder)
 

@@ -9,7 +9,6 @@ describe the source at the time of the last one.
     renamed    known text that moved to another name
     returned   known text that had been deleted
     deleted    a name that no longer exists, or that a renamed document took over, and its text
-    gone       every known text that is not in the source now
 
 New text under the name of a document that was renamed is not an edit. Rotating files, or inserting a line before all
 others, therefore creates new documents. Text that was both renamed and edited cannot be told from new text.
@@ -19,9 +18,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from tasks.job import StageError
-
 CHANGES = "changes.json"
+GONE = "gone.arrow"  # gone.py
 
 
 class Named(BaseModel):
@@ -48,14 +46,11 @@ class Changes(BaseModel):
     renamed: list[Renamed] = []
     returned: list[Named] = []
     deleted: list[Named] = []
-    gone: list[str] = []  # ids
 
     def write(self, corpus: Path) -> None:
         (corpus / CHANGES).write_text(self.model_dump_json(indent=1))
 
     @classmethod
     def read(cls, corpus: Path) -> "Changes":
-        """The changes of an increment. Raises StageError if the corpus is not one."""
-        if not (corpus / CHANGES).exists():
-            raise StageError(f"{corpus}: has no {CHANGES}, so it is not an increment; give a corpus made by `find_new`")
+        """The changes of an increment."""
         return cls.model_validate_json((corpus / CHANGES).read_bytes())

@@ -5,7 +5,7 @@ import images
 from infra.process.launch import Engine
 from infra.process.torchrun_env import placed_nodes
 from tasks.artifacts import Corpus, Rows, StoredPartitions, TokenizedCorpus, Tokenizer
-from tasks.data.source_changes import CHANGES
+from tasks.data.source_changes import GONE
 from tasks.data.spec import CorpusSpec, GatherSpec, ReadShareSpec, ShardsSpec, ShareSpec, TokenizerSpec
 from tasks.run import run
 from tasks.stage import stage
@@ -15,7 +15,7 @@ CORPUS = Engine("corpus", "tasks.data.corpus", version="1")
 TOKENIZER = Engine("tokenizer", "tasks.data.tokenizer", version="3")
 ENCODE = Engine("encode_partitions", "tasks.data.encode_partitions", version="2")
 SHARDS = Engine("shards", "tasks.data.shards", version="3")
-INCREMENT = Engine("increment", "tasks.data.increment", version="3")
+INCREMENT = Engine("increment", "tasks.data.increment", version="4")
 GATHER = Engine("gather", "tasks.data.gather", version="1")
 COMPACT = Engine("compact", "tasks.data.compact", version="2")
 
@@ -70,7 +70,7 @@ def find_new(spec: CorpusSpec, known: list[Corpus], against: list[Rows]) -> Corp
 @stage(GATHER, image=images.DATA)
 def gather(spec: GatherSpec, corpora: list[Corpus], newest: Corpus) -> Corpus:
     """Merge some corpora, in order, without the documents that the source no longer had at the increment `newest`."""
-    files = {"newest": [CHANGES]} | ({} if spec.train else {"corpora": Corpus.held_out_files})
+    files = {"newest": [GONE]} | ({} if spec.train else {"corpora": Corpus.held_out_files})
     return run(GATHER, Corpus, spec, files=files, corpora=corpora, newest=newest)
 
 
@@ -80,5 +80,5 @@ def compact(
 ) -> TokenizedCorpus:
     """Make one data set of the shards of several corpora, in order, without the documents of `corpora` that the source
     no longer had at the increment `newest`; both are empty if it still has all."""
-    files = {"newest": [CHANGES]}
+    files = {"newest": [GONE], "corpora": Corpus.held_out_files}
     return run(COMPACT, TokenizedCorpus, spec, files=files, data=data, corpora=corpora, newest=newest)

@@ -129,9 +129,10 @@ def _changes(source: Source) -> list[Block]:
         return []
     facts = source.manifest.facts
     new = facts["documents"] + facts["held_out_documents"] - facts.get("edited", 0)
-    told = ("edited", "renamed", "returned", "deleted", "gone")
     counts: list[list[Cell]] = [["new", number(new)]]
-    counts += [[words(name), number(len(changes[name]))] for name in told]
+    counts += [[name, number(len(changes[name]))] for name in ("edited", "renamed", "returned", "deleted")]
+    gone = sum(count for parts in facts.get("gone", {}).values() for count in parts.values())
+    counts.append(["gone", number(gone)])
     rows: list[list[Cell]] = [
         *([row["source"], "edited", f"{row['before'][:12]} → {row['after'][:12]}"] for row in changes["edited"]),
         *([row["after"], "renamed", f"was {row['before']}"] for row in changes["renamed"]),

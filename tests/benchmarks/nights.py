@@ -102,7 +102,6 @@ class History:
             deleted=[Named(source=name, id=key) for name, key in self._said(deleted)],
         )
         self.gone += [*edited, *deleted]
-        told.gone = ids_of(np.array(self.gone)).to_pylist()
         self.places[moved] = elsewhere
         self.alive[[*edited, *deleted]] = False
         self._add(targets, told)

@@ -21,6 +21,7 @@ class Told:
 
     changes: Changes
     new: set[str]
+    gone: list[str]
 
 
 def placed(rows: Iterable[tuple[int, tuple[str, str]]]) -> pa.RecordBatch:
@@ -33,7 +34,7 @@ def placed(rows: Iterable[tuple[int, tuple[str, str]]]) -> pa.RecordBatch:
 def look(known: Known, today: Day) -> Told:
     changes = known.compare([placed(enumerate(today.items()))])
     edits = {item.after for item in changes.edited}
-    return Told(changes, {each for _, each, _ in known.new()} - edits)
+    return Told(changes, {each for _, each, _ in known.new()} - edits, gone(known))
 
 
 def after(*days: Day) -> Known:
@@ -49,6 +50,13 @@ def after(*days: Day) -> Known:
 
 def ids(known: Known) -> set[str]:
     return {each for (each,) in known.tables.execute("SELECT id FROM documents").fetchall()}
+
+
+def gone(known: Known) -> list[str]:
+    """The known documents that are not in the source now, after `compare`."""
+    return [
+        each for (each,) in known.tables.execute("SELECT id FROM seen WHERE place IS NULL ORDER BY first").fetchall()
+    ]
 
 
 def names(known: Known) -> Day:
@@ -68,50 +76,54 @@ def renamed(*triples: str) -> list[Renamed]:
 
 
 @pytest.mark.parametrize(
-    ("was", "today", "changes", "new"),
+    ("was", "today", "changes", "new", "absent"),
     [
-        pytest.param({"a": "X"}, {"a": "X"}, Changes(), "", id="nothing"),
-        pytest.param({"a": "X"}, {"a": "X", "b": "Y"}, Changes(), "Y", id="new"),
-        pytest.param({"a": "X"}, {"a": "Y"}, Changes(edited=edited("a X Y"), gone=["X"]), "", id="edited"),
-        pytest.param({"a": "X"}, {"b": "X"}, Changes(renamed=renamed("X a b")), "", id="renamed"),
-        pytest.param({"a": "X", "b": "Y"}, {"b": "Y"}, Changes(deleted=named("a X"), gone=["X"]), "", id="deleted"),
-        pytest.param({"a": "X"}, {"a": "X", "b": "X"}, Changes(), "", id="copied"),
+        pytest.param({"a": "X"}, {"a": "X"}, Changes(), "", "", id="nothing"),
+        pytest.param({"a": "X"}, {"a": "X", "b": "Y"}, Changes(), "Y", "", id="new"),
+        pytest.param({"a": "X"}, {"a": "Y"}, Changes(edited=edited("a X Y")), "", "X", id="edited"),
+        pytest.param({"a": "X"}, {"b": "X"}, Changes(renamed=renamed("X a b")), "", "", id="renamed"),
+        pytest.param({"a": "X", "b": "Y"}, {"b": "Y"}, Changes(deleted=named("a X")), "", "X", id="deleted"),
+        pytest.param({"a": "X"}, {"a": "X", "b": "X"}, Changes(), "", "", id="copied"),
         pytest.param(
-            {"a": "X", "b": "Y"}, {"a": "Y", "b": "X"}, Changes(renamed=renamed("Y b a", "X a b")), "", id="swapped"
+            {"a": "X", "b": "Y"}, {"a": "Y", "b": "X"}, Changes(renamed=renamed("Y b a", "X a b")), "", "", id="swapped"
         ),
         pytest.param(
             {"a": "X", "b": "Y"},
             {"a": "Y"},
-            Changes(renamed=renamed("Y b a"), deleted=named("a X"), gone=["X"]),
+            Changes(renamed=renamed("Y b a"), deleted=named("a X")),
             "",
+            "X",
             id="moved over another",
         ),
-        pytest.param({"a": "X"}, {"a.old": "X", "a": "Y"}, Changes(renamed=renamed("X a a.old")), "Y", id="rotated"),
+        pytest.param(
+            {"a": "X"}, {"a.old": "X", "a": "Y"}, Changes(renamed=renamed("X a a.old")), "Y", "", id="rotated"
+        ),
         pytest.param(
             {"1": "X", "2": "Y"},
             {"1": "N", "2": "X", "3": "Y"},
             Changes(renamed=renamed("X 1 2", "Y 2 3")),
             "N",
+            "",
             id="a line before all others",
         ),
         pytest.param(
-            {"b": "X"}, {"a": "Y", "b": "Y"}, Changes(edited=edited("b X Y"), gone=["X"]), "", id="edited and copied"
+            {"b": "X"}, {"a": "Y", "b": "Y"}, Changes(edited=edited("b X Y")), "", "X", id="edited and copied"
         ),
-        pytest.param({"a": "X"}, {"b": "Y"}, Changes(deleted=named("a X"), gone=["X"]), "Y", id="both"),
+        pytest.param({"a": "X"}, {"b": "Y"}, Changes(deleted=named("a X")), "Y", "X", id="both"),
     ],
 )
-def test_what_happened_in_a_day(was: Day, today: Day, changes: Changes, new: str) -> None:
-    assert look(after(was), today) == Told(changes, set(new))
+def test_what_happened_in_a_day(was: Day, today: Day, changes: Changes, new: str, absent: str) -> None:
+    assert look(after(was), today) == Told(changes, set(new), [*absent])
 
 
 def test_a_document_that_comes_back_is_neither_new_nor_gone() -> None:
     known = after({"a": "X", "b": "Y"}, {"b": "Y", "c": "Z"})
-    assert look(known, {"b": "Y", "c": "Z", "a": "X"}).changes == Changes(returned=named("a X"))
+    assert look(known, {"b": "Y", "c": "Z", "a": "X"}) == Told(Changes(returned=named("a X")), set(), [])
 
 
 def test_an_edit_that_is_taken_back_is_an_edit_without_a_new_document() -> None:
     known = after({"a": "X"}, {"a": "Y"})
-    assert look(known, {"a": "X"}).changes == Changes(edited=edited("a Y X"), gone=["Y"])
+    assert look(known, {"a": "X"}) == Told(Changes(edited=edited("a Y X")), set(), ["Y"])
 
 
 def test_a_deleted_name_that_comes_back_with_another_text_was_edited() -> None:
@@ -122,12 +134,12 @@ def test_a_deleted_name_that_comes_back_with_another_text_was_edited() -> None:
 def test_the_newest_name_counts() -> None:
     """Y took over the name a from X, so the edit of a is an edit of Y."""
     known = after({"a": "X", "b": "Y"}, {"a": "Y", "c": "Z"})
-    assert look(known, {"a": "Y2", "c": "Z"}).changes == Changes(edited=edited("a Y Y2"), gone=["X", "Y"])
+    assert look(known, {"a": "Y2", "c": "Z"}) == Told(Changes(edited=edited("a Y Y2")), set(), ["X", "Y"])
 
 
 def test_what_was_deleted_is_told_once_and_stays_gone() -> None:
     known = after({"a": "X", "b": "Y"}, {"b": "Y", "c": "Z"})
-    assert look(known, {"b": "Y", "c": "Z"}).changes == Changes(gone=["X"])
+    assert look(known, {"b": "Y", "c": "Z"}) == Told(Changes(), set(), ["X"])
 
 
 days = st.lists(st.dictionaries(st.sampled_from("abcd"), st.sampled_from("UVWXYZ"), min_size=1), min_size=1, max_size=6)
@@ -141,8 +153,8 @@ def test_whatever_happens_the_increments_tell_what_the_source_looks_like(history
     assert {name: today[name] for name in names(known)} == names(known)
     assert set(names(known).values()) == set(today.values())
     again = look(known, today)
-    assert again == Told(Changes(gone=again.changes.gone), set())
-    assert set(again.changes.gone) == {each for day in history for each in day.values()} - set(today.values())
+    assert (again.changes, again.new) == (Changes(), set())
+    assert set(again.gone) == {each for day in history for each in day.values()} - set(today.values())
 
 
 @given(days)
@@ -167,6 +179,7 @@ class Model:
         self.documents: dict[str, Split] = {}
         self.names: Day = {}
         self.lost: Day = {}
+        self.gone: list[str] = []  # after `look`
 
     def add(self, day: Day, split: Split) -> None:
         for name, each in day.items():
@@ -214,9 +227,9 @@ class Model:
                 for name, each in sorted(self.names.items())
                 if each not in here and name not in {name for name, _, _ in edits}
             ],
-            gone=[each for each in self.documents if each not in here],
         )
         unknown = [each for each in today.values() if each not in self.documents]
+        self.gone = [each for each in self.documents if each not in here]
         return changes, [(each, self.documents.get(before.get(each, ""))) for each in unknown]
 
 
@@ -238,6 +251,7 @@ def test_sql_finds_what_dictionaries_do(
     for day, added, as_told in history:
         told, expected = known.compare([placed(enumerate(day.items()))]), model.look(day)
         assert (told, [row[1:] for row in known.new()]) == expected
+        assert gone(known) == model.gone
         of_splits: dict[Split, Day] = {"train": day if as_told else added, "held_out": added}
         for split, documents in of_splits.items():
             known.add_documents([placed(enumerate(documents.items())).select(NAMES.names)], split)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tasks.data.curation_tally import TALLY, Tally
 from tasks.data.documents import document
 from tasks.data.source_changes import Changes, Edited, Named, Renamed
-from tasks.manifest import ArtifactError, write_manifest
+from tasks.manifest import ArtifactError, read_manifest, write_manifest
 from tasks.pages.deck import stage_page
 from tests.pages.reading import Reading
 from tests.report.example import example_run, lines, make_report
@@ -62,8 +62,10 @@ def test_an_increment_tells_what_became_of_the_source(run: dict[str, Path], tmp_
         edited=[Edited(source="shapes.py", before="a" * 64, after="b" * 64)],
         renamed=[Renamed(id="c" * 64, before="old name.py", after="new name.py")],
         deleted=[Named(source=f"{number}.py", id="d" * 64) for number in range(500)],
-        gone=["a" * 64] * 501,
     ).write(tmp_path / "increment")
+    manifest = read_manifest(tmp_path / "increment")
+    gone = {"gone": {manifest.digest: {"train": 300, "held_out": 201}}}
+    write_manifest(tmp_path / "increment", manifest.kind, manifest.facts | gone)
     text = Reading(stage_page(tmp_path / "increment")).text
     shown = ["Since the previous corpora", "501", "502 changes, the first 400 shown", "aaaaaaaaaaaa → bbbbbbbbbbbb"]
     assert [word for word in (*shown, "new name.py", "was old name.py") if word not in text] == []

@@ -1,11 +1,15 @@
 """A pod fetches the files that its stage needs, and no others: corpora and checkpoints are larger than its disk."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from uuid import uuid4
 
+import numpy as np
+
 from tasks.data.documents import SPLITS, SplitWriter, document, read_documents
+from tasks.data.gone import Gone, Part
 from tasks.data.source_changes import Changes
 from tasks.manifest import RECORD, write_manifest
 from tasks.stored import fetch, send
@@ -17,14 +21,15 @@ FACTS = {"documents": 1, "held_out_documents": 1, "bytes": 9, "held_out_bytes": 
 FACTS |= {"duplicates": 0, "empty": 0, "invalid_utf8": 0}
 
 
-def corpus(place: Path, storage: str, text: str, gone: Sequence[str] = ()) -> str:
+def corpus(place: Path, storage: str, text: str, gone: Mapping[Part, int] = MappingProxyType({})) -> str:
     """The address of a corpus with a document in each split, an increment."""
     place.mkdir()
     for split in SPLITS:
         writer = SplitWriter(place, split)
         writer.add(document("", f"{split} {text}"))
         writer.close()
-    Changes(gone=[*gone]).write(place)
+    Changes().write(place)
+    Gone({part: np.array([row]) for part, row in gone.items()}).write(place)
     (place / RECORD).mkdir()
     (place / RECORD / "samples.json").write_text("[]")
     return send(str(place), write_manifest(place, "corpus", FACTS).digest, storage)
@@ -41,12 +46,12 @@ def test_held_out_text_is_merged_without_the_training_text(s3: S3, tmp_path: Pat
     with s3.flyte(tmp_path):
         storage = f"{s3.address}/{uuid4().hex}"
         earlier = [corpus(tmp_path / "0", storage, "a"), corpus(tmp_path / "1", storage, "b")]
-        newest = corpus(tmp_path / "2", storage, "c", gone=[document("", "held_out a").id])
+        newest = corpus(tmp_path / "2", storage, "c", {(earlier[0].rpartition("/")[2], "held_out"): 0})
         pod = start(s3, tmp_path, storage, "gather", json.dumps({"train": False}), *earlier, newest)
         made = pod.succeed()
         merged = fetch(made["place"], made["digest"])
     assert [item.text for item in read_documents(merged, "held_out")] == ["held_out b"]
-    assert fetched(pod) == ["changes.json", "held_out-00000.parquet", "held_out-00000.parquet"]
+    assert fetched(pod) == ["gone.arrow", "held_out-00000.parquet", "held_out-00000.parquet"]
 
 
 def test_a_pod_that_tokenizes_a_share_fetches_its_files(s3: S3, tmp_path: Path) -> None:

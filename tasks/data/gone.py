@@ -1,0 +1,62 @@
+"""`gone.arrow` of an increment: the known documents that are not in the source now, by their places.
+
+    columns corpus (its digest), part (the stem of its files: train, train-web, held_out), rows (in the part, from 0)
+
+An Arrow IPC file, with one row for each part of a known corpus that has such documents; zstd leaves some two bytes of
+each document.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import feather
+
+from tasks.data.source_changes import GONE
+from tasks.job import StageError
+
+_SCHEMA = pa.schema([("corpus", pa.string()), ("part", pa.string()), ("rows", pa.list_(pa.int64()))])
+
+Mask = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.int64]
+Part = tuple[str, str]  # a corpus' digest, and the stem of its files
+
+
+@dataclass(frozen=True)
+class Gone:
+    """The rows of each part, in ascending order."""
+
+    rows: dict[Part, Rows]
+
+    def write(self, folder: Path) -> None:
+        columns = [[digest for digest, _ in self.rows], [part for _, part in self.rows], [*self.rows.values()]]
+        feather.write_feather(pa.table(columns, schema=_SCHEMA), folder / GONE, compression="zstd")
+
+    @classmethod
+    def read(cls, increment: Path) -> "Gone":
+        """Raises StageError if the corpus is no increment."""
+        if not (increment / GONE).exists():
+            raise StageError(f"{increment}: has no {GONE}, so it is not an increment; give a corpus made by `find_new`")
+        table = feather.read_table(increment / GONE, memory_map=False)
+        parts = zip(table["corpus"].to_pylist(), table["part"].to_pylist(), strict=True)
+        return cls({part: rows.values.to_numpy() for part, rows in zip(parts, table["rows"], strict=True)})
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """The number of rows of each corpus, by part."""
+        counts: dict[str, dict[str, int]] = {}
+        for (digest, part), rows in self.rows.items():
+            counts.setdefault(digest, {})[part] = len(rows)
+        return counts
+
+    def present(self, part: Part, sizes: Sequence[int]) -> list[Mask]:
+        """For each document of a part, whether it is in the source; in files of these sizes. Raises StageError."""
+        rows, documents = self.rows.get(part, np.empty(0, np.int64)), sum(sizes)
+        if len(rows) and rows[-1] >= documents:
+            digest, name = part
+            raise StageError(f"corpus {digest[:12]}: has {documents} documents in {name}, and row {rows[-1]} is gone")
+        mask = np.ones(documents, bool)
+        mask[rows] = False
+        return np.split(mask, np.cumsum(sizes)[:-1])
