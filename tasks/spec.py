@@ -6,7 +6,7 @@ fields, so that everything is reported at once (a pydantic model validator does 
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Self, get_args
@@ -171,6 +171,10 @@ class StageSpec(Spec):
 
     nodes_field: ClassVar[str] = ""  # with the number of machines, such as layout.nodes; "": always one
     devices_field: ClassVar[str] = ""  # with the number of accelerators on each; "": always one
+    exact_devices: ClassVar[bool] = False  # its placement's machines have exactly these, even if it is one
+    spread_by: ClassVar[str] = ""  # fields of its layout that make it use more of them, in words; "": no layout
+    uses_gpus: ClassVar[bool] = False  # where there are any
+    estimate: ClassVar[str] = ""  # "module:function" that estimates what it needs (tasks/need.py); "": little
 
     placement: Placement | None = Field(
         None, description="Where the stage runs, if not on this machine", json_schema_extra={"identity": False}
@@ -187,17 +191,61 @@ class StageSpec(Spec):
         """The fields that say on how many."""
         return self.nodes_field
 
+    def processes_each(self) -> int:
+        """Processes of its engine on each machine."""
+        return _number(self, self.devices_field)
+
     def devices(self) -> int:
         """Accelerators that it uses on each machine, where it uses any."""
-        return _number(self, self.devices_field)
+        return self.processes_each()
 
     def devices_fields(self) -> str:
         """The fields that say how many."""
         return self.devices_field
 
+    def device(self) -> str | None:
+        """The accelerator that its layout is for; None: the machine's."""
+        return None
+
     def uses_vllm(self) -> bool:
         """Whether the stage opens the model with vLLM."""
         return False
+
+    def cpu_cache(self) -> int:
+        """GiB of vLLM's KV cache on a CPU."""
+        return 1
+
+    def sequence_lengths(self) -> dict[str, int]:
+        """Maximum lengths in tokens of the sequences that the model gets, by the field that sets them."""
+        return {}
+
+    def memory(self) -> int:
+        """Bytes of memory that it takes whatever the model is; 0: little."""
+        return 0
+
+    def memory_text(self) -> str:
+        """The same in words, with what it depends on."""
+        return ""
+
+    def plan_lines(self, parameters: int, active: int) -> dict[str, str]:
+        """What the plan says of it beside the estimate, by title. `active`: parameters that a token uses."""
+        return {}
+
+    def trained_on(self) -> str:
+        """The name of the set of rows that it is trained on; "": none."""
+        return ""
+
+    def rows_used(self) -> float | str:
+        """Rows of that set that all steps take together, or why that is not known before the run."""
+        return 0
+
+    def by_path(self) -> Mapping[str, Any]:
+        """The sources of text or rows that it reads, by field."""
+        return {}
+
+    def existing_models(self) -> dict[str, str]:
+        """The models or tokenizers that it reads, by field: folders, addresses, or names of the hub."""
+        return {}
 
     def sent(self, storage: str) -> Self:
         """A copy for a machine that lacks this machine's files: they are uploaded to the storage. Raises

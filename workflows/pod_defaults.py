@@ -5,15 +5,11 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from infra.pod_spec import PodSpec, Resources, in_bytes, in_gib
-from tasks.data.spec import TokenizerSpec
-from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.memory import CPU, GPU
 from tasks.pretrain.spec import PretrainSpec
-from tasks.serve.spec import ServeSpec
 from tasks.spec import Problem
-from workflows.plan.resource_estimate import need
 from workflows.recipe.override import replaced
-from workflows.run_context import RunContext, model_of
+from workflows.run_context import RunContext, model_of, need
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -40,23 +36,17 @@ def fitted(recipe: R, context: RunContext) -> R:
 def resources(context: RunContext, path: str) -> Resources:
     """The estimated resources of a stage's pod; empty: the stage's defaults apply."""
     spec, known, gpus = context.stages()[path], model_of(context), gpus_of(context, path)
-    if isinstance(spec, PretrainSpec):
-        return _of_pretraining(context, spec, gpus)
-    if isinstance(spec, TokenizerSpec):
-        return Resources(memory=in_gib(FLYTE + memory)) if (memory := spec.memory()) else Resources()
-    if (known is None and not gpus) or not (spec.uses_vllm() or isinstance(spec, PostTrainSpec)):
+    if path == "pretrain":
+        return _of_pretraining(context, context.specs[path], gpus)
+    if memory := spec.memory():
+        return Resources(memory=in_gib(FLYTE + memory))
+    if (known is None and not gpus) or not spec.uses_gpus:
         return Resources()
     weights = known[0].parameters(known[1]) if known else UNKNOWN
     memory = PROCESS + (VLLM + 4 * weights if spec.uses_vllm() else 0)  # bf16, as stored and as loaded
-    if isinstance(spec, ServeSpec) and not gpus:
-        memory += (spec.cpu_cache_gib - 1) * GIB
-    if isinstance(spec, PostTrainSpec) and not gpus:
-        needed = need(context, spec, CPU)
-        memory += spec.layout.processes * int(SPARE * needed.memory.total) if needed else 0
-    if gpus:
-        memory += gpus * HOST
-    if isinstance(spec, PostTrainSpec) and gpus and (needed := need(context, spec)):
-        memory += spec.layout.processes * needed.memory.host
+    memory += gpus * HOST or (spec.cpu_cache() - 1) * GIB
+    if needed := need(context, spec, GPU if gpus else CPU):
+        memory += spec.processes_each() * (needed.memory.host if gpus else int(SPARE * needed.memory.total))
     return Resources(cpu=gpus * CORES_OF_A_GPU or None, memory=in_gib(memory), gpu=gpus or None)
 
 

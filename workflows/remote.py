@@ -18,8 +18,6 @@ from infra.tracking.machine import CONSOLE, LINEAGE
 from infra.tracking.redact import redact_text
 from infra.tracking.remote_run import CODE
 from infra.tracking.repository import for_pods
-from tasks.posttrain.spec import PostTrainSpec
-from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import Problem
 from workflows.calls import calls
 from workflows.checks.table import CHECKS, checked
@@ -85,10 +83,8 @@ def _nodes(context: RunContext, shared: str) -> list[Problem]:
     """Several nodes need SkyPilot to start their processes, and a shared folder for their common checkpoint."""
     problems = []
     for path, spec in context.stages().items():
-        if not isinstance(spec, PretrainSpec | PostTrainSpec):
-            continue
         nodes = spec.nodes()
-        if nodes == 1:
+        if nodes == 1 or not spec.spread_by:
             continue
         if spec.placement is None:
             allowed = f"1 in a cluster's pod; for several nodes use SkyPilot: add `placement: {{nodes: {nodes}, …}}`"

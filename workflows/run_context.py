@@ -8,10 +8,12 @@ from typing import Any
 
 from infra.placement.config import Placement
 from infra.pod import this_pod
+from tasks.need import Conditions, Need, need_of
+from tasks.posttrain.spec import LENGTH
 from tasks.pretrain.accelerators import BY_NAME
 from tasks.pretrain.hardware import Machine, this_machine
+from tasks.pretrain.memory import GPU, Kernels
 from tasks.pretrain.model_spec import FAMILIES, ExpertsSpec, ModelSpec
-from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import StageSpec
 from workflows.post_training import Step, steps
 
@@ -142,17 +144,20 @@ def placements_of(context: RunContext) -> dict[str, Placement]:
     return {path: spec.placement for path, spec in context.stages().items() if spec.placement}
 
 
-def devices_of(spec: PretrainSpec) -> list[str | None]:
-    """The accelerators that pretraining may run on; None: this machine's."""
-    accelerators = [name.partition(":")[0] for name in spec.placement.accelerators] if spec.placement else []
-    if accelerators or (spec.placement and not spec.layout.device):
-        return [*accelerators]
-    return [None if is_planned_for_another_machine() and not spec.placement else spec.layout.device]
-
-
-def tuning_devices(context: RunContext, spec: StageSpec) -> list[str | None]:
-    """The accelerators that a later stage may run on: without a placement, those of pretraining."""
+def devices_of(context: RunContext, spec: StageSpec) -> list[str | None]:
+    """The accelerators that a stage may run on: without a placement those of pretraining; None: this machine's."""
     if spec.placement:
-        return [name.partition(":")[0] for name in spec.placement.accelerators]
-    first: PretrainSpec | None = context.specs.get("pretrain")
-    return devices_of(first) if first and not first.placement else [None]
+        named = [name.partition(":")[0] for name in spec.placement.accelerators]
+        return [*(named or filter(None, [spec.device()]))]
+    first: StageSpec | None = context.specs.get("pretrain")
+    return [first.device() if first and not first.placement and not is_planned_for_another_machine() else None]
+
+
+def need(context: RunContext, spec: StageSpec, kernels: Kernels = GPU, capacity: float | None = None) -> Need | None:
+    """Estimate a stage. None: its arithmetic is negligible, the model is not known before the run, or the layout cannot
+    run, which the spec reports. `capacity`: the GPU's memory in bytes, of which vLLM takes its share."""
+    if (known := model_of(context)) is None:
+        return None
+    positions, _ = positions_of(context) or (LENGTH, "")
+    corpora = 1 + len(context.specs.get("more_corpora", ())) if "corpus" in context else 0
+    return need_of(spec, Conditions(*known, positions, corpora, kernels, capacity))

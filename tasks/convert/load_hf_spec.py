@@ -68,6 +68,9 @@ class LoadHFSpec(StageSpec):
         None, description="State of the folder at the start of the run; filled in by Baton, see `pinned`"
     )
 
+    def existing_models(self) -> dict[str, str]:
+        return {"model": self.model}
+
     def folder(self) -> Path | None:
         """The local folder, if `model` is one or an archive of one. Raises StorageError."""
         if is_bucket(self.model):

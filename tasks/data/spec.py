@@ -202,6 +202,13 @@ class TokenizerSpec(StageSpec):
             return 0
         return int(PROCESS_BYTES + WORDS_BYTES * (self.sample_mb / 1000) ** WORDS_POWER)
 
+    def memory_text(self) -> str:
+        text = f"with many distinct words in {self.sample_mb:g} MB of text (sample_mb)"
+        return f"{memory / 1e9:.2g} GB {text}" if (memory := self.memory()) else ""
+
+    def existing_models(self) -> dict[str, str]:
+        return {"existing": self.existing} if self.existing else {}
+
     def folder(self) -> Path | None:
         """The existing tokenizer's local folder, downloaded first if it is at an address. None: a hub name. Raises
         StorageError."""

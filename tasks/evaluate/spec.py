@@ -3,7 +3,7 @@
 import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import ConfigDict, Field
 
@@ -118,6 +118,9 @@ class EvaluatorSpec(ToolUse):
 class EvaluateSpec(StageSpec):
     """Evaluators by name: `bits_per_byte`, and any number of others."""
 
+    uses_gpus: ClassVar[bool] = True
+    estimate: ClassVar[str] = "tasks.evaluate.need:need"
+
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, EvaluatorSpec] = Field(init=False)
 
@@ -190,7 +193,6 @@ class EvaluateSpec(StageSpec):
         return names
 
     def sequence_lengths(self) -> dict[str, int]:
-        """Maximum sequence lengths in tokens, by the field that sets them."""
         whole = {"max_model_len": self.max_model_len} if self.max_model_len else {}
         return whole | {
             f"{name}.max_new_tokens": evaluator.max_new_tokens

@@ -2,8 +2,11 @@
 
 from pydantic import Field
 
+from infra.text import gigabytes
 from tasks.serve.spec import vllm_share
 from tasks.spec import Spec
+
+BF16 = 2  # bytes
 
 
 class DriftSpec(Spec):
@@ -37,3 +40,13 @@ class RolloutServers(Spec):
     def gpus(self) -> int:
         """GPUs on each machine."""
         return self.engines * self.tensor_parallel
+
+    def text(self, parameters: int) -> str:
+        """The engines, their places and their memory, for a model with so many parameters."""
+        machines = f"{self.nodes} separate machine{'s' * (self.nodes > 1)}"
+        where = f"on each of {machines}" if self.nodes else "on the first machine"
+        weights = gigabytes(BF16 * parameters / self.tensor_parallel)
+        return (
+            f"{self.engines} vLLM engine{'s' * (self.engines > 1)}, tensor parallel {self.tensor_parallel}, {where}: "
+            f"{weights} of weights on each GPU, {self.gpu_memory_share:.0%} with KV cache"
+        )

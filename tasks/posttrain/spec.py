@@ -109,6 +109,9 @@ class PostTrainSpec(StageSpec):
 
     nodes_field: ClassVar[str] = "layout.nodes"
     devices_field: ClassVar[str] = "layout.processes"
+    spread_by: ClassVar[str] = "processes and sharding: ddp or fsdp2"
+    uses_gpus: ClassVar[bool] = True
+    estimate: ClassVar[str] = "tasks.posttrain.need:need"
     method: ClassVar[Method]
     most_in_micro_batch: ClassVar[int] = MICRO_BATCH  # by default
     splits_messages: ClassVar[bool] = True  # rows of kind messages into a prompt and the last turn, its completion
@@ -188,6 +191,12 @@ class PostTrainSpec(StageSpec):
         why = f" ({rate.source})" if self.learning_rate is None else ""
         return f"{resolved.learning_rate:g}{why}, after {resolved.warmup_steps} of {self.steps} steps of warm-up"
 
+    def plan_lines(self, parameters: int, active: int) -> dict[str, str]:
+        lines, layout, servers = {"rate": self.rate_text(parameters)}, self.layout, self.servers()
+        if layout.world > 1:
+            lines["layout"] = f"{layout.sharding} over {layout.nodes} x {layout.processes} processes"
+        return lines | ({"servers": servers.text(parameters)} if servers else {})
+
     def rate_warning(self, parameters: int) -> str | None:
         """What is wrong with an explicit learning rate, if anything."""
         return too_high(self.learning_rate, self.default_rate(parameters)) if self.learning_rate else None
@@ -219,8 +228,10 @@ class PostTrainSpec(StageSpec):
 
         return PromptIds(encoder.prompt(prompted(row)))
 
+    def trained_on(self) -> str:
+        return self.data
+
     def rows_used(self) -> float | str:
-        """Rows that all steps take together, or why that is not known before the run."""
         return self.steps * self.batch_size
 
     def step_cost(self) -> StepCost:
@@ -256,7 +267,6 @@ class PostTrainSpec(StageSpec):
         return self
 
     def sequence_lengths(self) -> dict[str, int]:
-        """Maximum sequence lengths in tokens, by the field that sets them."""
         given = {"max_prompt_tokens": self.max_prompt_tokens, "max_new_tokens": self.max_new_tokens}
         lengths = {name: value for name, value in given.items() if value is not None}
         return {next(iter(lengths)): sum(lengths.values())} if lengths else {}

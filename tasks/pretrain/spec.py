@@ -11,6 +11,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
+from infra.text import short
 from tasks.pretrain.layout import Layout, nearest
 from tasks.pretrain.mixture import SourceShare
 from tasks.pretrain.model_spec import ModelSpec
@@ -60,6 +61,10 @@ class PretrainSpec(StageSpec):
 
     nodes_field: ClassVar[str] = "layout.nodes"
     devices_field: ClassVar[str] = "layout.processes"
+    exact_devices: ClassVar[bool] = True
+    spread_by: ClassVar[str] = "processes"
+    uses_gpus: ClassVar[bool] = True
+    estimate: ClassVar[str] = "tasks.pretrain.need:need"
 
     engine: Literal["megatron"] = Field("megatron", description="Training engine")
     model: ModelSpec = Field(ModelSpec(), description="Model architecture")
@@ -109,6 +114,18 @@ class PretrainSpec(StageSpec):
         """A copy in which the optimizer's fields that depend on the model have values."""
         optimizer = self.optimizer.resolved(self.default_rate(vocab_size, continued), self.steps)
         return self.model_copy(update={"optimizer": optimizer})
+
+    def device(self) -> str | None:
+        return self.layout.device
+
+    def plan_lines(self, parameters: int, active: int) -> dict[str, str]:
+        each = f"{self.tokens() / active:.3g} per{' active' * (active < parameters)} parameter"
+        batch = short(self.global_batch * self.sequence_length)
+        layout = self.layout
+        return {
+            "tokens": f"{short(self.tokens())}, {each}; {self.steps:,} steps of {batch}",
+            "layout": f"{layout.name()}: {layout.nodes} x {layout.processes} processes",
+        }
 
     def problems(self) -> list[Problem]:
         problems = [problem.under("model") for problem in self.model.problems()]

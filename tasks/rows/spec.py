@@ -172,6 +172,11 @@ class RowsSpec(StageSpec):
         """Local files that `path` refers to."""
         return self.files().local_files() if self.path is not None else []
 
+    def by_path(self) -> dict[str, RowFiles | HuggingFaceSource]:
+        if self.path is not None:
+            return {"": self.files()}
+        return {"huggingface": self.huggingface.source()} if self.huggingface else {}
+
     def files(self) -> RowFiles:
         """The files of `path`, which must be set."""
         assert self.path is not None

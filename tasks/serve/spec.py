@@ -42,6 +42,7 @@ class ServeSpec(StageSpec):
     """vLLM's OpenAI-compatible server: started, smoke-tested, measured, and stopped."""
 
     devices_field: ClassVar[str] = "tensor_parallel"
+    uses_gpus: ClassVar[bool] = True
 
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         "auto", description="Data type of the weights in memory; auto: as stored"
@@ -66,8 +67,10 @@ class ServeSpec(StageSpec):
     def uses_vllm(self) -> bool:
         return True
 
+    def cpu_cache(self) -> int:
+        return self.cpu_cache_gib
+
     def sequence_lengths(self) -> dict[str, int]:
-        """Maximum sequence lengths in tokens, by the field that sets them."""
         lengths = {"max_model_len": self.max_model_len} if self.max_model_len else {}
         both = "load.prompt_tokens and output_tokens"
         return lengths | ({both: self.load.prompt_tokens + self.load.output_tokens} if self.load else {})

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import yaml
 
+from tasks.need import MFU
 from tasks.pretrain.hardware import Machine
 from workflows.checks.table import checked
 from workflows.continuous_recipe import recipe_of
 from workflows.plan.__main__ import main
 from workflows.plan.planned import plan
-from workflows.plan.resource_estimate import MFU
 from workflows.plan.text import text
 from workflows.recipe import Recipe, context_of
 from workflows.recipe.error import RecipeError

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from tasks.need import MFU
 from tasks.pretrain.hardware import Machine
 from tests.shapes import shapes_only
 from tests.workflows.test_recipes import read
 from workflows.checks.table import checked
 from workflows.plan.planned import plan
-from workflows.plan.resource_estimate import MFU
 from workflows.plan.text import text
 from workflows.recipe import Recipe, context_of
 from workflows.recipe.error import RecipeError

@@ -32,13 +32,13 @@ def hardware(context: RunContext) -> list[Problem]:
     if layout.device and layout.device not in BY_NAME:
         return [Problem("pretrain.layout.device", layout.device, f"one of {', '.join(BY_NAME)}")]
     problems = []
-    if gpus and devices_of(spec) == [None] and layout.processes > len(gpus):
+    if gpus and devices_of(context, spec) == [None] and layout.processes > len(gpus):
         allowed = (
             f"at most this machine's GPUs ({len(gpus)}), one for each process; or name another GPU in layout.device"
         )
         problems.append(Problem("pretrain.layout.processes", layout.processes, allowed))
     if spec.precision == "fp8":
-        problems += [problem for device in devices_of(spec) for problem in _fp8(device, gpus)]
+        problems += [problem for device in devices_of(context, spec) for problem in _fp8(device, gpus)]
     return problems
 
 
@@ -66,7 +66,7 @@ def layout(context: RunContext) -> list[Problem]:
     if wrong := spec.layout_problems(vocabulary):
         return [problem.under("pretrain.layout") for problem in wrong]
     problems = []
-    for device in devices_of(spec):
+    for device in devices_of(context, spec):
         place = place_of(spec.layout.model_copy(update={"device": device}), context.machine)
         if place is None or place.has_room_for(needed := estimate(spec, vocabulary, place.kernels)):
             continue

@@ -14,14 +14,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from infra.progress import say
-from tasks.convert.load_hf_spec import LoadHFSpec, ask_hub
+from tasks.convert.load_hf_spec import ask_hub
 from tasks.data.source_spec import HuggingFaceSource, is_path
-from tasks.data.spec import CorpusSpec
-from tasks.evaluate.spec import EvaluateSpec
-from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.accelerators import BY_NAME, Accelerator, accelerator
-from tasks.pretrain.spec import PretrainSpec
-from tasks.serve.spec import ServeSpec
 from tasks.spec import Problem, StageSpec
 from workflows.checks.table import CHECKS, checked
 from workflows.checks.warnings import warnings_of
@@ -30,8 +25,6 @@ from workflows.run_context import RunContext, runs_on_a_cluster
 
 R = TypeVar("R", bound=Recipe)
 
-ON_A_GPU = (PretrainSpec, PostTrainSpec, EvaluateSpec, ServeSpec)  # stages that use a GPU if there is one
-ONE_GPU = (PostTrainSpec, EvaluateSpec)  # stages that use a single GPU by default
 # the oldest driver for each CUDA version, by the release notes (table 2: minor versions are compatible)
 DRIVERS = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 COMPILERS = ("cc", "gcc", "clang")
@@ -70,8 +63,7 @@ def remarks(context: RunContext) -> Iterator[str]:
     gpus, stages = context.machine.gpus, _local_stages(context)
     if gpus and not cuda_of_torch() and _first_on_a_gpu(context):
         yield f"this machine has {gpus[0]}, but torch here is a CPU build and leaves it idle: {CUDA_BUILD}"
-    several = {path for path, spec in stages.items() if isinstance(spec, PostTrainSpec) and spec.devices() > 1}
-    alone = [path for path, spec in stages.items() if isinstance(spec, ONE_GPU) and path not in several]
+    alone = [path for path, spec in stages.items() if spec.uses_gpus and not spec.exact_devices and spec.devices() == 1]
     if len(gpus) > 1 and alone:
         yield f"{len(gpus)} GPUs are visible; {', '.join(alone)} use only the first (CUDA_VISIBLE_DEVICES selects it)"
 
@@ -86,7 +78,7 @@ def _local_stages(context: RunContext) -> dict[str, StageSpec]:
 
 
 def _first_on_a_gpu(context: RunContext) -> str | None:
-    return next((path for path, spec in _local_stages(context).items() if isinstance(spec, ON_A_GPU)), None)
+    return next((path for path, spec in _local_stages(context).items() if spec.uses_gpus), None)
 
 
 def _named_gpu(context: RunContext) -> Iterator[Problem]:
@@ -197,16 +189,12 @@ def asks_hub(context: RunContext) -> bool:
 def of_the_hub(stages: Mapping[str, StageSpec]) -> Iterator[tuple[str, str, str]]:
     """(path in the recipe, "model" or "dataset", name) of what these stages read from the hub."""
     for path, spec in stages.items():
-        rows = getattr(spec, "huggingface", None)
-        for inner, source in (spec.by_path() if isinstance(spec, CorpusSpec) else {}).items():
+        for inner, source in spec.by_path().items():
             if isinstance(source, HuggingFaceSource) and not is_path(source.name):
                 yield f"{path}.{inner}.name", "dataset", source.name
-        if rows and not is_path(rows.name):
-            yield f"{path}.huggingface.name", "dataset", rows.name
-        field = "model" if isinstance(spec, LoadHFSpec) else "existing"
-        name = getattr(spec, field, None)
-        if name and not is_path(name) and (name.startswith("hf://") or "://" not in name):
-            yield f"{path}.{field}", "model", name
+        for field, name in spec.existing_models().items():
+            if not is_path(name) and (name.startswith("hf://") or "://" not in name):
+                yield f"{path}.{field}", "model", name
 
 
 def _downloaded(kind: str, name: str, environment: Mapping[str, str]) -> bool:

@@ -16,8 +16,7 @@ from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import GB, GPU, Memory
 from tasks.spec import Problem, StageSpec
 from tasks.vllm.kv_cache import kv_cache_bytes
-from workflows.plan.resource_estimate import need
-from workflows.run_context import RunContext, model_of, positions_of, runs_on_a_cluster, tuning_devices
+from workflows.run_context import RunContext, devices_of, model_of, need, positions_of, runs_on_a_cluster
 
 MODEL_BYTES = 2  # of a weight in bf16
 WITH_CACHE = 1.1  # times the weights' size: with vLLM's activations and a minimal KV cache
@@ -32,7 +31,7 @@ def tuning_memory(context: RunContext) -> list[Problem]:
             continue
         processes, gpus = step.spec.layout.processes, len(context.machine.gpus)
         gpus_needed = step.spec.devices()
-        for device in tuning_devices(context, step.spec):
+        for device in devices_of(context, step.spec):
             if gpus and not device and gpus_needed > gpus:
                 servers = ", with those of the rollout servers" if gpus_needed > processes else ""
                 allowed = f"at most this machine's GPUs ({gpus}){servers}, one for each process"
@@ -156,7 +155,7 @@ def vllm_memory(context: RunContext) -> list[Problem]:
     weights = model.parameters(known[1]) * MODEL_BYTES
     for engine in _engines(context):
         cache = kv_cache_bytes(model.layers, model.kv_heads, model.head_dim, engine.length)
-        for device in tuning_devices(context, engine.spec):
+        for device in devices_of(context, engine.spec):
             place = place_of(Layout(device=device), context.machine)
             if place is None:
                 continue

@@ -13,7 +13,7 @@ from tasks.job import StageError
 from tasks.pretrain.model_spec import FAMILIES as SHAPES
 from tasks.spec import Problem, StageSpec
 from tasks.vllm.architectures import HEAD_SIZES, has_architecture, unsupported
-from workflows.run_context import RunContext, runs_on_a_cluster, tuning_devices
+from workflows.run_context import RunContext, devices_of, runs_on_a_cluster
 
 
 def problems_of_models(context: RunContext) -> list[Problem]:
@@ -73,7 +73,7 @@ def _imported(context: RunContext, spec: LoadHFSpec, files: HFModelFiles) -> lis
 
 
 def _on_a_cpu(context: RunContext, spec: StageSpec) -> bool:
-    return not context.machine.gpus and not runs_on_a_cluster() and tuning_devices(context, spec) == [None]
+    return not context.machine.gpus and not runs_on_a_cluster() and devices_of(context, spec) == [None]
 
 
 def _to_open(spec: LoadHFSpec) -> Path | None:

@@ -5,7 +5,6 @@ import os
 
 from infra.storage.buckets import is_bucket, storage_of
 from infra.tracking.redact import HIDDEN, redact_text
-from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import Problem
 from workflows.run_context import RunContext, placements_of, runs_on_a_cluster
 
@@ -20,8 +19,7 @@ def placements(context: RunContext) -> list[Problem]:
         if placement.nodes != nodes:
             what = f"as {field} {'are together' if ' and ' in field else 'is'}" if field else "this stage runs on one"
             problems.append(Problem(f"{name}.placement.nodes", placement.nodes, f"{nodes}: {what}"))
-        one_each = isinstance(spec, PretrainSpec) or devices > 1
-        for number, chips in enumerate(placement.accelerators if one_each else ()):
+        for number, chips in enumerate(placement.accelerators if spec.exact_devices or devices > 1 else ()):
             chip, _, count = chips.partition(":")
             if float(count or 1) != devices:
                 allowed = f"{chip}:{devices}: one for each of {spec.devices_fields()}"

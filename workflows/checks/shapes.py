@@ -2,16 +2,12 @@
 
 from infra.storage.buckets import StorageError
 from tasks.convert.spec import unexportable
-from tasks.evaluate.spec import EvaluateSpec
-from tasks.posttrain.spec import PostTrainSpec
-from tasks.serve.spec import ServeSpec
 from tasks.spec import Problem
 from tasks.tokenizer_files import vocabulary
 from tasks.vllm.architectures import HEAD_SIZES
 from workflows.checks.models import with_vllm
 from workflows.run_context import RunContext, positions_of
 
-SAMPLED = (EvaluateSpec, PostTrainSpec, ServeSpec)  # their specs give their sequences' lengths
 # pretrain.model's fields as named in config.json
 IN_CONFIG = {
     "family": "model_type", "layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads",
@@ -37,7 +33,7 @@ def positions(context: RunContext) -> list[Problem]:
         return []
     (positions, where), problems = known, []
     for name, spec in context.stages().items():
-        for length, value in spec.sequence_lengths().items() if isinstance(spec, SAMPLED) else ():
+        for length, value in spec.sequence_lengths().items():
             if value > positions:
                 problems.append(Problem(f"{name}.{length}", value, f"at most {where} ({positions})"))
     return problems

@@ -4,11 +4,7 @@ from collections.abc import Callable, Iterator
 
 from infra.storage.buckets import is_bucket
 from tasks.data.source_spec import OnDisk
-from tasks.data.spec import CorpusSpec
-from tasks.posttrain.spec import PostTrainSpec
-from tasks.pretrain.spec import PretrainSpec
 from tasks.rates import too_high
-from tasks.rows.spec import RowsSpec
 from tasks.spec import StageSpec
 from workflows.run_context import RunContext, is_planned_for_another_machine, model_of
 
@@ -28,26 +24,22 @@ def _rates(context: RunContext) -> Iterator[str]:
         default = spec.default_rate(vocabulary, "init_from" in context)
         if warning := too_high(spec.optimizer.lr, default):
             yield f"pretrain.optimizer.lr: {warning}"
-    for path, stage in context.stages().items():
-        if isinstance(stage, PostTrainSpec) and (warning := stage.rate_warning(model.parameters(vocabulary))):
-            yield f"{path}.learning_rate: {warning}"
+    for step in context.tunings():
+        if warning := step.spec.rate_warning(model.parameters(vocabulary)):
+            yield f"{step.path}.learning_rate: {warning}"
 
 
 def _unread(context: RunContext) -> Iterator[str]:
     """Files of sources on this machine that are not read. Of those at addresses the stage tells."""
     for path, stage in context.stages().items():
-        if isinstance(stage, CorpusSpec):
-            sources = {f"{path}.{name}": source for name, source in stage.by_path().items()}
-        else:
-            sources = {path: stage.files()} if isinstance(stage, RowsSpec) and stage.path else {}
-        for name, source in sources.items():
+        for name, source in stage.by_path().items():
             if isinstance(source, OnDisk) and not is_bucket(source.path) and (line := source.unread()):
-                yield f"{name}: {line}"
+                yield f"{path}.{name}".removesuffix(".") + f": {line}"
 
 
 def _idle(context: RunContext) -> Iterator[str]:
     """GPUs that other stages of the run use, or that a placement has, and a stage does not."""
-    stages = {path: spec for path, spec in context.stages().items() if isinstance(spec, TRAINED)}
+    stages = {path: spec for path, spec in context.stages().items() if spec.spread_by}
     local = [_gpus(spec) for spec in stages.values() if not spec.placement]
     planned = len(context.machine.gpus) if is_planned_for_another_machine() else 0  # of this one, a remark tells
     most = max([planned, *(local if _on_gpus(context) else [])], default=0)
@@ -56,9 +48,8 @@ def _idle(context: RunContext) -> Iterator[str]:
         if spec.placement:
             counts = [float(name.partition(":")[2] or 1) for name in spec.placement.accelerators]
             available = int(max(counts, default=1) * spec.placement.nodes)
-        if used < available and not (isinstance(spec, PretrainSpec) and spec.placement):  # which is a problem
-            way = "processes" if isinstance(spec, PretrainSpec) else "processes and sharding: ddp or fsdp2"
-            yield f"{path}.layout: {used} of {available} GPUs, the others are idle meanwhile: set {way}"
+        if used < available and not (spec.exact_devices and spec.placement):  # which is a problem
+            yield f"{path}.layout: {used} of {available} GPUs, the others are idle meanwhile: set {spec.spread_by}"
 
 
 def _on_gpus(context: RunContext) -> bool:
@@ -71,5 +62,4 @@ def _gpus(spec: StageSpec) -> int:
     return spec.nodes() * spec.devices()
 
 
-TRAINED = (PretrainSpec, PostTrainSpec)
 CHECKS: list[Callable[[RunContext], Iterator[str]]] = [_rates, _unread, _idle]

@@ -23,6 +23,7 @@ from infra.errors import UserError
 from infra.options import Number
 from infra.text import escaped
 from tasks.job import StageError
+from tasks.need import MFU, MIXTURE_MFU
 from tasks.pretrain.accelerators import BY_NAME
 from tasks.spec import Problem
 from workflows.checks.files import unusable_paths
@@ -33,7 +34,6 @@ from workflows.checks.warnings import warnings_of
 from workflows.continuous_recipe import recipe_of
 from workflows.plan.costs import over_budget
 from workflows.plan.planned import Planned, plan
-from workflows.plan.resource_estimate import MFU, MIXTURE_MFU
 from workflows.plan.sample import tried
 from workflows.plan.text import text
 from workflows.recipe import Recipe, context_of

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from infra.placement.config import Placement
 from infra.progress import say
 from infra.text import hours as shown
+from tasks.need import Need
 from tasks.pretrain.accelerators import BY_NAME
 from tasks.spec import Problem
-from workflows.plan.resource_estimate import Need, need
-from workflows.run_context import RunContext, placements_of
+from workflows.run_context import RunContext, need, placements_of
 
 if TYPE_CHECKING:
     from infra.placement.prices import Offer

@@ -11,9 +11,9 @@ from typing import Any
 from infra.storage.buckets import StorageError, is_bucket
 from infra.text import count
 from tasks.data.spec import CorpusSpec
-from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.rows.spec import RowsSpec
+from tasks.spec import StageSpec
 from workflows.plan.sources import estimated_tokens
 
 MOST_BYTES = 1_000_000_000  # of JSONL that is counted: a second or so
@@ -52,7 +52,7 @@ def of_pretraining(
         yield Epochs(spec.tokens() * weights[number] / sum(weights) / of, of, "tokens", bool(exact))
 
 
-def of_tuning(spec: PostTrainSpec, rows: RowsSpec | None, facts: Mapping[str, Any]) -> Epochs:
+def of_tuning(spec: StageSpec, rows: RowsSpec | None, facts: Mapping[str, Any]) -> Epochs:
     """`facts`: of the cached rows, else empty."""
     used = spec.rows_used()
     if isinstance(used, str):

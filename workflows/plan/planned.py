@@ -2,22 +2,23 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tasks.posttrain.spec import PostTrainSpec
+from tasks.need import Need
 from tasks.pretrain.accelerators import BY_NAME, Accelerator
 from tasks.pretrain.fit import Place, place_of
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import GPU
-from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import StageSpec
 from workflows.checks.machine import this_cpu
 from workflows.plan.costs import Quotes, quotes
 from workflows.plan.epochs import Epochs, of_pretraining, of_tuning
-from workflows.plan.resource_estimate import Need, need
 from workflows.plan.sources import PlannedSource, planned_sources
 from workflows.recipe import Recipe
-from workflows.run_context import RunContext, devices_of, tuning_devices
+from workflows.run_context import RunContext, devices_of, need
+
+if TYPE_CHECKING:
+    from workflows.plan.dry_run import Step
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Planned:
     @property
     def gpus(self) -> int:
         """Accelerators that the stage uses."""
-        return self.spec.nodes() * self.spec.devices() if self.need or isinstance(self.spec, PostTrainSpec) else 0
+        return self.spec.nodes() * self.spec.devices() if self.need else 0
 
 
 def plan(recipe: Recipe, context: RunContext, mfu: float | None) -> Iterator[Planned]:
@@ -54,7 +55,7 @@ def plan(recipe: Recipe, context: RunContext, mfu: float | None) -> Iterator[Pla
         facts[step.name] = step.facts
         shards = [facts[name] for name in facts if name.partition("-")[0] == "shards"]
         rows = next((facts[name] for name in step.after if facts[name].get("rows") is not None), {})
-        sources, epochs = _data(recipe, step.spec, shards, rows)
+        sources, epochs = _data(recipe, step, shards, rows)
         placement, base = step.spec.placement, need(context, step.spec)
         quoted = quotes(placement, base, mfu) if placement else None
         place = _place(step.spec, context, quoted) if base else None
@@ -77,12 +78,13 @@ def plan(recipe: Recipe, context: RunContext, mfu: float | None) -> Iterator[Pla
 
 
 def _data(
-    recipe: Recipe, spec: StageSpec, shards: list[dict[str, Any]], rows: dict[str, Any]
+    recipe: Recipe, step: "Step", shards: list[dict[str, Any]], rows: dict[str, Any]
 ) -> tuple[tuple[PlannedSource, ...], tuple[Epochs, ...]]:
     """The sources and epochs of a stage; `shards` and `rows`: facts of its data, where that is cached."""
-    if isinstance(spec, PostTrainSpec):
-        return (), (of_tuning(spec, recipe.data.get(spec.data), rows),)
-    if not isinstance(spec, PretrainSpec) or recipe.corpus is None:
+    if name := step.spec.trained_on():
+        return (), (of_tuning(step.spec, recipe.data.get(name), rows),)
+    spec = recipe.pretraining() if step.name == "pretrain" else None
+    if spec is None or recipe.corpus is None:
         return (), ()
     if spec.mixture and not recipe.more_corpora:
         return tuple(planned_sources(recipe.corpus, spec, shards[0].get("sources") if shards else None)), ()
@@ -91,18 +93,12 @@ def _data(
 
 def _place(spec: StageSpec, context: RunContext, quoted: Quotes | None) -> Place | None:
     """Where one process of the stage runs: the place tried first, or the spec's device, or this machine."""
-    layout, device = Layout(), None
-    if isinstance(spec, PretrainSpec):
-        layout, device = spec.layout, next(iter(devices_of(spec)), None)
-    elif isinstance(spec, PostTrainSpec):
-        layout = Layout(nodes=spec.layout.nodes, processes=spec.layout.processes)
-    if not isinstance(spec, PretrainSpec):
-        device = next(iter(tuning_devices(context, spec)), None)
+    device = next(iter(devices_of(context, spec)), None)
     if quoted and quoted.found:
         device = quoted.found[0].offer.accelerator
     if spec.placement and not device:
         return None  # a machine without an accelerator
-    return place_of(layout.model_copy(update={"device": device}), context.machine)
+    return place_of(Layout(device=device, processes=spec.processes_each()), context.machine)
 
 
 def _accelerator(place: Place, needed: Need) -> Accelerator | None:

@@ -11,10 +11,10 @@ from pathlib import Path
 from infra.storage.buckets import StorageError
 from infra.text import count, share
 from tasks.data.spec import CorpusSpec, Source
+from tasks.need import BYTES_PER_TOKEN
 from tasks.pretrain.mixture import parts_of
 from tasks.pretrain.spec import PretrainSpec
 
-BYTES_PER_TOKEN = 4.0  # of English with a vocabulary of 32,000 to 128,000
 COMPRESSION = 3.0  # of .gz, .zst and Parquet
 
 

@@ -3,16 +3,10 @@
 from collections.abc import Iterator
 
 from infra.text import gigabytes, hours, short
-from tasks.data.spec import TokenizerSpec
-from tasks.evaluate.spec import EvaluateSpec
-from tasks.posttrain.rollout_spec import RolloutServers
-from tasks.posttrain.spec import PostTrainSpec
+from tasks.need import DECODING, Need
 from tasks.pretrain.accelerators import BY_NAME
-from tasks.pretrain.memory import GB
-from tasks.pretrain.spec import PretrainSpec
 from workflows.plan.costs import Quotes
 from workflows.plan.planned import Planned
-from workflows.plan.resource_estimate import BF16, DECODING, Need
 
 
 def text(name: str, stages: list[Planned]) -> Iterator[str]:
@@ -48,34 +42,25 @@ def _totals(stages: list[Planned]) -> Iterator[str]:
 
 def _takes(step: Planned) -> Iterator[tuple[str, str]]:
     needed, spec = step.need, step.spec
-    if isinstance(spec, TokenizerSpec) and (memory := spec.memory()):
-        yield "memory", f"{memory / GB:.2g} GB with many distinct words in {spec.sample_mb:g} MB of text (sample_mb)"
+    if words := spec.memory_text():
+        yield "memory", words
     if needed is None:
         yield from _epochs(step)
         return
-    if isinstance(spec, EvaluateSpec):
+    if not needed.memory.total:  # vLLM alone: it takes its share of the GPU
         yield from _time(step, needed)
         return
+    lines = spec.plan_lines(needed.parameters, needed.active_parameters)
     active = f", {short(needed.active_parameters)} active per token" if needed.mixture else ""
     yield "parameters", f"{short(needed.parameters)}{active}"
-    tokens = f"{short(needed.tokens)} at most"
-    if isinstance(spec, PretrainSpec):
-        ratio = f"{needed.tokens / needed.active_parameters:.3g} per{' active' * needed.mixture} parameter"
-        batch = short(spec.global_batch * spec.sequence_length)
-        tokens = f"{short(needed.tokens)}, {ratio}; {spec.steps:,} steps of {batch}"
-    yield "tokens", tokens
+    yield "tokens", lines.pop("tokens", f"{short(needed.tokens)} at most")
     for number, source in enumerate(step.sources):
         yield "sources" * (number == 0), source.text()
     yield from _epochs(step)
-    if isinstance(spec, PostTrainSpec):
-        yield "rate", spec.rate_text(needed.parameters)
+    if rate := lines.pop("rate", None):
+        yield "rate", rate
     yield "arithmetic", f"{needed.flops / needed.tokens / 1e9:.3g} GFLOP per token, {needed.flops:.2e} FLOP in total"
-    if isinstance(spec, PretrainSpec):
-        yield "layout", f"{spec.layout.name()}: {spec.layout.nodes} x {spec.layout.processes} processes"
-    if isinstance(spec, PostTrainSpec) and spec.layout.world > 1:
-        yield "layout", f"{spec.layout.sharding} over {spec.layout.nodes} x {spec.layout.processes} processes"
-    if isinstance(spec, PostTrainSpec) and (servers := spec.servers()):
-        yield "servers", _served(servers, needed)
+    yield from lines.items()
     if step.device_memory:
         capacity = f"{step.device} ({gigabytes(step.device_memory)})"
         yield "memory", f"{gigabytes(needed.memory.total)} on each {capacity}"
@@ -103,17 +88,6 @@ def _time(step: Planned, needed: Need) -> Iterator[tuple[str, str]]:
         yield "", f"sampling {short(needed.sampled)} tokens at most, at {DECODING:.0%} of the memory's bandwidth"
     if needed.not_counted:
         yield "", f"without {needed.not_counted}"
-
-
-def _served(servers: RolloutServers, needed: Need) -> str:
-    engines = f"{servers.engines} vLLM engine{'s' * (servers.engines > 1)}, tensor parallel {servers.tensor_parallel}"
-    where = (
-        f"on each of {servers.nodes} separate machine{'s' * (servers.nodes > 1)}"
-        if servers.nodes
-        else "on the first machine"
-    )
-    weights = gigabytes(BF16 * needed.parameters / servers.tensor_parallel)
-    return f"{engines}, {where}: {weights} of weights on each GPU, {servers.gpu_memory_share:.0%} with KV cache"
 
 
 def _costs(quoted: Quotes | None) -> Iterator[tuple[str, str]]:

@@ -77,12 +77,10 @@ class GRPOSpec(ToolUse, PostTrainSpec):
         return super().devices_fields() + (" and of the rollout servers' GPUs" if self.rollout_servers else "")
 
     def devices(self) -> int:
-        servers = self.rollout_servers
+        servers, processes = self.rollout_servers, self.processes_each()
         if servers is None:
-            return self.layout.processes
-        if servers.nodes == 0:
-            return self.layout.processes + servers.gpus
-        return max(self.layout.processes, servers.gpus)
+            return processes
+        return max(processes, servers.gpus) if servers.nodes else processes + servers.gpus
 
     def processes(self) -> dict[str, Any]:
         return super().processes() | {"helpers": self.rollout_servers.nodes if self.rollout_servers else 0}

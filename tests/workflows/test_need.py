@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tasks.evaluate.spec import EvaluateSpec
+from tasks.need import Need
 from tasks.posttrain.memory import TuningMemory
 from tasks.posttrain.methods.dpo.spec import DPOSpec
 from tasks.posttrain.methods.grpo.spec import GRPOSpec
@@ -17,8 +18,7 @@ from tasks.pretrain.memory import CPU
 from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import StageSpec
 from tests.pretrain.shapes import LLAMA_3_8B, QWEN3_30B_A3B
-from workflows.plan.resource_estimate import Need, need
-from workflows.run_context import RunContext
+from workflows.run_context import RunContext, need
 
 H100 = BY_NAME["H100"]
 LIMITS: dict[str, Any] = {"steps": 10, "max_prompt_tokens": 512, "max_new_tokens": 512}
