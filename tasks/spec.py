@@ -219,6 +219,10 @@ class StageSpec(Spec):
         """Maximum lengths in tokens of the sequences that the model gets, by the field that sets them."""
         return {}
 
+    def expected_hours(self) -> float | None:
+        """Hours that it takes on any machine, as the recipe says; None: they are estimated, or not known."""
+        return None
+
     def memory(self) -> int:
         """Bytes of memory that it takes whatever the model is; 0: little."""
         return 0

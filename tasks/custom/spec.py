@@ -43,8 +43,31 @@ class CustomSpec(StageSpec):
     makes: Literal["model", "artifact"] = Field(
         "model", description="model: a Hugging Face folder, which is evaluated; artifact: any files, with facts"
     )
+    hours: float | None = Field(
+        None,
+        gt=0,
+        le=1e5,
+        description="Hours that it takes, for the plan's times and costs; null: not known",
+        json_schema_extra={"identity": False},
+    )
+    memory_gb: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="Memory that it takes, which the plan shows and its pod asks for, GB; null: the pod's default",
+        json_schema_extra={"identity": False},
+    )
     spec: dict[str, Any] = Field({}, description="The stage's own fields, as the function's first argument has them")
     function: Function | None = Field(None, description="the function that `stage` names; filled in by Baton")
+
+    def expected_hours(self) -> float | None:
+        return self.hours
+
+    def memory(self) -> int:
+        return int(1e9 * (self.memory_gb or 0))
+
+    def memory_text(self) -> str:
+        return f"{self.memory_gb:g} GB (memory_gb)" if self.memory_gb else ""
 
     def problems(self) -> list[Problem]:
         twice = sorted({name for name in self.inputs if self.inputs.count(name) > 1})

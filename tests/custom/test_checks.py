@@ -11,6 +11,9 @@ from tests.source import ROOT
 from workflows.calls import calls
 from workflows.checks.secrets import secret_values
 from workflows.checks.stages import functions_of_stages, names_of_stages
+from workflows.plan.planned import plan
+from workflows.plan.text import text
+from workflows.pod_defaults import resources
 from workflows.recipe import Recipe, context_of
 
 MERGE = str(ROOT / "workflows/recipes/merge/merge.py:merge")
@@ -23,6 +26,7 @@ TUNED: dict[str, Any] = {
 }
 FACTOR = "import pydantic\nclass S(pydantic.BaseModel, extra='forbid'):\n    factor: int = 1\n"
 MERGED = {"name": "merged", "stage": MERGE, "inputs": ["sft", "other"]}
+COUNTED = {"name": "counted", "stage": MERGE, "inputs": ["corpus"], "makes": "artifact"}
 
 
 def recipe(*stages: Mapping[str, Any]) -> Recipe:
@@ -63,6 +67,16 @@ def test_names_and_inputs_are_those_of_the_run(stages: list[dict[str, Any]], pat
 def test_a_later_stage_may_read_an_earlier_one() -> None:
     later = {"name": "again", "stage": MERGE, "inputs": ["merged", "evaluate-sft"]}
     assert not names_of_stages(context_of(recipe(MERGED, later)))
+
+
+def test_what_a_user_says_it_needs_is_in_the_plan_and_its_pod_asks_for_it() -> None:
+    read = Recipe.model_validate({"corpus": {}, "stages": [COUNTED | {"hours": 1.5, "memory_gb": 24}]})
+    said = "\n".join(text("mine", [*plan(read, context_of(read), None)]))
+    assert "counted\n  memory      24 GB (memory_gb)\n  time        90 minutes (hours)\n" in said
+    assert "time of counted: 90 minutes; without corpus, report" in said
+    assert resources(context_of(read), "stages.0").memory == "23Gi"
+    (spec,) = read.stages
+    assert spec.identity() == Recipe.model_validate({"stages": [COUNTED]}).stages[0].identity()
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "data": {"chat": {"path": str(home / "chat.jsonl")}},
         "post_training": [{"sft": {"data": "chat", "placement": {"accelerators": ["H100:1"]}}}],
     }
+    own = {"name": "own", "stage": "workflows/recipes/merge/merge.py:merge", "inputs": ["corpus"], "makes": "artifact"}
+    more["stages"] = [own | {"hours": 2.0, "placement": {"accelerators": ["H100:1"], "time_limit_h": 1.0}}]
     (home / "chat.jsonl").write_text('{"prompt": "2+2=", "completion": "4"}\n')
     (home / "several.yaml").write_text(yaml.safe_dump(recipe(PLACEMENTS["cheapest"]) | more))
     return home
@@ -142,8 +144,16 @@ def test_the_cost_of_several_stages_is_added_up(plans: dict[str, tuple[int, str]
     stages = json.loads(plans["several --json"][1])["stages"]
     costs = {each["name"]: each["quotes"]["found"][0]["expected"] for each in stages if each["quotes"]}
     assert costs["import_hf"] is costs["convert"] is None
-    total = f"expected cost of 2 stages: ${costs['pretrain'] + costs['sft']:,.2f}; 2 more unknown"
+    total = f"expected cost of 3 stages: ${costs['pretrain'] + costs['sft'] + costs['own']:,.2f}; 2 more unknown"
     assert total in plans["several"][1]
+
+
+def test_a_stage_of_ones_own_costs_the_hours_that_the_recipe_says(plans: dict[str, tuple[int, str]]) -> None:
+    (own,) = (each for each in json.loads(plans["several --json"][1])["stages"] if each["name"] == "own")
+    quote = own["quotes"]["found"][0]
+    assert own["hours"] == 2 and quote["expected"] == 2 * quote["offer"]["on_demand_price"] > 0
+    code, said = plans["several"]
+    assert code == 2 and "stages.0.placement.time_limit_h: 1.0" in said and "for 2.0 hours; or less to compute" in said
 
 
 def test_a_limit_by_the_run_is_a_problem_and_the_plan_is_shown_all_the_same(

@@ -15,7 +15,7 @@ from infra.progress import say
 from infra.text import hours as shown
 from tasks.need import Need
 from tasks.pretrain.accelerators import BY_NAME
-from tasks.spec import Problem
+from tasks.spec import Problem, StageSpec
 from workflows.run_context import RunContext, need, placements_of
 
 if TYPE_CHECKING:
@@ -48,18 +48,20 @@ class Quotes:
         return min((cost for cost in costs if cost is not None), default=None)
 
 
-def quotes(placement: Placement, needed: Need | None, mfu: float | None) -> Quotes:
-    """The places where a stage could run, with the cost of each."""
-    offered = _offers(placement.model_dump_json())
-    return (
-        offered
-        if isinstance(offered, Quotes)
-        else Quotes(tuple(_quote(offer, placement, needed, mfu) for offer in offered))
-    )
+def quotes(spec: StageSpec, needed: Need | None, mfu: float | None) -> Quotes:
+    """The places where a placed stage could run, with the cost of each."""
+    assert spec.placement
+    offered = _offers(spec.placement.model_dump_json())
+    if isinstance(offered, Quotes):
+        return offered
+    return Quotes(tuple(_quote(offer, spec.placement, _hours(offer, spec, needed, mfu)) for offer in offered))
 
 
-def _quote(offer: "Offer", placement: Placement, needed: Need | None, mfu: float | None) -> Quote:
-    hours = needed.hours(BY_NAME.get(offer.accelerator or ""), mfu) if needed else None
+def _hours(offer: "Offer", spec: StageSpec, needed: Need | None, mfu: float | None) -> float | None:
+    return needed.hours(BY_NAME.get(offer.accelerator or ""), mfu) if needed else spec.expected_hours()
+
+
+def _quote(offer: "Offer", placement: Placement, hours: float | None) -> Quote:
     prices = (offer.price, offer.spot_price, offer.on_demand_price)
     cost, spot, on_demand = (None if hours is None or price is None else hours * price for price in prices)
     return Quote(offer, hours, cost, spot, on_demand, any(_exceeded(placement, offer.price, cost, hours)))
@@ -98,7 +100,7 @@ def over_budget(context: RunContext, mfu: float | None = None) -> list[Problem]:
             continue
         needed = need(context, specs[stage])
         of_peak = needed.mfu(mfu) if needed else 0.0
-        exceeded = _limit_problems(placement, quotes(placement, needed, mfu), of_peak)
+        exceeded = _limit_problems(placement, quotes(specs[stage], needed, mfu), of_peak)
         problems += [problem.under(f"{stage}.placement") for problem in exceeded]
     return problems
 
@@ -111,6 +113,7 @@ def _limit_problems(placement: Placement, quoted: Quotes, mfu: float) -> Iterato
         yield Problem(name, limit or "on", "no cloud that is enabled here has such machines; widen the placement")
     for first in quoted.found[:1]:
         where = f"{first.offer.words()} is tried first and costs ${first.offer.price:,.2f} an hour"
-        work = f"{where}, for {shown(first.hours)} at {mfu:.0%} of its peak" if first.hours else where
+        work = f"{where}, for {shown(first.hours)}" if first.hours else where
+        work += f" at {mfu:.0%} of its peak" * bool(first.hours and mfu)
         for name, limit, least in _exceeded(placement, first.offer.price, first.expected, first.hours):
             yield Problem(name, limit, f"at least {least:,.2f}: {work}; or less to compute, or other machines")

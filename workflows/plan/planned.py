@@ -56,10 +56,11 @@ def plan(recipe: Recipe, context: RunContext, mfu: float | None) -> Iterator[Pla
         shards = [facts[name] for name in facts if name.partition("-")[0] == "shards"]
         rows = next((facts[name] for name in step.after if facts[name].get("rows") is not None), {})
         sources, epochs = _data(recipe, step, shards, rows)
-        placement, base = step.spec.placement, need(context, step.spec)
-        quoted = quotes(placement, base, mfu) if placement else None
+        base = need(context, step.spec)
+        quoted = quotes(step.spec, base, mfu) if step.spec.placement else None
         place = _place(step.spec, context, quoted) if base else None
         of_data: dict[str, Any] = {"quotes": quoted, "sources": sources, "epochs": epochs}
+        of_data["hours"] = step.spec.expected_hours()
         common = Planned(step.name, step.stage, step.spec, step.after, step.cached, base, **of_data)
         if base is None or place is None:
             yield common

@@ -46,6 +46,8 @@ def _takes(step: Planned) -> Iterator[tuple[str, str]]:
         yield "memory", words
     if needed is None:
         yield from _epochs(step)
+        if step.hours is not None:
+            yield "time", f"{hours(step.hours)} (hours)"
         return
     if not needed.memory.total:  # vLLM alone: it takes its share of the GPU
         yield from _time(step, needed)
