@@ -10,9 +10,10 @@ from tasks.choose.spec import ChooseSpec
 from tasks.report.spec import ReportSpec
 from workflows.call import Calls
 from workflows.corpora import corpus_of, evaluated_names, shards_of
+from workflows.custom_stages import EVALUATION
 from workflows.post_training import BASE
 from workflows.recipe import Recipe
-from workflows.tuning import kept_apart, parts_of, prepared, rewards_tried, rows_of, tuned
+from workflows.tuning import custom_parts, kept_apart, parts_of, prepared, rewards_tried, rows_of, tuned
 
 
 def calls(recipe: Recipe, execution: str = "") -> Calls:
@@ -60,7 +61,7 @@ def calls(recipe: Recipe, execution: str = "") -> Calls:
             corpora = [corpus] if recipe.evaluate.bits_per_byte else []
             sets = [rows[each] for each in recipe.evaluate.sets()]
             evaluation = dag.add(
-                f"evaluate-{name}", "evaluate", recipe.evaluate, model=title, corpora=corpora, rows=sets
+                EVALUATION + name, "evaluate", recipe.evaluate, model=title, corpora=corpora, rows=sets
             )
             reports.append(evaluation)
         return title
@@ -73,16 +74,8 @@ def calls(recipe: Recipe, execution: str = "") -> Calls:
         keep(BASE, model)
     if recipe.start_from:
         model = keep(BASE, dag.add("load_hf", "load_hf", recipe.start_from))
-    post_trained = [keep(*each) for each in tuned(dag, recipe, model, rows)] if model else []
-    if post_trained:
-        model = post_trained[len(recipe.post_training) - 1]  # the last stage's, with the first seed
-    for stage in recipe.stages:
-        inputs = {name: models.get(name, name) for name in stage.inputs}
-        title = dag.add(stage.name, f"custom_{stage.makes}", stage, inputs=inputs)
-        if stage.makes == "model":
-            model = keep(stage.name, title)
-        else:
-            sources[f"stage_{stage.name}"] = title
+    model = tuned(dag, recipe, model, rows, keep)
+    sources |= custom_parts(dag)
 
     every = [*models.values()]
     if recipe.publish and recipe.publish.best:

@@ -203,7 +203,7 @@ def tune_champion(recipe: ContinuousRecipe, base: HFModel) -> str:
     whole = rows_of(dag, resolved, "corpus", {})
     sets = kept_apart(dag, resolved, whole)
     tried = rewards_tried(dag, resolved, sets)
-    *_, (_, last) = tuned(dag, resolved, BASE, sets)
+    last = tuned(dag, resolved, BASE, sets)
     artifacts = walk(dag, {"corpus": corpus, BASE: base})
     model = artifacts[last]
     rows = [artifacts[sets[name]] for name in recipe.evaluate.sets()]

@@ -1,11 +1,12 @@
 """The recipe's `post_training`: any methods in any order, each starting from any earlier model."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import Field, create_model
 
+from tasks.custom.spec import CustomSpec
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.posttrain.adapter_spec import MOST_SERVED
 from tasks.posttrain.methods import METHODS
@@ -14,8 +15,10 @@ from tasks.rewards.call import ENVIRONMENTS
 from tasks.rewards.spec import RewardSpec
 from tasks.seeds import label_of, without_seed
 from tasks.spec import Problem, Spec
+from workflows.custom_stages import made_of, with_seed
 
 BASE = "base"  # the model that the first stage starts from
+NO_SEED = "a name that does not end in -seed and a number, which is reserved for repetitions (`seeds`)"
 _fields: dict[str, Any] = {
     name: (spec | None, Field(None, description=str(spec.__doc__).partition(".")[0])) for name, spec in METHODS.items()
 }
@@ -31,7 +34,9 @@ class Tuning(_Methods):  # type: ignore[misc]
         description="Name of the tuned model; null: the stage's, with a number from its second use on",
     )
     start_from: str | None = Field(
-        None, description=f"Name of an earlier model, `{BASE}` for the untuned one; null: the previous stage's"
+        None,
+        description=f"Name of an earlier model, `{BASE}` for the untuned one, or of one of `stages` that is made of "
+        "earlier ones; null: the previous stage's",
     )
 
     def given(self) -> list[str]:
@@ -79,28 +84,33 @@ def steps(tunings: list[Tuning]) -> Iterator[Step]:
         before = name
 
 
-def repeated(tunings: list[Tuning], seeds: int) -> Iterator[Step]:
-    """The steps, repeated with each further seed; every repetition starts from the same base."""
+def repeated(tunings: list[Tuning], seeds: int, own: Collection[str]) -> Iterator[Step]:
+    """The steps, repeated with each further seed; every repetition starts from the same base. `own`: the names of which
+    each has one of its own (`of_each_seed`)."""
     for extra in range(seeds):
         for step in steps(tunings):
-            name = label_of(step.name, extra)
-            start = step.start_from if step.start_from == BASE else label_of(step.start_from, extra)
+            name, start = label_of(step.name, extra), with_seed(step.start_from, extra, own)
             spec = step.spec.model_copy(update={"seed": step.spec.seed + extra, "label": name})
             yield replace(step, spec=spec, name=name, start_from=start)
 
 
-def names_problems(tunings: list[Tuning]) -> list[Problem]:
-    """Names are unique, none looks like a repetition's, and each stage starts from an earlier model."""
-    problems, known = [], [BASE]
-    for step in steps(tunings):
+def names_problems(tunings: list[Tuning], stages: Collection[CustomSpec]) -> list[Problem]:
+    """Names are unique, none looks like a repetition's, and each stage starts from an earlier model, or from a custom
+    stage's that is made of earlier ones."""
+    problems, known, every = [], [BASE], [*steps(tunings)]
+    for number, step in enumerate(every):
         at = step.path.rpartition(".")[0]
         if step.name in known:
             problems.append(Problem(f"{at}.name", step.name, f"another name than {', '.join(known)}"))
         if without_seed(step.name) != step.name:
-            allowed = "a name that does not end in -seed and a number, which is reserved for repetitions (`seeds`)"
-            problems.append(Problem(f"{at}.name", step.name, allowed))
-        if step.start_from not in known:
-            problems.append(Problem(f"{at}.start_from", step.start_from, f"one of {', '.join(known)}"))
+            problems.append(Problem(f"{at}.name", step.name, NO_SEED))
+        later = {other.name for other in every[number:]}
+        needs = {stage.name: later & made_of([stage.name], stages) for stage in stages if stage.makes == "model"}
+        allowed = [*known, *(name for name, missing in needs.items() if not missing)]
+        if step.start_from not in allowed:
+            missing = ", ".join(sorted(needs.get(step.start_from, ())))
+            why = f"; {step.start_from} is made of {missing}: not there before {step.name}" if missing else ""
+            problems.append(Problem(f"{at}.start_from", step.start_from, f"one of {', '.join(allowed)}{why}"))
         known.append(step.name)
     return problems
 

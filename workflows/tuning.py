@@ -1,6 +1,6 @@
 """The post-training part of a DAG: sets of rows, the trial of rewards on them, and the stages that train on them."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Any
 
 from tasks.reward_check.spec import RewardCheckSpec, RewardListSpec
@@ -8,6 +8,7 @@ from tasks.rewards.gold import early
 from tasks.rows.spec import DecontaminateSpec
 from tasks.seeds import title_of
 from workflows.call import Calls
+from workflows.custom_stages import made_of, of_each_seed, stages_with_seeds
 from workflows.post_training import BASE, repeated, reward_lists, steps
 from workflows.recipe import Recipe
 
@@ -36,6 +37,11 @@ def parts_of(used: dict[str, str], whole: dict[str, str]) -> dict[str, str]:
     another."""
     every = [*used.values(), *(whole[name] for name in used if whole[name] != used[name])]
     return {f"rows_{number}": rows for number, rows in enumerate(every, 1)}
+
+
+def custom_parts(dag: Calls) -> dict[str, str]:
+    """The artifacts of custom stages under names of parts."""
+    return {f"stage_{call.title}": call.title for call in dag if call.stage == "custom_artifact"}
 
 
 def _evaluated(recipe: Recipe) -> list[str]:
@@ -78,12 +84,35 @@ def rewards_tried(dag: Calls, recipe: Recipe, sets: dict[str, str]) -> dict[str,
     return {"rewards": dag.add("rewards", "check_rewards", spec, rows=[sets[name] for name in spec.sets()])}
 
 
-def tuned(dag: Calls, recipe: Recipe, base: str, rows: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """The name and the title of each model of `post_training`, in order, for each seed."""
+def tuned(
+    dag: Calls, recipe: Recipe, base: str, rows: dict[str, str], keep: Callable[[str, str], object] = lambda *_: None
+) -> str:
+    """Add the stages of `post_training` and of `stages`, for each seed: a custom stage before the first stage that
+    starts from its model, or at the end. `keep` is called with the name and the title of each model that they make.
+    Returns the title of the last model, with the first seed."""
+    names = [step.name for step in steps(recipe.post_training)]
+    own = of_each_seed(names, recipe.stages)
+    custom = {stage.name: (stage, inputs) for stage, inputs in stages_with_seeds(recipe.stages, recipe.seeds, own)}
     models = {BASE: base}
-    for step in repeated(recipe.post_training, recipe.seeds):
-        title = title_of(step.stage, step.name)
+
+    def made(name: str) -> str:
+        """The title of the call that makes what has this name: a model's, or a call's title."""
+        if name in custom:
+            stage, named = custom.pop(name)
+            inputs = {given: made(other) for given, other in named.items()}
+            title = dag.add(name, f"custom_{stage.makes}", stage, inputs=inputs)
+            if stage.makes == "model":
+                models[name] = title
+                keep(name, title)
+        return models.get(name, name)
+
+    for step in repeated(recipe.post_training, recipe.seeds, own):
+        title, start = title_of(step.stage, step.name), made(step.start_from)
         spec = step.spec if step.spec.placement else step.spec.with_rewards_tried()
-        start = models[step.start_from]
         models[step.name] = dag.add(title, step.stage, spec, model=start, rows=rows[step.spec.data])
-        yield step.name, title
+        keep(step.name, title)
+    for name in [*custom]:
+        made(name)
+    between = made_of([step.start_from for step in steps(recipe.post_training)], recipe.stages)
+    last = [stage.name for stage in recipe.stages if stage.makes == "model" and stage.name not in between]
+    return models[[BASE, *names, *last][-1]]

@@ -38,7 +38,7 @@ class CustomSpec(StageSpec):
     inputs: list[str] = Field(
         min_length=1,
         max_length=100,
-        description="Models by name (base, sft, …), other artifacts by their stage's title",
+        description="Models by name (base, sft, …), others by their stage's title; none that is made of this one",
     )
     makes: Literal["model", "artifact"] = Field(
         "model", description="model: a Hugging Face folder, which is evaluated; artifact: any files, with facts"

@@ -8,8 +8,10 @@ import pytest
 
 from tasks.custom.spec import CustomSpec
 from tests.source import ROOT
+from workflows.call import Call
 from workflows.calls import calls
 from workflows.checks.secrets import secret_values
+from workflows.checks.sections import post_training
 from workflows.checks.stages import functions_of_stages, names_of_stages
 from workflows.plan.planned import plan
 from workflows.plan.text import text
@@ -57,6 +59,10 @@ def test_rows_that_it_alone_reads_are_prepared() -> None:
         ([MERGED | {"name": "other"}], "stages.0.name", "another name than"),
         ([MERGED, MERGED], "stages.1.name", "another name than"),
         ([MERGED | {"inputs": ["merged"]}, MERGED | {"name": "b"}], "stages.0.inputs", "one of base"),
+        ([MERGED | {"inputs": ["b"]}, MERGED | {"name": "b", "inputs": ["merged"]}], "stages.0.inputs", "b is made of"),
+        ([MERGED | {"name": "a-seed1"}], "stages.0.name", "reserved for repetitions"),
+        ([MERGED, MERGED | {"name": "evaluate-merged"}], "stages.1.name", "another name than"),
+        ([MERGED | {"inputs": ["sft other"]}], "stages.0.inputs", "one of base, sft, other"),
     ],
 )
 def test_names_and_inputs_are_those_of_the_run(stages: list[dict[str, Any]], path: str, said: str) -> None:
@@ -64,9 +70,82 @@ def test_names_and_inputs_are_those_of_the_run(stages: list[dict[str, Any]], pat
     assert problem.path == path and said in problem.allowed
 
 
-def test_a_later_stage_may_read_an_earlier_one() -> None:
-    later = {"name": "again", "stage": MERGE, "inputs": ["merged", "evaluate-sft"]}
-    assert not names_of_stages(context_of(recipe(MERGED, later)))
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_stage_may_read_another_whichever_comes_first_in_the_recipe(order: int) -> None:
+    again = {"name": "again", "stage": MERGE, "inputs": ["merged", "evaluate-sft"]}
+    read = recipe(*[MERGED, again][::order])
+    assert not names_of_stages(context_of(read))
+    dag = in_order(read)
+    assert dag["again"].inputs == {"inputs": {"merged": "merged", "evaluate-sft": "evaluate-sft"}}
+
+
+def in_order(read: Recipe) -> dict[str, Call]:
+    """The DAG's calls by title, each after those that it has inputs from."""
+    before: dict[str, Call] = {}
+    for call in calls(read):
+        assert call.titles() <= before.keys(), call.title
+        before[call.title] = call
+    return before
+
+
+def test_it_may_be_made_of_the_text_alone() -> None:
+    read = Recipe.model_validate({"corpus": {}, "stages": [COUNTED]})
+    assert not names_of_stages(context_of(read))
+    assert in_order(read)["counted"].inputs == {"inputs": {"corpus": "corpus"}}
+    of_a_model = Recipe.model_validate({"corpus": {}, "stages": [COUNTED | {"inputs": ["base"]}]})
+    (problem,) = names_of_stages(context_of(of_a_model))
+    assert (problem.value, problem.allowed) == ("base", "one of corpus")
+
+
+TUNED_AGAIN = {"name": "last", "start_from": "merged", "sft": {"data": "chat"}}
+
+
+def tuned_again(*stages: Mapping[str, Any], **sections: Any) -> Recipe:
+    """After the stages, a tuning of the model `merged`."""
+    tunings = [*TUNED["post_training"], TUNED_AGAIN]
+    return Recipe.model_validate(TUNED | {"post_training": tunings, "stages": [*stages]} | sections)
+
+
+def test_post_training_may_start_from_its_model() -> None:
+    read = tuned_again(MERGED)
+    assert not [*names_of_stages(context_of(read)), *post_training(context_of(read))]
+    dag = in_order(read)
+    assert dag["sft last"].inputs["model"] == "merged" and dag["evaluate-merged"].inputs["model"] == "merged"
+    assert dag["publish"].inputs["model"] == "sft last"  # merged is on the way to it
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        (["sft", "last"], "merged is made of last: not there before last"),
+        (["halved"], "merged is made of last: not there before last"),
+        (["evaluate-last"], "merged is made of last: not there before last"),
+    ],
+)
+def test_a_tuning_that_starts_from_what_is_made_of_it_is_refused(inputs: list[str], said: str) -> None:
+    halved = {"name": "halved", "stage": MERGE, "inputs": ["last"]}
+    (problem,) = post_training(context_of(tuned_again(MERGED | {"inputs": inputs}, halved)))
+    assert (problem.path, problem.value) == ("post_training.2.start_from", "merged")
+    assert problem.allowed == f"one of base, sft, other; {said}"
+
+
+def test_an_artifact_is_no_model_to_start_from() -> None:
+    (problem,) = post_training(context_of(tuned_again(MERGED | {"makes": "artifact"})))
+    assert problem.allowed == "one of base, sft, other"
+
+
+def test_each_seed_has_its_own_of_what_is_made_of_tuned_models() -> None:
+    of_base = {"name": "pruned", "stage": MERGE, "inputs": ["base"]}
+    scores = {"name": "scores", "stage": MERGE, "inputs": ["merged", "evaluate-sft"], "makes": "artifact"}
+    read = tuned_again(of_base, MERGED, scores, seeds=2)
+    assert not names_of_stages(context_of(read))
+    dag = in_order(read)
+    assert dag["merged-seed1"].inputs == {"inputs": {"sft": "sft seed 1", "other": "sft other seed 1"}}
+    assert dag["merged-seed1"].spec.name == "merged-seed1"  # type: ignore[attr-defined]
+    assert dag["sft last seed 1"].inputs["model"] == "merged-seed1" and "evaluate-merged-seed1" in dag
+    assert dag["scores-seed1"].inputs == {"inputs": {"merged": "merged-seed1", "evaluate-sft": "evaluate-sft-seed1"}}
+    assert "pruned" in dag and "pruned-seed1" not in dag
+    assert dag["publish"].inputs["model"] == "pruned"  # the last model of the first seed that no tuning starts from
 
 
 def test_what_a_user_says_it_needs_is_in_the_plan_and_its_pod_asks_for_it() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 from infra.pod_spec import secrets_of_all
 from infra.tracking.redact import HIDDEN, redact, redact_code
-from tasks.custom.spec import CustomSpec
 from tasks.data.curate_spec import CurateStep
 from tasks.data.source_spec import FunctionSource
 from tasks.functions import Function
@@ -41,9 +40,9 @@ def _values(context: RunContext) -> Iterator[Problem]:
         elif isinstance(value, str) and redact(value, name) != value and not path.endswith(".placement.setup"):
             yield Problem(path, HIDDEN, _fix(path, value))
 
-    for path, spec in context.stages().items():
-        if isinstance(spec, CustomSpec) and (named := spec.named()):
-            yield from _in_code(f"{path}.stage", named)
+    for number, stage in enumerate(context.specs.get("stages", ())):
+        if named := stage.named():
+            yield from _in_code(f"stages.{number}.stage", named)
 
 
 def _fix(path: str, value: str) -> str:

@@ -96,7 +96,7 @@ def post_training(context: RunContext) -> list[Problem]:
     tunings, seeds = context.specs.get("post_training", []), context.specs.get("seeds", 1)
     if seeds > 1 and not tunings:
         return [Problem("seeds", seeds, "1, or add `post_training:`, which `seeds` repeats")]
-    return names_problems(tunings) + rank_problems(tunings)
+    return names_problems(tunings, context.specs.get("stages", ())) + rank_problems(tunings)
 
 
 def documents(context: RunContext) -> list[Problem]:

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 from tasks.custom.function import checked
 from tasks.custom.spec import GROUP, CustomSpec
+from tasks.seeds import title_of, without_seed
 from tasks.spec import Problem
 from workflows.calls import calls
 from workflows.checks.sections import FIT
-from workflows.post_training import BASE
+from workflows.custom_stages import EVALUATION, made_of
+from workflows.post_training import BASE, NO_SEED
 from workflows.recipe import Recipe
 from workflows.run_context import RunContext, runs_on_a_cluster
 from workflows.tuning import ROWS
@@ -16,29 +18,33 @@ LATER = ("choose", "serve", "publish", "report")  # titles of calls that come af
 
 
 def names_of_stages(context: RunContext) -> list[Problem]:
-    """Names are unique among the run's stages, and inputs are outputs of earlier ones. No problem is
-    reported while other sections do not fit."""
+    """Names are unique among the run's stages, and inputs are outputs of others that are not made of them. No problem
+    is reported while other sections do not fit."""
     custom: list[CustomSpec] = context.specs.get("stages", [])
     if not custom or any(check(context) for check in FIT):
         return []
     problems = []
-    titles = [call.title for call in calls(Recipe.model_construct(**context.specs | {"stages": []}))]
+    dag = calls(Recipe.model_construct(**context.specs | {"stages": [], "seeds": 1}))
     rows = [f"{ROWS}{name}" for name in context.specs.get("data", {})]
-    models = [BASE, *(step.name for step in context.tunings())]
-    known = [name for name in dict.fromkeys([*models, *titles, *rows]) if name not in LATER]
-    taken = {*known, *LATER}
+    models = [BASE] if "convert" in context or "start_from" in context else []
+    models += [step.name for step in context.tunings()]
+    titles = [call.title for call in dag]
+    not_inputs = {*LATER, *(title_of(step.stage, step.name) for step in context.tunings())} - {*models}
+    known = [name for name in dict.fromkeys([*models, *titles, *rows]) if name not in not_inputs]
+    taken = {BASE, *known, *LATER, *(call.title for call in dag)}
     for number, stage in enumerate(custom):
+        at = f"stages.{number}"
         if stage.name in taken:
-            problems.append(
-                Problem(f"stages.{number}.name", stage.name, f"another name than {', '.join(sorted(taken))}")
-            )
-        problems += [
-            Problem(f"stages.{number}.inputs", name, f"one of {', '.join(known)}")
-            for name in stage.inputs
-            if name not in known
-        ]
-        known.append(stage.name)
-        taken.add(stage.name)
+            problems.append(Problem(f"{at}.name", stage.name, f"another name than {', '.join(sorted(taken))}"))
+        if without_seed(stage.name) != stage.name:
+            problems.append(Problem(f"{at}.name", stage.name, NO_SEED))
+        taken |= {stage.name, EVALUATION + stage.name}
+        made = {name: stage.name in made_of([name], custom) for name in [*known, *(each.name for each in custom)]}
+        allowed = f"one of {', '.join(name for name, of_itself in made.items() if not of_itself)}"
+        for name in stage.inputs:
+            if made.get(name, True):
+                why = f"; {name} is made of {stage.name}" if name in made and name != stage.name else ""
+                problems.append(Problem(f"{at}.inputs", name, allowed + why))
     return problems
 
 

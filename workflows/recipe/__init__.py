@@ -63,7 +63,8 @@ class Recipe(Spec):
     stages: list[CustomSpec] = Field(
         [],
         max_length=100,
-        description="Stages of your own, after post-training; the last model is served and published",
+        description="Stages of your own, made of any artifacts of the run; the last model that no post-training starts "
+        "from is served and published",
     )
     serve: ServeSpec | None = Field(None, description="Serve the last model with vLLM, query it and measure it")
     publish: PublishSpec | None = Field(None, description="Model card and registry version of the last model")

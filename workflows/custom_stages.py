@@ -1,0 +1,42 @@
+"""The recipe's `stages`: what each is made of, and which are repeated with each seed."""
+
+from collections.abc import Collection, Iterable, Iterator
+
+from tasks.custom.spec import CustomSpec
+from tasks.seeds import label_of
+
+EVALUATION = "evaluate-"  # begins the title of a model's evaluation
+
+
+def made_of(names: Iterable[str], stages: Collection[CustomSpec]) -> set[str]:
+    """These names, and those that the custom stages among them are made of. An evaluation counts as its model."""
+    inputs = {stage.name: stage.inputs for stage in stages}
+    found: set[str] = set()
+    waiting = [*names]
+    while waiting:
+        name = waiting.pop().removeprefix(EVALUATION)
+        if name not in found:
+            found.add(name)
+            waiting += inputs.get(name, ())
+    return found
+
+
+def of_each_seed(tuned: Collection[str], stages: Collection[CustomSpec]) -> set[str]:
+    """The names of the models and artifacts that each seed has of its own: those tuned, and what is made of them."""
+    return {*tuned, *(stage.name for stage in stages if not made_of(stage.inputs, stages).isdisjoint(tuned))}
+
+
+def with_seed(name: str, repetition: int, own: Collection[str]) -> str:
+    """What has the name in a repetition of the post-training. `own`: see `of_each_seed`."""
+    return label_of(name, repetition) if name.removeprefix(EVALUATION) in own else name
+
+
+def stages_with_seeds(
+    stages: Collection[CustomSpec], seeds: int, own: Collection[str]
+) -> Iterator[tuple[CustomSpec, dict[str, str]]]:
+    """The stages and their repetitions, each with its inputs: the names in the recipe, and those of its seed."""
+    for repetition in range(seeds):
+        for stage in stages:
+            if repetition == 0 or stage.name in own:
+                inputs = {name: with_seed(name, repetition, own) for name in stage.inputs}
+                yield stage.model_copy(update={"name": label_of(stage.name, repetition)}), inputs
