@@ -42,7 +42,7 @@ from workflows.lock import exclusive
 from workflows.post_training import BASE
 from workflows.recorded import begin
 from workflows.replay import source_weights, summed
-from workflows.tuning import kept_apart, parts_of, prepared, rewards_tried, rows_of, tuned
+from workflows.tuning import custom_parts, kept_apart, parts_of, prepared, rewards_tried, rows_of, tuned
 from workflows.walk import walk
 
 
@@ -213,7 +213,8 @@ def tune_champion(recipe: ContinuousRecipe, base: HFModel) -> str:
     ]
     decision = decide(spec=recipe.refresh.promotion, reports=reports)
     spec = recipe.publish.model_copy(update={"name": recipe.refresh.name})
-    parts = {"corpus": corpus} | {name: artifacts[title] for name, title in parts_of(sets, whole).items()}
+    titles = parts_of(sets, whole) | custom_parts(dag)
+    parts = {"corpus": corpus} | {name: artifacts[title] for name, title in titles.items()}
     results = {name: artifacts[title] for name, title in tried.items()}
     published = publish(spec=spec, model=model, models=[base], reports=reports[:1], parts=parts)
     promoted = promote(spec=PromoteSpec(execution=execution_id()), decision=decision, published=published)

@@ -23,7 +23,7 @@ from workflows.recipe import SECTIONS as RECIPE_SECTIONS
 from workflows.recipe import Recipe
 from workflows.replay import Tokens, blend
 
-OFF = ("start_from", "more_corpora", "stages")
+OFF = ("start_from", "more_corpora")
 
 
 class GrowSpec(Spec):
@@ -153,6 +153,9 @@ class ContinuousRecipe(Recipe):
             problems.append(Problem("publish.alias", self.publish.alias, "null: the promotion moves the alias"))
         if self.refresh and not self.post_training:
             problems.append(Problem("refresh", "on", "needs at least one stage in post_training"))
+        if self.stages and not self.refresh:
+            allowed = "none without `refresh`, which runs them beside the post-training: add it, or leave them out"
+            problems.append(Problem("stages", len(self.stages), allowed))
         if self.refresh and self.refresh.name == self.publish.name:
             problems.append(Problem("refresh.name", self.refresh.name, "another name than publish.name, the base's"))
         rules = {"promotion": self.promotion} | ({"refresh.promotion": self.refresh.promotion} if self.refresh else {})

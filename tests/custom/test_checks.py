@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tasks.custom.spec import CustomSpec
 from tests.source import ROOT
@@ -13,6 +14,7 @@ from workflows.calls import calls
 from workflows.checks.secrets import secret_values
 from workflows.checks.sections import post_training
 from workflows.checks.stages import functions_of_stages, names_of_stages
+from workflows.continuous_recipe import ContinuousRecipe
 from workflows.plan.planned import plan
 from workflows.plan.text import text
 from workflows.pod_defaults import resources
@@ -156,6 +158,15 @@ def test_what_a_user_says_it_needs_is_in_the_plan_and_its_pod_asks_for_it() -> N
     assert resources(context_of(read), "stages.0").memory == "23Gi"
     (spec,) = read.stages
     assert spec.identity() == Recipe.model_validate({"stages": [COUNTED]}).stages[0].identity()
+
+
+def test_continuous_training_has_them_beside_its_refresh() -> None:
+    content = yaml.safe_load((ROOT / "workflows/recipes/continuous.yaml").read_text())
+    read = ContinuousRecipe.model_validate(content | {"stages": [MERGED | {"inputs": ["base", "shards"]}]})
+    (problem,) = names_of_stages(context_of(read))
+    assert problem.value == "shards" and "corpus" in problem.allowed and "pretrain" not in problem.allowed
+    without = ContinuousRecipe.model_validate(content | {"refresh": None, "stages": [MERGED]})
+    assert [problem.path for problem in without.problems()] == ["stages"]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,9 @@ WITH_TUNING: dict[str, Any] = RECIPE | {
     "evaluate": RECIPE["evaluate"] | {"statements": ASKED},
     "data": DATA,
     "post_training": [SFT, DPO],
+    "stages": [
+        {"name": "merged", "stage": f"{ROOT}/workflows/recipes/merge/merge.py:merge", "inputs": ["base", "dpo"]}
+    ],
 }
 
 
@@ -57,6 +60,7 @@ def test_without_a_champion_there_is_nothing_to_tune(said: dict[str, str]) -> No
 
 def test_a_promotion_of_the_base_starts_the_tuning(said: dict[str, str]) -> None:
     assert f"{BASE} version 1: Promoted" in said["promoted"]
+    assert "✓ merged" in said["promoted"]  # a stage of one's own, after DPO
     assert f"{TUNED} version 1: Promoted" in said["promoted"]
 
 

@@ -15,6 +15,8 @@ from workflows.run_context import RunContext, runs_on_a_cluster
 from workflows.tuning import ROWS
 
 LATER = ("choose", "serve", "publish", "report")  # titles of calls that come after custom stages
+# stages of a refresh, beside the tuning
+IN_A_REFRESH = ("prepare_corpus", "prepare_clean_corpus", "prepare_rows", "decontaminate", "check_rewards")
 
 
 def names_of_stages(context: RunContext) -> list[Problem]:
@@ -28,7 +30,7 @@ def names_of_stages(context: RunContext) -> list[Problem]:
     rows = [f"{ROWS}{name}" for name in context.specs.get("data", {})]
     models = [BASE] if "convert" in context or "start_from" in context else []
     models += [step.name for step in context.tunings()]
-    titles = [call.title for call in dag]
+    titles = [call.title for call in dag if "grow" not in context or call.stage in IN_A_REFRESH]
     not_inputs = {*LATER, *(title_of(step.stage, step.name) for step in context.tunings())} - {*models}
     known = [name for name in dict.fromkeys([*models, *titles, *rows]) if name not in not_inputs]
     taken = {BASE, *known, *LATER, *(call.title for call in dag)}
