@@ -26,17 +26,17 @@ def of_each_seed(tuned: Collection[str], stages: Collection[CustomSpec]) -> set[
     return {*tuned, *(stage.name for stage in stages if not made_of(stage.inputs, stages).isdisjoint(tuned))}
 
 
-def with_seed(name: str, repetition: int, own: Collection[str]) -> str:
-    """What has the name in a repetition of the post-training. `own`: see `of_each_seed`."""
-    return label_of(name, repetition) if name.removeprefix(EVALUATION) in own else name
+def with_seed(name: str, repetition: int, seeded: Collection[str]) -> str:
+    """What has the name in a repetition of the post-training. `seeded`: see `of_each_seed`."""
+    return label_of(name, repetition) if name.removeprefix(EVALUATION) in seeded else name
 
 
 def stages_with_seeds(
-    stages: Collection[CustomSpec], seeds: int, own: Collection[str]
+    stages: Collection[CustomSpec], seeds: int, seeded: Collection[str]
 ) -> Iterator[tuple[CustomSpec, dict[str, str]]]:
     """The stages and their repetitions, each with its inputs: the names in the recipe, and those of its seed."""
     for repetition in range(seeds):
         for stage in stages:
-            if repetition == 0 or stage.name in own:
-                inputs = {name: with_seed(name, repetition, own) for name in stage.inputs}
+            if repetition == 0 or stage.name in seeded:
+                inputs = {name: with_seed(name, repetition, seeded) for name in stage.inputs}
                 yield stage.model_copy(update={"name": label_of(stage.name, repetition)}), inputs

@@ -84,12 +84,12 @@ def steps(tunings: list[Tuning]) -> Iterator[Step]:
         before = name
 
 
-def repeated(tunings: list[Tuning], seeds: int, own: Collection[str]) -> Iterator[Step]:
-    """The steps, repeated with each further seed; every repetition starts from the same base. `own`: the names of which
-    each has one of its own (`of_each_seed`)."""
+def repeated(tunings: list[Tuning], seeds: int, seeded: Collection[str]) -> Iterator[Step]:
+    """The steps, repeated with each further seed; every repetition starts from the same base. `seeded`: the names of
+    which each has one of its own (`of_each_seed`)."""
     for extra in range(seeds):
         for step in steps(tunings):
-            name, start = label_of(step.name, extra), with_seed(step.start_from, extra, own)
+            name, start = label_of(step.name, extra), with_seed(step.start_from, extra, seeded)
             spec = step.spec.model_copy(update={"seed": step.spec.seed + extra, "label": name})
             yield replace(step, spec=spec, name=name, start_from=start)
 

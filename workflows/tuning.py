@@ -91,8 +91,8 @@ def tuned(
     starts from its model, or at the end. `keep` is called with the name and the title of each model that they make.
     Returns the title of the last model, with the first seed."""
     names = [step.name for step in steps(recipe.post_training)]
-    own = of_each_seed(names, recipe.stages)
-    custom = {stage.name: (stage, inputs) for stage, inputs in stages_with_seeds(recipe.stages, recipe.seeds, own)}
+    seeded = of_each_seed(names, recipe.stages)
+    custom = {stage.name: (stage, inputs) for stage, inputs in stages_with_seeds(recipe.stages, recipe.seeds, seeded)}
     models = {BASE: base}
 
     def made(name: str) -> str:
@@ -106,7 +106,7 @@ def tuned(
                 keep(name, title)
         return models.get(name, name)
 
-    for step in repeated(recipe.post_training, recipe.seeds, own):
+    for step in repeated(recipe.post_training, recipe.seeds, seeded):
         title, start = title_of(step.stage, step.name), made(step.start_from)
         spec = step.spec if step.spec.placement else step.spec.with_rewards_tried()
         models[step.name] = dag.add(title, step.stage, spec, model=start, rows=rows[step.spec.data])
