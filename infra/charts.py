@@ -25,11 +25,10 @@ MOST_POINTS = 300  # per line; more are averaged in equal bins
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing. `alt` describes it in words; `narrow` replaces it on a phone."""
+    """A drawing. `alt` describes it in words."""
 
     svg: Markup
     alt: str
-    narrow: Markup | None = None
 
 
 def curves(

@@ -1,29 +1,18 @@
 """An artifact's name, kind and main fact, from the run that made it."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.engine import Connection
 
 from infra.lineage import facts
+from infra.lineage.ancestry import Artifact
 from infra.lineage.graph import Graph
 from infra.tracking.mlflow_records import OUTPUT, SHOWN_TAG
 
 KIND = "baton.output.kind"
 MODEL = "model"  # the family
 FACT = OUTPUT  # numbers among an artifact's facts are metrics of the run that made it
-
-
-@dataclass(frozen=True)
-class Artifact:
-    """Of an artifact whose maker is not on record, `kind` is None and `name` the start of the digest."""
-
-    digest: str
-    kind: str | None
-    name: str  # base, chat, …, or the title of the stage that made it
-    detail: str  # its main fact
-    family: str = "other"  # data, tokenizer, model, finding, page: its shape
 
 
 def describe(graph: Graph, connection: Connection, digests: Collection[str]) -> dict[str, Artifact]:

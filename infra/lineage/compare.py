@@ -10,8 +10,8 @@ from sqlalchemy.engine import Connection
 
 from infra.charts import Points, curves
 from infra.lineage import facts, files, reproduce
-from infra.lineage.ancestry import Run
-from infra.lineage.artifacts import Artifact, describe
+from infra.lineage.ancestry import Artifact, Run
+from infra.lineage.artifacts import describe
 from infra.lineage.diff import difference
 from infra.lineage.graph import Graph
 from infra.lineage.measured import SURE, Setting, error_of, verdict

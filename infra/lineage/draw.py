@@ -1,15 +1,13 @@
 """The graph as SVG: an artifact is a shape by its kind, the run that made it a pill on top of it."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from markupsafe import Markup
 
-from infra.lineage.ancestry import Run
-from infra.lineage.artifacts import Artifact
+from infra.lineage.ancestry import Artifact, Run
 from infra.lineage.layout import layered
-from infra.lineage.subgraph import Box
 from infra.text import brief
 
 WIDTH, CARD, PILL, SEAM = 136.0, 46.0, 22.0, 3.0
@@ -18,6 +16,20 @@ PILL_LETTERS = 14  # average letters of a run's title and its duration together
 LETTERS = 12, 15  # average letters that fit on a card: of the name, of the line below
 
 _WIDTHS = dict.fromkeys("iIjlt.,:;|!'()[]- ", 0.6) | dict.fromkeys("mwMW@%", 1.5)  # of a letter, in average letters
+
+
+@dataclass
+class Box:
+    """An artifact with its maker; a run without a result; a fold with the number behind it; or stages to come."""
+
+    key: str  # digest; id of a run that did not make its output first; or what the fold belongs to
+    artifact: str | None = None
+    runs: list[str] = field(default_factory=list)
+    parents: list[str] = field(default_factory=list)  # keys
+    others: list[str] = field(default_factory=list)  # keys of the run's inputs that its artifact was not made from
+    folded: int = 0
+    title: str = ""
+    to_come: int = 0  # stages that have not started
 
 
 @dataclass(frozen=True)
@@ -55,7 +67,7 @@ def draw(
             x = MARGIN + passed * (WIDTH + ACROSS)
             points += [(x, MARGIN + y), (x + WIDTH, MARGIN + y)]
         style += _way(boxes[start], boxes[end], marks)
-        return _curve([*points, (left[end] - 5, into)], style)
+        return _curve([*points, (left[end] - 3, into)], style)
 
     faint = {*layout.weak, *others}
     parts = [arrow(start, end, "weak") for start, end in faint]
@@ -67,9 +79,6 @@ def draw(
     head = Markup(
         '<svg class="graph" viewBox="0 0 {w:.0f} {h:.0f}" width="{w:.0f}" height="{h:.0f}" role="group" '
         'aria-label="{alt}">'
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" orient="auto" '
-        'markerUnits="userSpaceOnUse">'
-        '<path d="M0 0L8 4L0 8z"/></marker></defs>'
     ).format(w=wide, h=high, alt=alt)
     return head + Markup("").join(parts) + Markup("</svg>")
 
@@ -90,6 +99,7 @@ def _way(start: Box, end: Box, marks: Marks) -> str:
 
 
 def _curve(points: Sequence[tuple[float, float]], style: str) -> Markup:
+    """An arrow through the points."""
     words = [f"M{points[0][0]:.0f} {points[0][1]:.1f}"]
     for (x1, y1), (x2, y2) in pairwise(points):
         middle = (x1 + x2) / 2
@@ -98,7 +108,7 @@ def _curve(points: Sequence[tuple[float, float]], style: str) -> Markup:
             if abs(y1 - y2) < 0.5
             else f"C{middle:.0f} {y1:.1f} {middle:.0f} {y2:.1f} {x2:.0f} {y2:.1f}"
         )
-    return Markup('<path class="{}" d="{}" marker-end="url(#tip)"/>').format(style, "".join(words))
+    return Markup('<path class="{}" d="{}m-6 -4l6 4l-6 4"/>').format(style, "".join(words))
 
 
 def _box(
@@ -123,11 +133,11 @@ def _box(
         state = "running" if runs[box.runs[0]].live else "no result"
         parts.append(_ghost(x, below, marks.of(box.runs[0]), _text("detail", x + 14, below + 26, state)))
     else:
-        parts.append(_card(box.artifact, labels[box.artifact], x, below, link(box.artifact), marks.of(box.artifact)))
+        parts.append(_card(labels[box.artifact], x, below, link(box.artifact), marks.of(box.artifact)))
     return Markup("").join(parts)
 
 
-def _card(digest: str, label: Artifact, x: float, y: float, href: str, mark: str) -> Markup:
+def _card(label: Artifact, x: float, y: float, href: str, mark: str) -> Markup:
     family = label.family
     alt = f"{label.name}, {(label.kind or 'artifact').replace('_', ' ')}, {label.detail}"
     return Markup(
@@ -136,10 +146,10 @@ def _card(digest: str, label: Artifact, x: float, y: float, href: str, mark: str
         family,
         mark,
         href,
-        digest,
+        label.digest,
         alt,
         alt,
-        digest[:12],
+        label.digest[:12],
         _outline(family, x, y),
         _text("name", x + 16, y + (23 if family == "data" else 19), _short(label.name, LETTERS[0])),
         _text("detail", x + 16, y + (38 if family == "data" else 36), _short(label.detail, LETTERS[1])),

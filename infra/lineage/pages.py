@@ -17,7 +17,7 @@ from infra.lineage.ancestry import Run
 from infra.lineage.artifacts import FACT, all_facts, describe
 from infra.lineage.compare import choices, comparison
 from infra.lineage.dashboard import dashboard, recipes_evaluated
-from infra.lineage.draw import Marks, draw
+from infra.lineage.draw import Box, Marks, draw
 from infra.lineage.executions import Filters, executions_page
 from infra.lineage.graph import Execution, Graph, UnknownNode
 from infra.lineage.registry import registered, versions_of
@@ -322,7 +322,7 @@ class Pages:
     def _file(self, digest: str, name: str) -> str:
         return f"{self.mount}/artifacts/{quote(digest, safe='')}/files/{quote(name)}"
 
-    def _draw(self, connection: Connection, boxes: list[subgraph.Box], marks: Marks, alt: str, query: Query) -> Any:
+    def _draw(self, connection: Connection, boxes: list[Box], marks: Marks, alt: str, query: Query) -> Any:
         named = describe(self.graph, connection, {box.artifact for box in boxes if box.artifact})
 
         def link(node: str) -> str:

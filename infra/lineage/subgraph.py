@@ -8,8 +8,8 @@ when its node's id is in `opened`.
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
+from infra.lineage.draw import Box
 from infra.lineage.graph import Graph
 from infra.tracking.relations import sources
 
@@ -17,20 +17,6 @@ FEW = 4  # children of one title that are all shown
 SHOWN = 3  # of more, the newest
 LIMIT = 60  # boxes, by default
 MOST = 300
-
-
-@dataclass
-class Box:
-    """An artifact with its maker; a run without a result; a fold with the number behind it; or stages to come."""
-
-    key: str  # digest; id of a run that did not make its output first; or what the fold belongs to
-    artifact: str | None = None
-    runs: list[str] = field(default_factory=list)
-    parents: list[str] = field(default_factory=list)  # keys
-    others: list[str] = field(default_factory=list)  # keys of the run's inputs that its artifact was not made from
-    folded: int = 0
-    title: str = ""
-    to_come: int = 0  # stages that have not started
 
 
 def of_execution(graph: Graph, execution: str, opened: Iterable[str] = (), limit: int = MOST) -> list[Box]:

@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from infra.lineage import facts
-from infra.lineage.ancestry import Run
-from infra.lineage.artifacts import FACT, Artifact
+from infra.lineage.ancestry import Artifact, Run
+from infra.lineage.artifacts import FACT
 from infra.lineage.graph import Execution, Graph
 from infra.lineage.measured import setting
 from infra.tracking.mlflow_records import PLAN_TAG, SEEN_TAG

@@ -23,6 +23,11 @@ def fragment(blocks: list[Block]) -> str:
     return encodable(_template().render(blocks=blocks))
 
 
+def anchor(title: str) -> str:
+    """The id of the section with this title."""
+    return re.sub(r"\W+", "-", title.lower()).strip("-")
+
+
 @cache
 def _template() -> Template:
     environment = Environment(
@@ -33,6 +38,6 @@ def _template() -> Template:
         undefined=StrictUndefined,
     )
     environment.filters["kind"] = lambda block: type(block).__name__
-    environment.filters["anchor"] = lambda title: re.sub(r"\W+", "-", title.lower()).strip("-")
+    environment.filters["anchor"] = anchor
     environment.globals["style"] = Markup((FOLDER / "style.css").read_text(encoding="utf-8"))
     return environment.get_template("page.html")

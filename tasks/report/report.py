@@ -19,7 +19,7 @@ from tasks.pages.scores import measured_on, score_bars, score_table, seed_table,
 from tasks.pages.source import Source, open_source
 from tasks.pages.stages import ORDER, about, heading
 from tasks.report.acceptance_gate import verdict
-from tasks.report.lineage import lineage
+from tasks.report.lineage import RESULT, lineage
 from tasks.report.spec import ReportSpec
 from tasks.report.times import about_execution, times
 
@@ -65,7 +65,7 @@ def summary(spec: ReportSpec, sources: list[Source], shown: int = SHOWN) -> list
     return [
         Title(spec.title, " · ".join([*about_execution(spec.execution), how_many])),
         *_section("Read first", [Text(f"{source.name}: {text}", "bad") for source, text in _notices(sources)]),
-        *_section("Result", result),
+        *_section(RESULT, result),
         *_section("What the models write", samples(results, shown)),
         *_section("Time", times(spec.execution)),
     ]

@@ -13,9 +13,10 @@ from sqlalchemy.engine import Connection
 
 from infra.lineage.ancestry import Ancestry, Run
 from infra.lineage.database import open_database
+from infra.lineage.draw import Box
 from infra.lineage.graph import Graph
 from infra.lineage.openlineage import events
-from infra.lineage.subgraph import MOST, Box, of_artifact, of_execution
+from infra.lineage.subgraph import MOST, of_artifact, of_execution
 from tests.lineage.histories import History, history
 
 HISTORIES = st.builds(history, st.integers(0, 10**9))

@@ -6,10 +6,9 @@ import pytest
 from mlflow import MlflowClient
 from starlette.testclient import TestClient
 
-from infra.lineage.ancestry import Run
+from infra.lineage.ancestry import Artifact, Run
 from infra.lineage.api import Lineage
 from infra.lineage.app import alone
-from infra.lineage.artifacts import Artifact
 from infra.lineage.graph import UnknownNode
 from infra.lineage.subgraph import of_execution
 from infra.tracking.execution import begin_execution, end_execution, flush, note_cached

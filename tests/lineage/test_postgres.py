@@ -5,9 +5,9 @@ from sqlalchemy import create_engine, insert, text
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.testclient import TestClient
 
+from infra.lineage.ancestry import Artifact
 from infra.lineage.api import Lineage
 from infra.lineage.app import alone
-from infra.lineage.artifacts import Artifact
 from infra.lineage.database import RUNS, open_database
 from tests.lineage.many import Made, fill
 from tests.lineage.postgres import Postgres

@@ -25,8 +25,8 @@ import psutil
 import pytest
 import yaml
 
+from infra.lineage.ancestry import Artifact
 from infra.lineage.api import Lineage
-from infra.lineage.artifacts import Artifact
 from tasks.data.documents import SPLITS, read_names
 from tasks.manifest import read_manifest
 from tasks.promote.ledger import Generation, generations
