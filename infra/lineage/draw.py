@@ -138,78 +138,51 @@ def _box(
 
 
 def _card(label: Artifact, x: float, y: float, href: str, mark: str) -> Markup:
-    family = label.family
     alt = f"{label.name}, {(label.kind or 'artifact').replace('_', ' ')}, {label.detail}"
-    return Markup(
-        '<a class="artifact {}{}" href="{}" data-node="{}" aria-label="{}"><title>{} {}</title><path d="{}"/>{}{}</a>'
-    ).format(
-        family,
-        mark,
-        href,
-        label.digest,
-        alt,
-        alt,
-        label.digest[:12],
-        _outline(family, x, y),
-        _text("name", x + 16, y + (23 if family == "data" else 19), _short(label.name, LETTERS[0])),
-        _text("detail", x + 16, y + (38 if family == "data" else 36), _short(label.detail, LETTERS[1])),
-    )
-
-
-def _ghost(x: float, y: float, mark: str, texts: Markup) -> Markup:
-    return Markup('<g class="ghost{}"><rect x="{}" y="{:.1f}" width="{}" height="{}" rx="6"/>{}</g>').format(
-        mark, x, y, WIDTH, CARD, texts
-    )
+    lower = 2 if label.family == "data" else 0  # below a cylinder's lid
+    parts = [
+        Markup('<path d="{}"/>').format(_outline(label.family, x, y)),
+        _text("name", x + 16, y + 19 + 2 * lower, _short(label.name, LETTERS[0])),
+        _text("detail", x + 16, y + 36 + lower, _short(label.detail, LETTERS[1])),
+    ]
+    return _link(f"artifact {label.family}{mark}", href, label.digest, alt, f"{alt} {label.digest[:12]}", parts)
 
 
 def _pill(run: Run, x: float, y: float, href: str, mark: str) -> Markup:
     state = "cached" if run.cached else run.status.lower()
     took = "cached" if run.cached else state if run.took is None else brief(run.took)
-    return Markup(
-        '<a class="run {}{}" href="{}" data-node="{}" aria-label="run {}, {}"><title>{}: {}</title>'
-        '<rect x="{}" y="{:.1f}" width="{}" height="{}" rx="{}"/><circle cx="{}" cy="{:.1f}" r="3.5"/>{}{}</a>'
-    ).format(
-        state,
-        mark,
-        href,
-        run.id,
-        run.title,
-        state,
-        run.title,
-        state,
-        x,
-        y,
-        WIDTH,
-        PILL,
-        PILL / 2,
-        x + 12,
-        y + PILL / 2,
+    parts = [
+        _rect(x, y, high=PILL, corner=PILL / 2),
+        Markup('<circle cx="{}" cy="{:.1f}" r="3.5"/>').format(x + 12, y + PILL / 2),
         _text("title", x + 21, y + 15.5, _short(run.title, PILL_LETTERS - len(took))),
         _text("took", x + WIDTH - 10, y + 15.5, took),
-    )
+    ]
+    return _link(f"run {state}{mark}", href, run.id, f"run {run.title}, {state}", f"{run.title}: {state}", parts)
 
 
 def _fold(box: Box, x: float, y: float, href: str, mark: str) -> Markup:
-    return Markup(
-        '<a class="fold{}" href="{}" aria-label="show {} more: {}">'
-        '<rect x="{}" y="{:.1f}" width="{}" height="{}" rx="6"/>'
-        '<rect x="{}" y="{:.1f}" width="{}" height="{}" rx="6"/>{}{}</a>'
-    ).format(
-        mark,
-        href,
-        box.folded,
-        box.title,
-        x + 5,
-        y - 4,
-        WIDTH - 10,
-        CARD,
-        x,
-        y,
-        WIDTH,
-        CARD,
+    alt = f"show {box.folded} more: {box.title}"
+    parts = [
+        _rect(x + 5, y - 4, wide=WIDTH - 10),
+        _rect(x, y),
         _text("name", x + 16, y + 19, f"+ {box.folded:,} more"),
         _text("detail", x + 16, y + 34, _short(box.title, LETTERS[1])),
-    )
+    ]
+    return _link(f"fold{mark}", href, box.key, alt, alt, parts)
+
+
+def _ghost(x: float, y: float, mark: str, texts: Markup) -> Markup:
+    return Markup('<g class="ghost{}">{}{}</g>').format(mark, _rect(x, y), texts)
+
+
+def _link(style: str, href: str, node: str, alt: str, title: str, parts: Sequence[Markup]) -> Markup:
+    """The drawing of a node that can be opened."""
+    head = Markup('<a class="{}" href="{}" data-node="{}" aria-label="{}"><title>{}</title>')
+    return head.format(style, href, node, alt, title) + Markup("").join(parts) + Markup("</a>")
+
+
+def _rect(x: float, y: float, wide: float = WIDTH, high: float = CARD, corner: float = 6) -> Markup:
+    return Markup('<rect x="{}" y="{:.1f}" width="{}" height="{}" rx="{}"/>').format(x, y, wide, high, corner)
 
 
 def _outline(family: str, x: float, y: float) -> str:

@@ -25,8 +25,7 @@ def layered(heights: Sequence[float], arrows: Sequence[tuple[int, int]], gap: fl
     """Lay out boxes of the given heights, joined by arrows (from, to)."""
     count = len(heights)
     arrows, order = _without_cycles(count, arrows)
-    layer = _layers(count, arrows, order)
-    strong, weak = _reduced(count, arrows, order)
+    layer, strong, weak = _layers(count, arrows, order)
     columns: list[list[int]] = [[] for _ in range(1 + max(layer, default=0))]
     for box in order:
         columns[layer[box]].append(box)
@@ -75,34 +74,24 @@ def _without_cycles(count: int, arrows: Sequence[tuple[int, int]]) -> tuple[list
     return acyclic, done[::-1]
 
 
-def _layers(count: int, arrows: Sequence[tuple[int, int]], order: Sequence[int]) -> list[int]:
-    children: list[list[int]] = [[] for _ in range(count)]
-    for start, end in arrows:
-        children[start].append(end)
-    layer = [0] * count
-    for box in order:
-        for child in children[box]:
-            layer[child] = max(layer[child], layer[box] + 1)
-    return layer
-
-
-def _reduced(
+def _layers(
     count: int, arrows: Sequence[tuple[int, int]], order: Sequence[int]
-) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """(arrows that say something new, the others); ancestors as bits of one number."""
+) -> tuple[list[int], list[tuple[int, int]], list[tuple[int, int]]]:
+    """(layer of each box, arrows that say something new, the others); ancestors as bits of one number."""
     parents: list[list[int]] = [[] for _ in range(count)]
     for start, end in arrows:
         parents[end].append(start)
-    above = [0] * count
+    layer, above = [0] * count, [0] * count
     strong: list[tuple[int, int]] = []
     weak: list[tuple[int, int]] = []
     for box in order:
         for parent in parents[box]:
+            layer[box] = max(layer[box], layer[parent] + 1)
             above[box] |= above[parent] | 1 << parent
         for parent in parents[box]:
             implied = any(above[other] >> parent & 1 for other in parents[box])
             (weak if implied else strong).append((parent, box))
-    return strong, weak
+    return layer, strong, weak
 
 
 def _weights(count: int, arrows: Sequence[tuple[int, int]], order: Sequence[int]) -> list[float]:
