@@ -1,6 +1,7 @@
 """Two models side by side: scores, samples, recipes, histories, and curves over each other."""
 
 import difflib
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,7 +15,7 @@ from infra.lineage.ancestry import Artifact, Run
 from infra.lineage.artifacts import describe
 from infra.lineage.diff import difference
 from infra.lineage.graph import Graph
-from infra.lineage.measured import SURE, Setting, error_of, verdict
+from infra.lineage.measured import SURE, Setting, verdict
 from infra.lineage.summaries import Row, artifact_row, execution_link, findings
 from infra.text import change, plus_minus
 
@@ -98,7 +99,8 @@ def _metric(name: str, a: Values, b: Values) -> Row:
         return row
     if shared is None:
         return row | {"verdict": "other data or settings"}
-    error = error_of(unit, of_b)
+    errors = [each.standard_error for each in (unit, of_b) if each.standard_error is not None]
+    error = math.hypot(*errors) if len(errors) == 2 else None  # as of independent samples
     shown = plus_minus(change(other - one, row["unit"]), None if error is None else SURE * error, row["unit"])
     return row | {"change": shown, "verdict": verdict(one, other, error, of_b.higher_is_better)}
 
@@ -149,8 +151,8 @@ def _recipe(graph: Graph, connection: Connection, digest: str) -> Sequence[str]:
 def _curves(graph: Graph, connection: Connection, digest: str, other: str) -> dict[str, Points]:
     """The curves of the upstream stages that the other does not share, by stage and metric."""
     points_by_name: dict[str, Points] = {}
-    shared = set(graph.history(other))
-    for run in graph.history(digest):
+    shared = set(graph.ancestry.history(other))
+    for run in graph.ancestry.history(digest):
         if run not in shared:
             for name, points in facts.curves(connection, run).items():
                 points_by_name[f"{graph.runs[run].title} {name}"] = points

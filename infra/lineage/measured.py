@@ -8,8 +8,6 @@ import math
 from collections.abc import Mapping
 from itertools import pairwise
 
-from infra.lineage.facts import Unit
-
 SURE = 1.96  # standard errors: 95 % of the differences between equal models are smaller
 BITS = "bits_per_byte"
 
@@ -45,10 +43,3 @@ def verdict(before: float, after: float, error: float | None, higher_is_better: 
     if abs(after - before) <= SURE * error:
         return "within noise"
     return "better" if (after > before) == higher_is_better else "worse"
-
-
-def error_of(before: Unit, after: Unit) -> float | None:
-    """The standard error of the difference of two metrics, as of independent samples."""
-    errors = (before.standard_error, after.standard_error)
-    known = [error for error in errors if error is not None]
-    return math.hypot(*known) if len(known) == len(errors) else None
