@@ -31,18 +31,18 @@ class Lineage:
     def ancestors(self, digest: str) -> list[Artifact | Run]:
         """Upstream artifacts and runs, nearest first."""
         graph = self.graph.refresh()
-        return self._described(graph.ancestors(graph.resolve(digest)))
+        return self._described(graph.ancestry.ancestors(graph.resolve(digest)))
 
     def descendants(self, digest: str) -> list[Artifact | Run]:
         """Downstream artifacts and runs, nearest first."""
         graph = self.graph.refresh()
-        return self._described(graph.descendants(graph.resolve(digest)))
+        return self._described(graph.ancestry.descendants(graph.resolve(digest)))
 
     def path(self, a: str, b: str) -> list[Artifact | Run]:
         """Every node between two artifacts, both included, parents first; empty when neither is upstream of the
         other."""
         graph = self.graph.refresh()
-        return self._described(graph.path(graph.resolve(a), graph.resolve(b)))
+        return self._described(graph.ancestry.path(graph.resolve(a), graph.resolve(b)))
 
     def diff(self, a: str, b: str) -> Difference:
         """Compare the histories of two artifacts."""
@@ -54,7 +54,7 @@ class Lineage:
         """OpenLineage events of an artifact's history, of an execution, or of the whole store."""
         graph = self.graph.refresh()
         if digest is not None:
-            runs = graph.history(graph.resolve(digest))
+            runs = graph.ancestry.history(graph.resolve(digest))
         elif execution is not None:
             runs = [run.id for run in graph.stages(execution)]
         else:

@@ -106,7 +106,11 @@ def _site(store: str | None, mlflow: bool) -> Starlette:
 
     def openlineage(request: Request) -> Any:
         graph, id = pages.graph.refresh(), request.path_params["id"]
-        runs = [run.id for run in graph.stages(id)] if id in graph.executions else graph.history(graph.resolve(id))
+        runs = (
+            [run.id for run in graph.stages(id)]
+            if id in graph.executions
+            else graph.ancestry.history(graph.resolve(id))
+        )
         with pages.engine.connect() as connection:
             return events(graph, connection, runs)
 

@@ -97,7 +97,7 @@ def _history(graph: Graph, artifact: str) -> dict[str, str]:
     """The upstream runs by title, in topological order."""
     runs: dict[str, str] = {}
     seen: Counter[str] = Counter()
-    for run in graph.history(artifact):
+    for run in graph.ancestry.history(artifact):
         title = graph.runs[run].title
         seen[title] += 1
         runs[title if seen[title] == 1 else f"{title} {seen[title]}"] = run

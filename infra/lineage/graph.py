@@ -135,9 +135,6 @@ class Graph:
     def is_artifact(self, node: str) -> bool:
         return node in self._artifacts
 
-    def __contains__(self, node: str) -> bool:
-        return node in self.runs or self.is_artifact(node)
-
     def resolve(self, digest: str) -> str:
         """The artifact whose digest starts with `digest` (6 characters or more). Raises UnknownNode."""
         if self.is_artifact(digest):
@@ -171,28 +168,6 @@ class Graph:
         record = self.runs[run]
         maker = self.maker(record.output) if record.output and record.cached and not record.inputs else None
         return maker.inputs if maker else record.inputs
-
-    def ancestors(self, node: str) -> list[str]:
-        """Upstream artifacts and runs, nearest first. Raises UnknownNode."""
-        return self.ancestry.ancestors(self._known_node(node))
-
-    def descendants(self, node: str) -> list[str]:
-        """Downstream artifacts and runs, nearest first. Raises UnknownNode."""
-        return self.ancestry.descendants(self._known_node(node))
-
-    def history(self, node: str) -> list[str]:
-        """The runs that an artifact comes from, parents first. Raises UnknownNode."""
-        return self.ancestry.history(self._known_node(node))
-
-    def path(self, a: str, b: str) -> list[str]:
-        """Every node on the way from `a` to `b`, or from `b` to `a`, parents first; empty when neither is upstream of
-        the other."""
-        return self.ancestry.path(a, b)
-
-    def _known_node(self, node: str) -> str:
-        if node not in self:
-            raise UnknownNode(f"{node}: no artifact and no run has this name")
-        return node
 
 
 _WANTED_TAGS = or_(

@@ -230,7 +230,7 @@ class Pages:
         digest = graph.resolve(digest)
         to = graph.resolve(query["to"]) if query.get("to") else None
         maker, uses = graph.maker(digest), graph.uses(digest)
-        path = graph.path(digest, to) if to else []
+        path = graph.ancestry.path(digest, to) if to else []
         parents = graph.inputs(maker.id) if maker else {}
         children = {run.output: run for run in reversed(graph.readers(digest)) if run.output and not run.handed_on}
         boxes = subgraph.of_artifact(graph, digest, query.get("open", "").split(), _limit(query, subgraph.LIMIT))

@@ -21,7 +21,8 @@ MOST = 6  # metrics in a table or drawn
 def registered(graph: Graph, connection: Connection) -> list[dict[str, Any]]:
     """Each registered model with its versions, newest first."""
     versions = facts.versions(connection)
-    known = {digest for version in versions if (digest := version["tags"].get("baton.model", "")) in graph}
+    models = {version["tags"].get("baton.model", "") for version in versions}
+    known = set(filter(graph.is_artifact, models))
     origins = {digest: _origins(graph, digest) for digest in known}
     named = describe(graph, connection, known.union(*origins.values()))
     evaluations = _evaluations(graph, connection, known)

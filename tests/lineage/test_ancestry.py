@@ -97,7 +97,7 @@ def test_openlineage_has_the_same_ancestors(past: History) -> None:
             found.update(above)
             waiting += above
         assert {name for name, _ in found} == folder.truth() - {digest}
-        of_one = events(graph, STORE[0], graph.history(digest))
+        of_one = events(graph, STORE[0], graph.ancestry.history(digest))
         assert {each["name"] for event in of_one for each in event["inputs"]} == folder.truth() - {digest}
 
 

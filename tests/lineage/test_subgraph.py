@@ -52,7 +52,7 @@ def test_beyond_the_limit_relatives_are_counted_not_drawn(many: tuple[Graph, Mad
     boxes = of_artifact(graph, first, limit=20)
     assert sum(not box.folded for box in boxes) <= 20
     assert sum(box.folded for box in boxes) > 0
-    everything = of_artifact(graph, first, opened=[*graph.descendants(first), first], limit=300)
+    everything = of_artifact(graph, first, opened=[*graph.ancestry.descendants(first), first], limit=300)
     assert len(everything) == SWEEP
 
 
