@@ -51,9 +51,13 @@ def _digest(changes: bytes, untracked: list[str]) -> str:
 
 
 def _git(*words: str) -> bytes | None:
+    return git("-C", str(PROJECT), *words)
+
+
+def git(*words: str) -> bytes | None:
     """Git's output; None if the command fails (no git, no checkout, no commit yet)."""
     try:
-        done = subprocess.run(["git", "-C", str(PROJECT), *words], capture_output=True, check=False)
-    except FileNotFoundError:
+        done = subprocess.run(["git", *words], capture_output=True, check=False)
+    except OSError:
         return None
     return done.stdout if done.returncode == 0 else None

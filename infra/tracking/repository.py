@@ -12,6 +12,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from infra.tracking.code import git
 from infra.tracking.redact import redact_code, redact_text
 
 VARIABLE = "BATON_REPOSITORY"  # in a pod: what the client that started the run has
@@ -27,19 +28,19 @@ def repository() -> dict[str, str]:
     of tracked files without secrets, and its beginning alone if it is long; `digest` is BLAKE3 of the whole;
     `untracked` is the number of files and folders that git does not know."""
     if VARIABLE in os.environ:
-        return _decoded(os.environ[VARIABLE])
+        return dict(json.loads(zlib.decompress(base64.b64decode(os.environ[VARIABLE]))))
     root = _git("rev-parse", "--show-toplevel")
-    if root is None:
+    if not root:
         return {}
     facts = {
         "path": Path.cwd().relative_to(root.strip()).as_posix(),
-        "commit": (_git("rev-parse", "HEAD") or "").strip(),
+        "commit": _git("rev-parse", "HEAD").strip(),
     }
-    origin = (_git("remote", "get-url", "origin") or "").strip()
+    origin = _git("remote", "get-url", "origin").strip()
     if _REMOTE.fullmatch(origin):
         facts["origin"] = redact_text(origin)
     facts |= _changes()
-    untracked = len((_git("ls-files", "--others", "--exclude-standard", "--directory") or "").splitlines())
+    untracked = len(_git("ls-files", "--others", "--exclude-standard", "--directory").splitlines())
     facts |= {"untracked": str(untracked) if untracked else ""}
     return {name: value for name, value in facts.items() if value}
 
@@ -52,10 +53,6 @@ def for_pods() -> dict[str, str]:
         if known and len(text) <= LARGEST_VARIABLE:
             return {VARIABLE: text}
     return {}
-
-
-def _decoded(text: str) -> dict[str, str]:
-    return dict(json.loads(zlib.decompress(base64.b64decode(text))))
 
 
 def _changes() -> dict[str, str]:
@@ -79,10 +76,6 @@ def _changes() -> dict[str, str]:
     return {}
 
 
-def _git(*words: str) -> str | None:
-    """Git's output; None if the command fails (no git, no repository, no commit yet)."""
-    try:
-        done = subprocess.run(["git", *words], capture_output=True, check=False)
-    except OSError:
-        return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+def _git(*words: str) -> str:
+    """Git's output; empty if the command fails (no git, no repository, no commit yet)."""
+    return (git(*words) or b"").decode(errors="replace")
