@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from infra.text import count, number, share, size, value, words
+from infra.tracking.flatten import leaves
 from infra.tracking.redact import redact
 from infra.tracking.relations import relation
 from tasks.evaluate.results import read_results
@@ -283,7 +284,7 @@ def _made_with(source: Source) -> list[Block]:
         [name, relation(manifest.kind, manifest.digest, name, manifest.parents), Mark(digest, "quiet")]
         for name, digest in sorted(manifest.parents.items())
     ]
-    blocks: list[Block] = [_pairs("Spec", _flat(redact(manifest.spec))), _pairs("Versions", manifest.versions)]
+    blocks: list[Block] = [_pairs("Spec", leaves(redact(manifest.spec))), _pairs("Versions", manifest.versions)]
     if parents:
         blocks.insert(0, Table("Inputs", ["input", "relation", "digest"], parents, "lll"))
     return [Fold("Spec, inputs and versions", blocks)]
@@ -291,18 +292,6 @@ def _made_with(source: Source) -> list[Block]:
 
 def _pairs(caption: str, items: Mapping[str, Any]) -> Table:
     return Table(caption, ["name", "value"], [[name, value(item)] for name, item in items.items()], "ll")
-
-
-def _flat(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested fields by their path: model.hidden."""
-    flat: dict[str, Any] = {}
-    for key, item in spec.items():
-        name = json.dumps(key, ensure_ascii=False) if "." in key else key
-        if isinstance(item, Mapping) and item:
-            flat |= _flat(item, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = item
-    return flat
 
 
 # in the order of a report

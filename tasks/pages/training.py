@@ -1,6 +1,6 @@
 """Group training metrics into charts."""
 
-from infra.charts import Figure, Points, curves
+from infra.charts import curves
 from tasks.pages.blocks import Grid
 from tasks.pages.source import Source
 
@@ -34,9 +34,5 @@ def training_curves(source: Source) -> list[Grid]:
         if (shown := {name: series[name] for name in names if name in series})
     ]
     known = {name for names in PANELS.values() for name in names}
-    figures += [_alone(name, points) for name, points in series.items() if name not in known]
+    figures += [curves(name, {name: points}) for name, points in series.items() if name not in known]
     return [Grid(figures)] if figures else []
-
-
-def _alone(name: str, points: Points) -> Figure:
-    return curves(name, {name: points})
