@@ -4,7 +4,7 @@ If a pod of the execution made the artifact, its own record takes precedence (in
 
 from collections.abc import Collection, Iterable
 
-from infra.tracking.execution import note_cached
+from infra.tracking.record import note_cached
 from tasks.artifacts import Artifact, shown
 from tasks.manifest import ArtifactError, Manifest
 from tasks.stored import manifest_at

@@ -18,9 +18,9 @@ from infra.process.launch import Engine, EngineFailed, is_finished, job_director
 from infra.process.torchrun_env import Node, this_node
 from infra.progress import say
 from infra.storage.buckets import StorageError, address_of, is_bucket
-from infra.tracking.execution import execution_id, note_cached
+from infra.tracking.execution import execution_id
 from infra.tracking.machine import lineage_page
-from infra.tracking.record import tracked
+from infra.tracking.record import note_cached, tracked
 from tasks import lacking
 from tasks.adapter_base import BASE
 from tasks.artifacts import Artifact, HFModel, shown

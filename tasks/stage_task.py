@@ -14,7 +14,7 @@ from infra.pod_spec import PodSpec
 from infra.process.launch import Engine
 from infra.progress import say
 from infra.storage.buckets import is_bucket, storage_of
-from infra.tracking.execution import note_cached
+from infra.tracking.record import note_cached
 from infra.tracking.relations import CONTAINS, relation
 from tasks import lacking
 from tasks.artifacts import Artifact, HFModel, shown

@@ -26,9 +26,8 @@ from infra.pod import this_pod
 from infra.progress import say
 from infra.storage.disk_errors import disk_errors_named
 from infra.tracking.code import code_version
-from infra.tracking.flatten import flatten
-from infra.tracking.machine import links, machine
-from infra.tracking.outage import recoverable, retry_while_unreachable
+from infra.tracking.machine import links
+from infra.tracking.outage import recoverable, wait_until_reachable
 from infra.tracking.redact import redact, redact_command, redact_spec, redact_text
 from infra.tracking.remote_run import remote_place
 from infra.tracking.repository import repository
@@ -38,21 +37,17 @@ from infra.tracking.spool import (
     KILLED,
     RUNNING,
     Execution,
-    StageRun,
     execution_folder,
     hold,
     is_only_holder,
     read_execution,
     read_stage,
-    stage_folder,
     stage_folders,
     write_execution,
-    write_stage,
 )
 from infra.tracking.sqlite_file import store_file
-from infra.tracking.store import check_reachable, tracking_uri
+from infra.tracking.store import tracking_uri
 from infra.tracking.uploader import Uploader
-from infra.versions import package_versions
 
 # How long an exiting process may wait for the store: a tenth of its runtime, within these bounds
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 1.5, 5.0
@@ -101,7 +96,7 @@ def begin_execution(
     to run it again anywhere. Raises DiskRefused, and TrackingUnreachable if the
     store is unreachable (in a pod FlyteRecoverableException, after retries)."""
     with recoverable():
-        retry_while_unreachable(check_reachable)
+        wait_until_reachable()
     close_execution()
     with disk_errors_named():
         current_execution(name, recipe, settings, plan, whole)
@@ -126,43 +121,6 @@ def mark_last() -> None:
     _last = True
     if this_pod():
         current_execution("execution")  # not open yet in a pod without a stage
-
-
-def note_cached(
-    title: str,
-    kind: str,
-    digest: str,
-    facts: dict[str, Any],
-    *,
-    spec: dict[str, Any] | None = None,
-    inputs: dict[str, str] | None = None,
-    job_dir: Path | None = None,
-    shown: dict[str, str] | None = None,
-    without_pod: bool = False,
-) -> None:
-    """Record a stage whose artifact came from Flyte's cache, with the spec, inputs and job directory that made it.
-    `shown`: as in Record.log_output. `without_pod`: it had none, so that whichever pods note it write one record."""
-    job = str(job_dir) if job_dir else digest if this_pod() else None  # a pod may note several of one title
-    folder = stage_folder(current_execution(title), title, job)
-    if (folder / "run.json").exists() and read_stage(folder).status == FINISHED:
-        return  # made by this execution, before it was resumed
-    now = time.time()
-    run = StageRun(
-        title=title,
-        params=flatten(redact(spec or {})),
-        inputs=inputs or {},
-        job_dir=None if job_dir is None else str(job_dir),
-        code=code_version(),
-        versions=package_versions(),
-        started=now,
-        ended=now,
-        status=FINISHED,
-        cached=True,
-        output={"kind": kind, "digest": digest, "facts": redact(facts), "shown": redact(shown or {})},
-        machine=machine(),
-        pod=pod.name if (pod := this_pod()) and not without_pod else "",
-    )
-    write_stage(folder, run)
 
 
 def current_execution(

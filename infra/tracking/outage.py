@@ -1,26 +1,23 @@
 """Handle a short outage of the tracking store in a pod: retry, then raise an error that Flyte retries."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
 
 from infra.flyte.hooks import retried_by_flyte
 from infra.pod import this_pod
-from infra.tracking.store import TrackingUnreachable
-
-T = TypeVar("T")
+from infra.tracking.store import TrackingUnreachable, check_reachable
 
 PATIENCE_S = 60.0
 PAUSE_S = 2.0
 
 
-def retry_while_unreachable(query: Callable[[], T]) -> T:
-    """Run a query; in a pod, retry it for a while if the store is unreachable. Raises TrackingUnreachable."""
+def wait_until_reachable() -> None:
+    """Check that the store is reachable; in a pod, for a while. Raises TrackingUnreachable."""
     deadline = time.monotonic() + (PATIENCE_S if this_pod() else 0)
     while True:
         try:
-            return query()
+            return check_reachable()
         except TrackingUnreachable:
             if time.monotonic() > deadline:
                 raise

@@ -42,7 +42,7 @@ class Record:
 
     def log_output(self, kind: str, digest: str, facts: dict[str, Any], shown: Mapping[str, str] | None = None) -> None:
         """Record the stage's artifact. `shown`: how the lineage pages show it (tasks/artifacts.py)."""
-        self.output = {"kind": kind, "digest": digest, "facts": redact(facts), "shown": redact(dict(shown or {}))}
+        self.output = _output(kind, digest, facts, shown or {})
 
 
 @contextmanager
@@ -75,6 +75,34 @@ def tracked(
                 raise
             say(f"tracking: the record of {title} could not be written ({error})")  # the first error is raised
         wake()
+
+
+def note_cached(
+    title: str,
+    kind: str,
+    digest: str,
+    facts: dict[str, Any],
+    *,
+    spec: dict[str, Any] | None = None,
+    inputs: dict[str, str] | None = None,
+    job_dir: Path | None = None,
+    shown: dict[str, str] | None = None,
+    without_pod: bool = False,
+) -> None:
+    """Record a stage whose artifact came from Flyte's cache, with the spec, inputs and job directory that made it.
+    `shown`: as in Record.log_output. `without_pod`: it had none, so that whichever pods note it write one record."""
+    job = str(job_dir) if job_dir else digest if this_pod() else None  # a pod may note several of one title
+    folder = stage_folder(current_execution(title), title, job)
+    if (folder / "run.json").exists() and read_stage(folder).status == FINISHED:
+        return  # made by this execution, before it was resumed
+    run = _run(title, None if job_dir is None else str(job_dir), spec or {}, inputs or {}, "")
+    output = _output(kind, digest, facts, shown or {})
+    run = replace(run, ended=run.started, status=FINISHED, cached=True, output=output, placed={})
+    write_stage(folder, replace(run, pod="") if without_pod else run)
+
+
+def _output(kind: str, digest: str, facts: dict[str, Any], shown: Mapping[str, str]) -> dict[str, Any]:
+    return {"kind": kind, "digest": digest, "facts": redact(facts), "shown": redact(dict(shown))}
 
 
 def _reserve() -> Path:

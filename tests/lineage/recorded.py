@@ -13,9 +13,9 @@ from typing import Any
 from mlflow import MlflowClient
 
 from infra.paths import baton_home
-from infra.tracking.execution import begin_execution, close_execution, end_execution, note_cached
+from infra.tracking.execution import begin_execution, close_execution, end_execution
 from infra.tracking.push import push_execution
-from infra.tracking.record import tracked
+from infra.tracking.record import note_cached, tracked
 from infra.tracking.spool import execution_folder
 from infra.tracking.store import tracking_uri
 from tasks.artifacts import shown

@@ -11,8 +11,8 @@ from infra.lineage.api import Lineage
 from infra.lineage.app import alone
 from infra.lineage.graph import UnknownNode
 from infra.lineage.subgraph import of_execution
-from infra.tracking.execution import begin_execution, end_execution, flush, note_cached
-from infra.tracking.record import tracked
+from infra.tracking.execution import begin_execution, end_execution, flush
+from infra.tracking.record import note_cached, tracked
 from tests.lineage.recorded import Stored, deliver
 
 

@@ -14,9 +14,9 @@ from starlette.testclient import TestClient
 from infra.lineage.app import alone, with_mlflow
 from infra.lineage.files import look
 from infra.lineage.reproduce import commands
-from infra.tracking.execution import begin_execution, end_execution, flush, note_cached
+from infra.tracking.execution import begin_execution, end_execution, flush
 from infra.tracking.push import push_execution
-from infra.tracking.record import tracked
+from infra.tracking.record import note_cached, tracked
 from infra.tracking.spool import FAILED, Execution, hold, write_execution
 from tests.lineage.recorded import HOSTILE, LAPTOP, LONG, PATHS, UNICODE, Stored, deliver, record_hostile
 

@@ -7,8 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from infra.tracking.execution import begin_execution, end_execution, flush, note_cached
-from infra.tracking.record import tracked
+from infra.tracking.execution import begin_execution, end_execution, flush
+from infra.tracking.record import note_cached, tracked
 
 
 def write_points(job_dir: Path, steps: range, pause_s: float = 0.0) -> None:

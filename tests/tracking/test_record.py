@@ -20,10 +20,9 @@ from infra.tracking.execution import (
     end_execution,
     execution_id,
     flush,
-    note_cached,
 )
 from infra.tracking.mlflow_names import LONGEST, given_name, mlflow_name
-from infra.tracking.record import tracked
+from infra.tracking.record import note_cached, tracked
 from infra.tracking.spool import read_execution, read_stage
 from infra.tracking.store import tracking_uri
 from tasks.job import Job
