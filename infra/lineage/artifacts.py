@@ -8,11 +8,10 @@ from sqlalchemy.engine import Connection
 from infra.lineage import facts
 from infra.lineage.ancestry import Artifact
 from infra.lineage.graph import Graph
-from infra.tracking.mlflow_records import OUTPUT, SHOWN_TAG
+from infra.tracking.mlflow_records import SHOWN_TAG
 
 KIND = "baton.output.kind"
 MODEL = "model"  # the family
-FACT = OUTPUT  # numbers among an artifact's facts are metrics of the run that made it
 
 
 def describe(graph: Graph, connection: Connection, digests: Collection[str]) -> dict[str, Artifact]:
@@ -39,5 +38,4 @@ def _described_by(graph: Graph, digest: str) -> str:
 
 def all_facts(tags: dict[str, str], metrics: dict[str, float]) -> dict[str, Any]:
     """The facts that a stage recorded about its artifact."""
-    numbers = {name.removeprefix(FACT): value for name, value in metrics.items() if name.startswith(FACT)}
-    return facts.group(tags, "fact") | numbers
+    return facts.group(tags, "fact") | facts.of_output(metrics)

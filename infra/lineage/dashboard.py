@@ -10,7 +10,6 @@ from sqlalchemy.engine import Connection
 from infra.charts import Points, curves
 from infra.lineage import facts
 from infra.lineage.ancestry import Run
-from infra.lineage.artifacts import FACT
 from infra.lineage.graph import Graph
 from infra.lineage.measured import Setting, breaks_of, setting
 from infra.lineage.registry import scores_of
@@ -45,8 +44,8 @@ def dashboard(graph: Graph, connection: Connection, recipe: str) -> dict[str, An
     for run in _of_own_models(graph, runs, tags):
         model = _SEED.sub("", tags.get(run.id, {}).get("baton.fact.label") or run.title)
         evaluated = tags.get(run.id, {}).get("baton.fact.model_digest", "")
-        for name, value in measured.get(run.id, {}).items():
-            if name.startswith(FACT) and (name := name.removeprefix(FACT)) in units:
+        for name, value in facts.of_output(measured.get(run.id, {})).items():
+            if name in units:
                 values[name][model][number[run.execution]].append(value)
                 on = setting(name, params.get(run.id, {}), run.inputs, evaluated)
                 measured_on[name][model][number[run.execution]] = on

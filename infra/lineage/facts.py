@@ -24,7 +24,7 @@ from infra.lineage.database import (
     rows,
 )
 from infra.tracking.mlflow_names import given_name, mlflow_name
-from infra.tracking.mlflow_records import OUTPUT
+from infra.tracking.mlflow_records import METRIC_TAG, OUTPUT
 
 DEEPEST = 50  # levels of JSON
 END_OF_TIME = 253_402_300_799.0  # 9999-12-31T23:59:59Z
@@ -33,7 +33,6 @@ PRICE = "baton.placed.price_per_hour"
 NOT_CURVES = (OUTPUT, "duration_s")
 
 FIRST = ("loss", "validation_loss", "reward", "kl", "mfu", "tokens_per_s", "lr", "learning_rate", "grad_norm")
-METRIC = "baton.metric."  # + name: a tag of the run that measured it (infra/tracking/mlflow_records.py)
 UNITS = {"argmax_agreement": "share"}  # of facts that are not metrics
 HEADLINE = "baton.fact.headline"  # tag of an evaluation: the metric that is shown first
 
@@ -56,11 +55,11 @@ def tags(connection: Connection, runs: Collection[str], *keys: str) -> dict[str,
 def units(connection: Connection, runs: Collection[str]) -> dict[str, dict[str, Unit]]:
     """For each run, the unit of each metric that it measured."""
     query = select(TAGS.c.run_uuid, TAGS.c.key, TAGS.c.value).where(
-        TAGS.c.run_uuid.in_(among("runs")), TAGS.c.key.startswith(METRIC, autoescape=True)
+        TAGS.c.run_uuid.in_(among("runs")), TAGS.c.key.startswith(METRIC_TAG, autoescape=True)
     )
     by_run: dict[str, dict[str, Unit]] = defaultdict(dict)
     for run, key, value in rows(connection, query, runs=runs):
-        by_run[run][given_name(key.removeprefix(METRIC))] = unit_of(value)
+        by_run[run][given_name(key.removeprefix(METRIC_TAG))] = unit_of(value)
     return by_run
 
 
@@ -113,6 +112,11 @@ def metrics(connection: Connection, runs: Collection[str], *keys: str) -> dict[s
     )
     values = rows(connection, query.where(LATEST.c.key.in_(keys)) if keys else query, runs=runs)
     return _by_run((run, key, value) for run, key, value in values if abs(value) < LARGEST)
+
+
+def of_output(metrics: dict[str, float]) -> dict[str, float]:
+    """The numbers among the facts of a run's output, by the facts' names."""
+    return {name.removeprefix(OUTPUT): value for name, value in metrics.items() if name.startswith(OUTPUT)}
 
 
 def curves(

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 from infra.charts import Points, curves
 from infra.lineage import code, facts, files, reproduce, subgraph
 from infra.lineage.ancestry import Run
-from infra.lineage.artifacts import FACT, all_facts, describe
+from infra.lineage.artifacts import all_facts, describe
 from infra.lineage.compare import choices, comparison
 from infra.lineage.dashboard import dashboard, recipes_evaluated
 from infra.lineage.draw import Box, Marks, draw
@@ -36,6 +36,7 @@ from infra.lineage.summaries import (
 )
 from infra.tracking.flatten import flatten
 from infra.tracking.machine import flyte_page
+from infra.tracking.mlflow_records import OUTPUT
 from infra.tracking.relations import DESCRIBED, relation
 
 LIVE_CURVES = ("loss", "validation_loss", "reward", "kl")  # on an execution's page, of the stages that run
@@ -175,7 +176,7 @@ class Pages:
             "code": reproduce.code(tags),
             "versions": facts.group(tags, "version"),
             "command": tags.get("baton.command", ""),
-            "metrics": {name: value for name, value in sorted(measured.items()) if not name.startswith(FACT)},
+            "metrics": {name: value for name, value in sorted(measured.items()) if not name.startswith(OUTPUT)},
             "curves": shown,
             "axes": {"x": "time" if over_time else "step", "y": "log" if query.get("y") == "log" else "linear"},
             "step_unit": unit,

@@ -8,16 +8,15 @@ from typing import Any
 
 from infra.lineage.facts import DEEPEST, from_json
 from infra.tracking.flatten import names_of
-from infra.tracking.mlflow_records import RECIPE_TAG, REPOSITORY_TAG, whole_text
+from infra.tracking.mlflow_records import CODE_TAGS, RECIPE_TAG, REPOSITORY_TAG, whole_text
 from infra.tracking.redact import SETUP_DIGEST, redact, redact_code
 
 RECIPE, DIFF = "recipe.json", "repository.diff"
 
 
 def code(tags: dict[str, str]) -> dict[str, str]:
-    """{"commit", "dirty", "diff"}, those that are known."""
-    names = {"commit": "mlflow.source.git.commit", "dirty": "baton.code.dirty", "diff": "baton.code.diff"}
-    return {name: tags[key] for name, key in names.items() if tags.get(key)}
+    """{"commit", "dirty", "diff", "archive"}, those that are known."""
+    return {name: tags[key] for name, key in CODE_TAGS.items() if tags.get(key)}
 
 
 def repository(tags: dict[str, str]) -> dict[str, str]:

@@ -9,10 +9,9 @@ from sqlalchemy.engine import Connection
 
 from infra.lineage import facts
 from infra.lineage.ancestry import Artifact, Run
-from infra.lineage.artifacts import FACT
 from infra.lineage.graph import Execution, Graph
 from infra.lineage.measured import setting
-from infra.tracking.mlflow_records import PLAN_TAG, SEEN_TAG
+from infra.tracking.mlflow_records import OUTPUT, PLAN_TAG, SEEN_TAG
 
 VALIDATION = "validation_loss"
 FINDINGS = ("eval_report", "conversion_audit", "endpoint")  # kinds
@@ -64,7 +63,9 @@ def execution_rows(graph: Graph, connection: Connection, executions: list[Execut
     live = [run.id for execution in executions if execution.live for run in stages[execution.id] if run.live]
     for run, run_tags in facts.tags(connection, live, "baton.progress", SEEN_TAG).items():
         tags[run] = tags.get(run, {}) | run_tags
-    metrics = facts.metrics(connection, runs, *{FACT + name for name in (VALIDATION, *headlines.values())}, "cost_usd")
+    metrics = facts.metrics(
+        connection, runs, *{OUTPUT + name for name in (VALIDATION, *headlines.values())}, "cost_usd"
+    )
     measured = _Measured(metrics, facts.units(connection, headlines), tags)
     return [_execution_row(graph, execution, stages[execution.id], measured) for execution in executions]
 
@@ -121,7 +122,7 @@ def _best(stages: list[Run], measured: _Measured) -> Row | None:
         newest = evaluated[-1].id
         name = measured.tags[newest][facts.HEADLINE]
         unit = measured.units.get(newest, {}).get(name, facts.Unit())
-    values = {run.id: measured.metrics.get(run.id, {}).get(FACT + name) for run in evaluated or stages}
+    values = {run.id: measured.metrics.get(run.id, {}).get(OUTPUT + name) for run in evaluated or stages}
     known = {run: value for run, value in values.items() if value is not None}
     if not known:
         return None
@@ -217,7 +218,7 @@ def findings(graph: Graph, connection: Connection, digest: str) -> list[Row]:
     for child, run in first.items():
         if tags[run.id].get("baton.fact.model_digest", digest) != digest:
             continue
-        values = {name.removeprefix(FACT): v for name, v in measured.get(run.id, {}).items() if name.startswith(FACT)}
+        values = facts.of_output(measured.get(run.id, {}))
         known = units.get(run.id, {})
         rows.append(
             {

@@ -26,6 +26,12 @@ RECIPE_TAG = "baton.recipe."  # + number: a part of the recipe with the source o
 PART = 4_900  # characters of a part, within what a tag may have
 MOST_PARTS = 60
 ERROR_TAG = "baton.error"
+CODE_TAGS = {  # of code.py's facts
+    "commit": "mlflow.source.git.commit",
+    "dirty": "baton.code.dirty",
+    "diff": "baton.code.diff",
+    "archive": "baton.code.archive",
+}
 SEEN_TAG = "baton.seen"  # last sign of life of an attempt in a pod, seconds since the epoch
 
 
@@ -54,7 +60,7 @@ def execution_record(execution: Execution) -> MlflowRecord:
         tags |= {ERROR_TAG: execution.error}
     if not execution.joined:
         tags |= {NAME_TAG: execution.name, "mlflow.source.name": execution.command, "mlflow.source.type": "LOCAL"}
-        tags |= _code_tags(execution.code)
+        tags |= {CODE_TAGS[fact]: value for fact, value in execution.code.items()}
         tags |= {f"{SETTING_TAG}{name}": value for name, value in _named(flatten(execution.settings)).items()}
         tags |= {PLAN_TAG: json.dumps(execution.plan)} if execution.plan else {}
         tags |= {f"{REPOSITORY_TAG}{name}": value for name, value in execution.repository.items() if name != "diff"}
@@ -79,6 +85,7 @@ def stage_record(execution: Execution, stage: str, run: StageRun, parent: str, n
     for group, values in (("version", run.versions), ("machine", run.machine), ("placed", run.placed)):
         tags |= {f"baton.{group}.{mlflow_name(name)}": str(value) for name, value in values.items()}
     tags |= {"baton.job": run.job_dir or "", "baton.command": run.command}
+    tags |= {CODE_TAGS[fact]: value for fact, value in run.code.items()}
     metrics = _duration(run)
     if run.error:
         tags[ERROR_TAG] = run.error
@@ -100,7 +107,7 @@ def stage_record(execution: Execution, stage: str, run: StageRun, parent: str, n
         key={"baton.execution": execution.id, "baton.role": "stage", "baton.stage": stage}
         | ({POD_TAG: run.pod} if run.pod else {}),
         params=_named(run.params),
-        tags={name: value for name, value in (tags | _code_tags(run.code)).items() if value},
+        tags={name: value for name, value in tags.items() if value},
         metrics=metrics,
         started=run.started,
         ended=run.ended,
@@ -123,12 +130,6 @@ def in_parts(name: str, text: str) -> dict[str, str]:
 def whole_text(name: str, tags: Mapping[str, str]) -> str:
     """The text that `in_parts` cut; empty if it was not recorded."""
     return "".join(takewhile(bool, (tags.get(f"{name}{number}", "") for number in count())))
-
-
-def _code_tags(code: dict[str, str]) -> dict[str, str]:
-    names = {"commit": "mlflow.source.git.commit", "dirty": "baton.code.dirty", "diff": "baton.code.diff"}
-    names |= {"archive": "baton.code.archive"}
-    return {names[key]: value for key, value in code.items()}
 
 
 def _duration(record: Execution | StageRun) -> dict[str, float]:
