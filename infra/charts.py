@@ -1,4 +1,4 @@
-"""Small charts as SVG, 360 px wide: one fills a phone, three a desktop.
+"""Small charts as SVG, 360 px wide: one fills a phone, three a desktop. `aria-label` says each in words.
 
 Colours are the page's CSS variables --s0 to --s3, so a chart follows light and dark mode. No plotting library: a chart
 takes a few milliseconds and 8 kB (matplotlib: 110 ms and 14 kB, behind an import of seconds), in the page's own font.
@@ -6,7 +6,6 @@ takes a few milliseconds and 8 kB (matplotlib: 110 ms and 14 kB, behind an impor
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from markupsafe import Markup
@@ -23,14 +22,6 @@ SMALLEST = 1e-30  # what is nearer to zero is drawn as zero
 MOST_POINTS = 300  # per line; more are averaged in equal bins
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A drawing. `alt` describes it in words."""
-
-    svg: Markup
-    alt: str
-
-
 def curves(
     title: str,
     lines: dict[str, Points],
@@ -39,7 +30,7 @@ def curves(
     log: bool = False,
     reference: str = "",
     breaks: Mapping[str, Collection[float]] | None = None,
-) -> Figure:
+) -> Markup:
     """Values over steps: each line smoothed, with its raw data faint behind it.
 
     `unit` names the horizontal axis. `log` asks for a logarithmic vertical axis: zeros are left out, and
@@ -50,7 +41,7 @@ def curves(
     """
     lines = {name: [point for point in points if abs(point[1]) < LARGEST] for name, points in lines.items()}
     if not any(lines.values()):
-        return Figure(_svg(title, [], title), title)
+        return _svg(title, [], title)
     values = [value for points in lines.values() for _, value in points]
     log = log and min(values) >= 0 and max(values) > 0
     if log:  # a learning rate starts at zero
@@ -79,7 +70,7 @@ def curves(
     parts.append(_legend(list(lines)) if len(lines) > 1 else _last_value(every))
     summary = "; ".join(f"{name} {_course(points)}" for name, points in lines.items())
     alt = f"{title} over {unit}s: {summary}"
-    return Figure(_svg(title, parts, alt), alt)
+    return _svg(title, parts, alt)
 
 
 def bars(
@@ -89,7 +80,7 @@ def bars(
     *,
     top: float | None = None,
     ceiling: tuple[str, float] | None = None,
-) -> Figure:
+) -> Markup:
     """One bar per model, in the given order, with an optional dashed ceiling."""
     highest = max([value for _, value in values] + ([ceiling[1]] if ceiling else []) + [1e-9])
     y, ticks = _axis([0.0, top or highest], HEIGHT - BOTTOM, TOP + 6, tight=top is not None)
@@ -116,7 +107,7 @@ def bars(
         parts.append(_label(f"╌ {ceiling[0]} {written(ceiling[1])}", WIDTH - RIGHT, 20, "tick end"))
         summary += f"; {ceiling[0]} {written(ceiling[1])}"
     alt = f"{title}: {summary}"
-    return Figure(_svg(title, [*parts, *labels], alt), alt)
+    return _svg(title, [*parts, *labels], alt)
 
 
 def _svg(title: str, parts: Sequence[Markup], alt: str) -> Markup:

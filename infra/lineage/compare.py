@@ -45,7 +45,7 @@ def comparison(graph: Graph, connection: Connection, a: str, b: str) -> dict[str
         "samples": _samples(evaluations["a"], evaluations["b"]),
         "recipes": _recipes(graph, connection, a, b),
         "curves": both,
-        "_curves": [curves(name, {title_a: sides["a"], title_b: sides["b"]}).svg for name, sides in both.items()],
+        "_curves": [curves(name, {title_a: sides["a"], title_b: sides["b"]}) for name, sides in both.items()],
     }
 
 

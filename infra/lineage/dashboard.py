@@ -67,7 +67,7 @@ def dashboard(graph: Graph, connection: Connection, recipe: str) -> dict[str, An
                 "higher_is_better": units[name].higher_is_better,
                 "lines": lines,
                 "breaks": breaks,
-                "_svg": drawn.svg,
+                "_svg": drawn,
             }
         )
     rows = [{"number": number[id], **(execution_link(graph, id) or {})} for id in reversed(executions)]

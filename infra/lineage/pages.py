@@ -118,9 +118,7 @@ class Pages:
             "left": time_left(row["progress"], to_come) if row["status"] != SILENT else None,
             "curves": points,
             "_curves": [
-                curves(f"{title} {name}", {name: line}).svg
-                for title, some in points.items()
-                for name, line in some.items()
+                curves(f"{title} {name}", {name: line}) for title, some in points.items() for name, line in some.items()
             ],
             "_graph": drawing,
         }
@@ -183,9 +181,7 @@ class Pages:
             "log": log,
             "log_whole": log_whole,
             "live": run.live,
-            "_curves": [
-                curves(name, {name: line}, unit, log=query.get("y") == "log").svg for name, line in shown.items()
-            ],
+            "_curves": [curves(name, {name: line}, unit, log=query.get("y") == "log") for name, line in shown.items()],
         }
 
     def log(self, id: str, query: Query) -> Page:

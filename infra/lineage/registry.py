@@ -106,5 +106,5 @@ def _over_versions(versions: list[dict[str, Any]]) -> list[Any]:
         points = [(float(row["version"]), row["scores"][name]) for row in rows]
         breaks = breaks_of({int(row["version"]): row["_settings"].get(name, ()) for row in rows})
         if len(points) > 1:
-            drawn.append(curves(name, {name: points}, unit="version", breaks={name: breaks}).svg)
+            drawn.append(curves(name, {name: points}, unit="version", breaks={name: breaks}))
     return drawn

@@ -7,7 +7,7 @@ as text for the terminal. Only these two escape text.
 from dataclasses import dataclass
 from typing import Literal
 
-from infra.charts import Figure
+from markupsafe import Markup
 
 Tone = Literal["good", "bad", "quiet", "best"]
 
@@ -68,7 +68,7 @@ class Table:
 class Grid:
     """Small figures side by side, as many as fit."""
 
-    figures: list[Figure]
+    figures: list[Markup]
 
 
 @dataclass(frozen=True)
@@ -101,4 +101,5 @@ class Section:
     blocks: "list[Block]"
 
 
-Block = Title | Text | Code | Pieces | Table | Figure | Grid | Sample | Fold | List | Section
+# Markup: a drawing, our own SVG
+Block = Title | Text | Code | Pieces | Table | Markup | Grid | Sample | Fold | List | Section

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
-from infra.charts import Figure
+from markupsafe import Markup
+
 from infra.lineage.ancestry import Artifact
 from infra.lineage.draw import Box, Marks, draw
 from tasks.pages.html import anchor
@@ -12,7 +13,7 @@ from tasks.pages.stages import heading
 RESULT = "Result"  # the section with the evaluations
 
 
-def lineage(sources: list[Source]) -> Figure:
+def lineage(sources: list[Source]) -> Markup:
     """Left to right; each artifact is a link to its section."""
     parents = _parents(sources)
     edges = []
@@ -29,7 +30,7 @@ def lineage(sources: list[Source]) -> Figure:
         source = sources[int(node)]
         return f"#{anchor(RESULT if source.manifest.kind == 'eval_report' else heading(source))}"
 
-    return Figure(draw(boxes, labels, {}, link, Marks(), alt), alt)
+    return draw(boxes, labels, {}, link, Marks(), alt)
 
 
 def _parents(sources: list[Source]) -> list[set[int]]:

@@ -12,14 +12,14 @@ def source(name: str, *parents: str, digest: str = "") -> Source:
 
 
 def arrows(*sources: Source) -> set[tuple[str, str]]:
-    said = lineage(list(sources)).alt.removeprefix("Lineage: ")
-    pairs = [edge.split(" from ") for edge in said.split("; ")]
+    said = Reading(lineage(list(sources))).values("aria-label")[0]
+    pairs = [edge.split(" from ") for edge in said.removeprefix("Lineage: ").split("; ")]
     return {(parent, child) for child, parents in pairs for parent in parents.split(" and ") if parent != "outside"}
 
 
 def drawn(*sources: Source) -> list[str]:
     """The classes of the arrows."""
-    page = Reading(str(lineage(list(sources)).svg))
+    page = Reading(lineage(list(sources)))
     return [value or "" for tag, name, value in page.attributes if tag == "path" and name == "class"]
 
 
@@ -55,4 +55,5 @@ def test_a_published_model_comes_from_the_model_alone() -> None:
 
 
 def test_the_graph_is_said_in_words_too() -> None:
-    assert lineage([source("a"), source("b", "a")]).alt == "Lineage: a from outside; b from a"
+    page = Reading(lineage([source("a"), source("b", "a")]))
+    assert page.values("aria-label")[0] == "Lineage: a from outside; b from a"
