@@ -172,7 +172,7 @@ def _push_record(
     pushed = _read_pushed(folder)
     if pushed is None:
         pushed = Pushed(store_digest(tracking_uri()), _find_or_create(client, record, known))
-        _write_pushed(folder, pushed)
+        write_note(folder, asdict(pushed))
         if POD_TAG in record.key:
             _end_lost_attempts(client, record.key, known)
     elif FLYTE_TAG in record.tags and (first := _merged(client, record)) != pushed.run_id:
@@ -192,7 +192,7 @@ def _push_record(
     if POD_TAG in record.key and record.ended is None and time.time() - pushed.seen > SEEN_EVERY_S:
         pushed = replace(pushed, seen=time.time())
         client.set_tag(pushed.run_id, SEEN_TAG, str(pushed.seen))
-        _write_pushed(folder, pushed)
+        write_note(folder, asdict(pushed))
     if job is not None and record.ended is None:
         pushed = _push_progress(client, folder, pushed, job)
     if job is not None and (changed or record.ended is None):
@@ -200,7 +200,7 @@ def _push_record(
     if changed:
         if record.ended is not None:  # last, so that an ended run is complete
             client.set_terminated(pushed.run_id, record.status, int(record.ended * 1000))
-        _write_pushed(folder, replace(pushed, sent=digest))
+        write_note(folder, asdict(replace(pushed, sent=digest)))
     return pushed.run_id
 
 
@@ -233,7 +233,7 @@ def _push_metrics(client: MlflowClient, folder: Path, pushed: Pushed, record: Ml
             client.log_batch(pushed.run_id, metrics=metrics)
             newest |= {metric.key: metric.step for metric in metrics}
         pushed = replace(pushed, offset=offset)
-        _write_pushed(folder, pushed)
+        write_note(folder, asdict(pushed))
     return pushed
 
 
@@ -249,7 +249,7 @@ def _push_progress(client: MlflowClient, folder: Path, pushed: Pushed, job: Path
         text = json.dumps(progress | {"first": first, "time": time.time()})
         client.set_tag(pushed.run_id, "baton.progress", redact_text(text)[:LONGEST_TAG])
         pushed = replace(pushed, progress=state, first=first)
-        _write_pushed(folder, pushed)
+        write_note(folder, asdict(pushed))
     return pushed
 
 
@@ -390,10 +390,6 @@ def _read_pushed(folder: Path) -> Pushed | None:
     """What was uploaded to the current store."""
     note = read_note(folder)
     return Pushed(**note) if note.get("store") == store_digest(tracking_uri()) else None
-
-
-def _write_pushed(folder: Path, pushed: Pushed) -> None:
-    write_note(folder, asdict(pushed))
 
 
 def _reason(error: Exception) -> str:

@@ -61,10 +61,11 @@ def summary(spec: ReportSpec, sources: list[Source], shown: int = SHOWN) -> list
             *set_table(results),
             *score_bars(results),
         ]
+    notices: list[Block] = [Text(f"{source.name}: {text}", "bad") for source in sources for text in source.notices()]
     how_many = "1 artifact" if len(sources) == 1 else f"{len(sources)} artifacts"
     return [
         Title(spec.title, " · ".join([*about_execution(spec.execution), how_many])),
-        *_section("Read first", [Text(f"{source.name}: {text}", "bad") for source, text in _notices(sources)]),
+        *_section("Read first", notices),
         *_section(RESULT, result),
         *_section("What the models write", samples(results, shown)),
         *_section("Time", times(spec.execution)),
@@ -99,10 +100,6 @@ def _lineage(sources: list[Source]) -> list[Block]:
         for source in sources
     ]
     return [lineage(sources), Table("Artifacts", ["name", "kind", "digest", "made from"], rows, "llll")]
-
-
-def _notices(sources: list[Source]) -> list[tuple[Source, str]]:
-    return [(source, text) for source in sources for text in source.notices()]
 
 
 def _section(title: str, blocks: list[Block]) -> list[Block]:
