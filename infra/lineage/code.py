@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from infra.lineage.facts import from_json
+from infra.lineage.facts import json_or
 
 SHOWN = 100  # characters of each end of a value that was cut
 _FILE = re.compile(r'(.*)\.source\.("?)(.+\.py)\2')  # quoted, as flatten.py does; old records are not
@@ -23,7 +23,7 @@ def split(params: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
         if match := _FILE.fullmatch(name):
             code[match[3]] = value
         elif '"source"' in value:
-            content = _json(value)
+            content = json_or(value)
             settings[name] = _shortened(value) if content is None else json.dumps(_without_code(content, code))
         else:
             settings[name] = value
@@ -43,10 +43,3 @@ def _without_code(value: Any, code: dict[str, str]) -> Any:
 def _shortened(text: str) -> str:
     """Of a value that was cut, the beginning, and the end with its digest (infra/tracking/push.py)."""
     return f"{text[:SHOWN]} … {text[-SHOWN:]}" if len(text) > 2 * SHOWN else text
-
-
-def _json(text: str) -> Any | None:
-    try:
-        return from_json(text)
-    except ValueError:  # cut: too long for MLflow
-        return None

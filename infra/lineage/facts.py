@@ -94,6 +94,14 @@ def from_json(text: str) -> Any:
     return content
 
 
+def json_or(text: str, otherwise: Any = None) -> Any:
+    """`from_json`, or `otherwise` for what it refuses: a value that was cut, or that Baton did not write."""
+    try:
+        return from_json(text)
+    except ValueError:
+        return otherwise
+
+
 def seconds(milliseconds: float | None) -> float:
     """A time of the store in seconds since the epoch, within the years that a calendar has."""
     return min(max((milliseconds or 0) / 1000, 0.0), END_OF_TIME)

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from infra.lineage.facts import DEEPEST, from_json
+from infra.lineage.facts import DEEPEST, json_or
 from infra.tracking.flatten import names_of
 from infra.tracking.mlflow_records import CODE_TAGS, RECIPE_TAG, REPOSITORY_TAG, whole_text
 from infra.tracking.redact import SETUP_DIGEST, redact, redact_code
@@ -66,10 +66,7 @@ def _checkout(tags: dict[str, str], execution: str) -> list[str]:
 def whole_recipe(tags: dict[str, str], params: dict[str, str]) -> Any:
     """The recipe of an execution with the source of its functions, as `--recipe` takes it; of an old record, or a very
     long recipe, without that source."""
-    try:
-        recorded = from_json(whole_text(RECIPE_TAG, tags))
-    except ValueError:
-        recorded = recipe(params)
+    recorded = json_or(whole_text(RECIPE_TAG, tags)) or recipe(params)
     return redact(_without_digests(recorded), code=partial(redact_code, literals=True))
 
 
@@ -94,10 +91,7 @@ def recipe(params: dict[str, str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    try:
-        parsed = from_json(text)
-    except ValueError:
-        return text
+    parsed = json_or(text, text)
     return text if isinstance(parsed, float) and not math.isfinite(parsed) else parsed
 
 

@@ -147,10 +147,8 @@ def progress(run: Run, tags: dict[str, str]) -> Row:
 
 
 def _progress_of(tags: dict[str, str]) -> dict[str, Any]:
-    try:
-        return dict(facts.from_json(tags.get("baton.progress", "")))
-    except (ValueError, TypeError):
-        return {}
+    record = facts.json_or(tags.get("baton.progress", ""))
+    return record if isinstance(record, dict) else {}
 
 
 def _float(value: Any) -> float:
@@ -168,10 +166,8 @@ def in_order(stages: list[Run], tags: dict[str, str]) -> list[Run]:
 
 
 def _plan(tags: dict[str, str]) -> list[str]:
-    try:
-        return [str(title) for title in facts.from_json(tags.get(PLAN_TAG, "[]"))]
-    except (ValueError, TypeError):
-        return []
+    titles = facts.json_or(tags.get(PLAN_TAG, ""))
+    return [str(title) for title in titles] if isinstance(titles, list) else []
 
 
 def stages_to_come(graph: Graph, execution: Execution, stages: list[Run], tags: dict[str, str]) -> list[Row]:
