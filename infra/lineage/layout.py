@@ -24,13 +24,14 @@ class Layout:
 def layered(heights: Sequence[float], arrows: Sequence[tuple[int, int]], gap: float) -> Layout:
     """Lay out boxes of the given heights, joined by arrows (from, to)."""
     count = len(heights)
-    arrows, order = _without_cycles(count, arrows)
-    layer, strong, weak = _layers(count, arrows, order)
+    arrows, below = _without_cycles(count, arrows)
+    order = sorted(range(count), key=lambda box: -below[box].bit_count())  # topological: parents have more descendants
+    layer, strong, weak = _layers(arrows, below, order)
     columns: list[list[int]] = [[] for _ in range(1 + max(layer, default=0))]
     for box in order:
         columns[layer[box]].append(box)
     sizes, ways, steps = list(heights), dict[tuple[int, int], list[int]](), list[tuple[int, int]]()
-    weights = _weights(count, strong, order)
+    weights = [float(bits.bit_count() ** 2) for bits in below]
     for start, end in strong:
         chain = [start]
         for column in columns[layer[start] + 1 : layer[end]]:
@@ -48,62 +49,35 @@ def layered(heights: Sequence[float], arrows: Sequence[tuple[int, int]], gap: fl
 
 
 def _without_cycles(count: int, arrows: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[int]]:
-    """The arrows without those that close a cycle, and the boxes in topological order."""
-    children: list[list[int]] = [[] for _ in range(count)]
+    """The arrows without those that close a cycle, and the descendants of each box, itself included, as the bits of one
+    number."""
+    below = [1 << box for box in range(count)]
+    acyclic: list[tuple[int, int]] = []
     for start, end in dict.fromkeys(arrows):
-        if start != end:
-            children[start].append(end)
-    state, acyclic, done = [0] * count, list[tuple[int, int]](), list[int]()
-    for root in range(count):
-        if state[root]:
-            continue
-        stack = [(root, iter(children[root]))]
-        state[root] = 1
-        while stack:
-            box, left = stack[-1]
-            child = next(left, None)
-            if child is None:
-                state[box] = 2
-                done.append(box)
-                stack.pop()
-            elif state[child] != 1:
-                acyclic.append((box, child))
-                if not state[child]:
-                    state[child] = 1
-                    stack.append((child, iter(children[child])))
-    return acyclic, done[::-1]
+        if not below[end] >> start & 1:
+            acyclic.append((start, end))
+            for box, bits in enumerate(below):
+                if bits >> start & 1:
+                    below[box] |= below[end]
+    return acyclic, below
 
 
 def _layers(
-    count: int, arrows: Sequence[tuple[int, int]], order: Sequence[int]
+    arrows: Sequence[tuple[int, int]], below: Sequence[int], order: Sequence[int]
 ) -> tuple[list[int], list[tuple[int, int]], list[tuple[int, int]]]:
-    """(layer of each box, arrows that say something new, the others); ancestors as bits of one number."""
-    parents: list[list[int]] = [[] for _ in range(count)]
+    """(layer of each box, arrows that say something new, the others)."""
+    parents: list[list[int]] = [[] for _ in order]
     for start, end in arrows:
         parents[end].append(start)
-    layer, above = [0] * count, [0] * count
+    layer = [0] * len(order)
     strong: list[tuple[int, int]] = []
     weak: list[tuple[int, int]] = []
     for box in order:
         for parent in parents[box]:
             layer[box] = max(layer[box], layer[parent] + 1)
-            above[box] |= above[parent] | 1 << parent
-        for parent in parents[box]:
-            implied = any(above[other] >> parent & 1 for other in parents[box])
+            implied = any(below[parent] >> other & 1 for other in parents[box] if other != parent)
             (weak if implied else strong).append((parent, box))
     return layer, strong, weak
-
-
-def _weights(count: int, arrows: Sequence[tuple[int, int]], order: Sequence[int]) -> list[float]:
-    """The weight of each box: the square of the number of its descendants, itself included."""
-    children: list[list[int]] = [[] for _ in range(count)]
-    for start, end in arrows:
-        children[start].append(end)
-    below = [0] * count
-    for box in reversed(order):
-        for child in children[box]:
-            below[box] |= below[child] | 1 << child
-    return [(1.0 + bits.bit_count()) ** 2 for bits in below]
 
 
 def _heights(
