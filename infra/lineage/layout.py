@@ -42,8 +42,8 @@ def layered(heights: Sequence[float], arrows: Sequence[tuple[int, int]], gap: fl
         steps += zip(chain, [*chain[1:], end], strict=True)
         ways[start, end] = chain[1:]
     y = _heights(columns, sizes, weights, steps, gap)
-    top = min((y[box] - sizes[box] / 2 for box in range(count)), default=0.0)
-    bottom = max((y[box] + sizes[box] / 2 for box in range(count)), default=0.0)
+    top = min((at - size / 2 for at, size in zip(y, sizes, strict=True)), default=0.0)
+    bottom = max((at + size / 2 for at, size in zip(y, sizes, strict=True)), default=0.0)
     y = [at - top for at in y]
     return Layout(layer, y[:count], {arrow: [y[box] for box in way] for arrow, way in ways.items()}, weak, bottom - top)
 

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from infra.lineage.layout import layered
@@ -43,6 +43,16 @@ def test_every_arrow_points_to_a_later_layer_and_only_those_closing_a_cycle_are_
     forward = {(start, end) for start, end in arrows if start < end}
     if all(start < end for start, end in arrows):
         assert drawn == forward
+
+
+@example(([40.0] * 5, [(0, 2), (0, 4), (1, 3), (3, 4)]))
+@given(graphs())
+def test_nothing_leaves_the_drawing(graph: tuple[list[float], list[tuple[int, int]]]) -> None:
+    heights, arrows = graph
+    found = layered(heights, arrows, GAP)
+    for y, height in zip(found.y, heights, strict=True):
+        assert height / 2 - 1e-6 <= y <= found.height - height / 2 + 1e-6
+    assert all(0 <= y <= found.height for way in found.ways.values() for y in way)
 
 
 @given(graphs())
