@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.increment [--megabytes N] [--kind files|jsonl]`
+"""`python -m tests.benchmarks.increment [--megabytes N] [--kind files|jsonl|jsonl.zst]`
 
 What the data stages cost on a day that brings 1 % new text (`find_new` over the whole source, then
 `tokenize` of what is new), as a share of doing all of it again (`prepare_corpus` of the whole source,
@@ -14,11 +14,14 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from tasks.data.source_spec import StdlibSource
 from tests.benchmarks.harness import report
@@ -49,17 +52,21 @@ def write_files(folder: Path, megabytes: float, first: int) -> None:
         place.write_text(text)
 
 
-def write_jsonl(folder: Path, megabytes: float, first: int) -> None:
+def write_jsonl(folder: Path, megabytes: float, first: int, suffix: str = ".jsonl") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     files = max(1, round(megabytes / LINES_FILE))
     for number in range(files):
-        with (folder / f"{first}-{number:03}.jsonl").open("w") as lines:
-            lines.writelines(
-                json.dumps({"text": text}) + "\n" for text in texts(megabytes / files, first + number * 10_000)
-            )
+        path = str(folder / f"{first}-{number:03}{suffix}")
+        with pa.output_stream(path, compression="zstd" if suffix.endswith(".zst") else None) as lines:
+            for text in texts(megabytes / files, first + number * 10_000):
+                lines.write(json.dumps({"text": text}).encode() + b"\n")
 
 
-WRITERS = {"files": write_files, "jsonl": write_jsonl}
+WRITERS: dict[str, Callable[[Path, float, int], None]] = {
+    "files": write_files,
+    "jsonl": write_jsonl,
+    "jsonl.zst": partial(write_jsonl, suffix=".jsonl.zst"),
+}
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,7 @@ def _cpu_s() -> float:
 
 def compare(folder: Path, megabytes: float, kind: str) -> None:
     write, source = WRITERS[kind], folder / "source"
-    spec = {"source": {"kind": kind, "path": str(source)}}
+    spec = {"source": {"kind": kind.removesuffix(".zst"), "path": str(source)}}
     write(source, megabytes * (1 - NEW), 0)
     known, _ = cost(folder / "known", "home", "corpus", spec)
     write(source, megabytes * NEW, 10_000_000)
