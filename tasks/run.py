@@ -2,7 +2,9 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -31,6 +33,8 @@ from tasks.offsite import Offsite, offsite
 from tasks.spec import Spec, StageSpec
 
 A = TypeVar("A", bound=Artifact)
+
+FETCHES = 8  # inputs at a time
 
 
 # digests of artifacts from stages of this process, new or finished earlier, as opposed to those from Flyte's cache
@@ -99,7 +103,7 @@ def run(
         "kind": artifact_type.kind,
         "spec": spec.model_dump(mode="json", exclude={"placement": {"setup"}}),  # setup may contain secrets
         "storage": remote.storage if remote else None,
-        "inputs": {name: _input(name, item, files, on_demand) for name, item in named.items()},
+        "inputs": _fetched(named, files, on_demand),
     }
     command = shlex.join(["python", *engine.command(job_dir, processes, Node(nodes=nodes, address="MASTER_ADDR"))[1:]])
     start = partial(
@@ -125,12 +129,25 @@ def run(
     return artifact.at(place)
 
 
-def _input(name: str, item: Artifact, files: Mapping[str, Sequence[str]], on_demand: str) -> dict[str, Any]:
-    """The fields of an Input, fetched unless the engine does so."""
-    group = name.partition(".")[0]
-    patterns = tuple(files.get(group, ALL))
-    path = "" if group == on_demand and is_bucket(item.place) else str(item.local(patterns))
-    return {"path": path, "digest": item.digest, "place": item.place, "files": patterns}
+def _fetched(
+    named: Mapping[str, Artifact], files: Mapping[str, Sequence[str]], on_demand: str
+) -> dict[str, dict[str, Any]]:
+    """The inputs, as the fields of Input, fetched unless the engine does so. Those of which a few files are needed
+    may be many: they are fetched side by side."""
+
+    def fetched(name: str) -> dict[str, Any]:
+        item, group = named[name], name.partition(".")[0]
+        patterns = tuple(files.get(group, ALL))
+        path = "" if group == on_demand and is_bucket(item.place) else str(item.local(patterns))
+        return {"path": path, "digest": item.digest, "place": item.place, "files": patterns}
+
+    in_part = [name for name in named if name.partition(".")[0] in files]
+    pool = ThreadPoolExecutor(FETCHES, thread_name_prefix="inputs")
+    try:  # with a copy of the context, which has Flyte's access to storage
+        pending = {name: pool.submit(copy_context().run, fetched, name) for name in in_part}
+        return {name: pending[name].result() if name in pending else fetched(name) for name in named}
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
