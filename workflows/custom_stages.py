@@ -3,13 +3,23 @@
 from collections.abc import Collection, Iterable, Iterator
 
 from tasks.custom.spec import CustomSpec
-from tasks.seeds import label_of
+from tasks.seeds import label_of, without_seed
 
 EVALUATION = "evaluate-"  # begins the title of a model's evaluation
+NOT_RESERVED = (
+    "a name that does not end in -seed and a number, which is reserved for repetitions (`seeds`), nor begin with "
+    f"{EVALUATION}, which is for evaluations"
+)
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a model or an artifact may not have the name."""
+    return name.startswith(EVALUATION) or without_seed(name) != name
 
 
 def made_of(names: Iterable[str], stages: Collection[CustomSpec]) -> set[str]:
-    """These names, and those that the custom stages among them are made of. An evaluation counts as its model."""
+    """These names themselves, and those that the custom stages among them are made of. An evaluation counts as its
+    model."""
     inputs = {stage.name: stage.inputs for stage in stages}
     found: set[str] = set()
     waiting = [*names]

@@ -13,12 +13,11 @@ from tasks.posttrain.methods import METHODS
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.rewards.call import ENVIRONMENTS
 from tasks.rewards.spec import RewardSpec
-from tasks.seeds import label_of, without_seed
+from tasks.seeds import label_of
 from tasks.spec import Problem, Spec
-from workflows.custom_stages import made_of, with_seed
+from workflows.custom_stages import NOT_RESERVED, is_reserved, made_of, with_seed
 
 BASE = "base"  # the model that the first stage starts from
-NO_SEED = "a name that does not end in -seed and a number, which is reserved for repetitions (`seeds`)"
 _fields: dict[str, Any] = {
     name: (spec | None, Field(None, description=str(spec.__doc__).partition(".")[0])) for name, spec in METHODS.items()
 }
@@ -102,8 +101,8 @@ def names_problems(tunings: list[Tuning], stages: Collection[CustomSpec]) -> lis
         at = step.path.rpartition(".")[0]
         if step.name in known:
             problems.append(Problem(f"{at}.name", step.name, f"another name than {', '.join(known)}"))
-        if without_seed(step.name) != step.name:
-            problems.append(Problem(f"{at}.name", step.name, NO_SEED))
+        if is_reserved(step.name):
+            problems.append(Problem(f"{at}.name", step.name, NOT_RESERVED))
         later = {other.name for other in every[number:]}
         needs = {stage.name: later & made_of([stage.name], stages) for stage in stages if stage.makes == "model"}
         allowed = [*known, *(name for name, missing in needs.items() if not missing)]

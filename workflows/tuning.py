@@ -113,6 +113,7 @@ def tuned(
         keep(step.name, title)
     for name in [*custom]:
         made(name)
-    between = made_of([step.start_from for step in steps(recipe.post_training)], recipe.stages)
-    last = [stage.name for stage in recipe.stages if stage.makes == "model" and stage.name not in between]
-    return models[[BASE, *names, *last][-1]]
+    last = [stage for stage in recipe.stages if stage.makes == "model"]
+    inputs = [name for stage in last for name in stage.inputs]
+    between = made_of([*inputs, *(step.start_from for step in steps(recipe.post_training))], recipe.stages)
+    return models[[BASE, *names, *(stage.name for stage in last if stage.name not in between)][-1]]

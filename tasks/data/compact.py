@@ -13,7 +13,7 @@ Facts: those of the shards engine.
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.data.documents import text_sizes
-from tasks.data.gone import Gone, Mask
+from tasks.data.gone import Gone, Mask, Part
 from tasks.data.indexed_dataset import TokenDtype, read_lengths, token_dtype, write_index
 from tasks.data.merge_parts import COPIED
 from tasks.data.prefixes import HELD_OUT, consecutive
@@ -38,12 +38,13 @@ class Shard:
     """One `.bin/.idx` of the data."""
 
     ids: Path  # the .bin
-    keep: Mask  # which sequences remain
+    lengths: npt.NDArray[np.int32]  # of all its sequences
+    keep: Mask  # which of them remain
 
     @property
-    def lengths(self) -> npt.NDArray[np.int32]:
-        """Of the sequences that remain."""
-        return read_lengths(self.ids.with_suffix(".idx"))[self.keep]
+    def kept(self) -> npt.NDArray[np.int32]:
+        """The lengths of the sequences that remain."""
+        return self.lengths[self.keep]
 
     def copy_to(self, target: BinaryIO, dtype: TokenDtype) -> None:
         """Append the ids of the sequences that remain."""
@@ -51,8 +52,7 @@ class Shard:
             with self.ids.open("rb") as source:
                 shutil.copyfileobj(source, target, COPIED)
         elif self.keep.any():
-            lengths = read_lengths(self.ids.with_suffix(".idx"))
-            ends = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))) * dtype.itemsize
+            ends = np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64))) * dtype.itemsize
             ids = np.memmap(self.ids, np.uint8, "r")
             for first, last in _runs(self.keep):
                 ids[ends[first] : ends[last]].tofile(target)
@@ -63,21 +63,26 @@ def work(job: Job) -> None:
     data = [(folder, read_manifest(folder)) for folder in job.input_list("data")]
     shared = _shared([about.facts for _, about in data])
     dtype = token_dtype(shared["vocab_size"])
-    gone = next((Gone.read(newest) for newest in job.input_list("newest")), Gone({}))
+    gone = next((Gone.read(newest) for newest in job.input_list("newest")), None)
     corpora = {job.inputs[name]["digest"]: job.input(name) for name in job.names("corpora")}
+    if strange := corpora.keys() - {about.parents.get("corpus") for _, about in data}:
+        raise StageError(f"corpus {min(strange)[:12]}: none of the shards was tokenized from it; give those that were")
     parts: dict[str, list[Shard]] = {}
     held_out_bytes = 0
     for folder, about in data:
-        corpus = about.parents.get("corpus", "")
-        for part, files in _files(folder, about).items():
-            masks = gone.present((corpus, part), [len(read_lengths(path.with_suffix(".idx"))) for path in files])
-            parts.setdefault(part, []).extend(map(Shard, files, masks))
-        held_out_bytes += about.facts["held_out_bytes"] - _lost_bytes(gone, corpus, corpora)
+        of_data = {part: [read_shard(path) for path in files] for part, files in _files(folder, about).items()}
+        held_out_bytes += about.facts["held_out_bytes"]
+        if gone:
+            corpus = about.parents.get("corpus", "")
+            held_out_bytes -= _lost_bytes(gone, corpus, corpora, of_data)
+            of_data = {part: _remaining(gone, (corpus, part), shards) for part, shards in of_data.items()}
+        for part, of_part in of_data.items():
+            parts.setdefault(part, []).extend(of_part)
     job.empty_output()
     tokens: dict[str, dict[str, int]] = {}  # of each part, by prefix
     for number, (part, shards) in enumerate(sorted(parts.items())):
         job.progress(number, len(parts), "parts")
-        sizes = [int(shard.lengths.sum(dtype=np.int64)) * dtype.itemsize for shard in shards]
+        sizes = [int(shard.kept.sum(dtype=np.int64)) * dtype.itemsize for shard in shards]
         groups = [shards] if part == HELD_OUT else consecutive(shards, sizes, SMALLEST)
         names = [f"{part}-{place:05}" for place in range(len(groups))] if len(groups) > 1 else [part]
         tokens[part] = {name: _write(job, name, group, dtype) for name, group in zip(names, groups, strict=True)}
@@ -106,13 +111,34 @@ def _shared(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return shared
 
 
-def _lost_bytes(gone: Gone, digest: str, corpora: Mapping[str, Path]) -> int:
-    """The size of a corpus' held-out texts that are gone. Raises StageError."""
-    rows = gone.rows.get((digest, HELD_OUT))
-    if rows is None:
+def read_shard(ids: Path) -> Shard:
+    """A `.bin/.idx` of which all remains."""
+    lengths = read_lengths(ids.with_suffix(".idx"))
+    return Shard(ids, lengths, np.ones(len(lengths), bool))
+
+
+def _remaining(gone: Gone, part: Part, shards: Sequence[Shard]) -> list[Shard]:
+    """The shards of a part of a corpus without what is gone of it. Raises StageError."""
+    masks = gone.present(part, [len(shard.lengths) for shard in shards])
+    return [replace(shard, keep=mask) for shard, mask in zip(shards, masks, strict=True)]
+
+
+def _lost_bytes(gone: Gone, digest: str, corpora: Mapping[str, Path], shards: Mapping[str, Sequence[Shard]]) -> int:
+    """The size of a corpus' held-out texts that are gone, after a check that the shards have all its documents, whose
+    places they are given by. Raises StageError."""
+    if digest not in gone.counts():
         return 0
     if digest not in corpora:
-        raise StageError(f"corpus {digest[:12]}: some of its held-out documents are gone; give it among `corpora`")
+        raise StageError(f"corpus {digest[:12]}: some of its documents are gone; give it among `corpora`")
+    facts = read_manifest(corpora[digest]).facts
+    held_out = sum(len(shard.lengths) for shard in shards.get(HELD_OUT, ()))
+    trained = sum(len(shard.lengths) for of_part in shards.values() for shard in of_part) - held_out
+    if (trained, held_out) != (facts["documents"], facts["held_out_documents"]):
+        raise StageError(
+            f"the shards have {trained} and {held_out} documents, but corpus {digest[:12]} has {facts['documents']} "
+            f"and {facts['held_out_documents']}; give the shards that were tokenized from it"
+        )
+    rows = gone.rows.get((digest, HELD_OUT), np.empty(0, np.int64))
     return int(text_sizes(corpora[digest], HELD_OUT)[rows].sum())
 
 
@@ -131,7 +157,7 @@ def _write(job: Job, name: str, shards: Sequence[Shard], dtype: TokenDtype) -> i
     with target.open("wb") as ids, lengths.open("wb") as sizes:
         for shard in shards:
             shard.copy_to(ids, dtype)
-            sizes.write(shard.lengths.tobytes())
+            sizes.write(shard.kept.tobytes())
     write_index(target.with_suffix(".idx"), lengths, dtype)
     return target.stat().st_size // dtype.itemsize
 

@@ -99,12 +99,6 @@ def read_documents(corpus_dir: Path, split: Split) -> Iterator[Document]:
         yield from documents_in(group.read())
 
 
-def read_names(corpus_dir: Path, split: Split, source: str | None = None) -> Iterator[tuple[str, str]]:
-    """(id, source) of a split's documents, or of a named source's, in order, without reading their text."""
-    for batch in name_batches(split_files(corpus_dir, split, source)):
-        yield from zip(batch["id"].to_pylist(), batch["source"].to_pylist(), strict=True)
-
-
 def name_batches(paths: Iterable[Path]) -> Iterator[pa.RecordBatch]:
     """The columns id and source of Parquet files, in order."""
     for path in paths:
@@ -155,9 +149,8 @@ def documents_in(table: pa.Table) -> list[Document]:
     return [Document(*row) for row in zip(*(table[name].to_pylist() for name in names), strict=True)]
 
 
-def have_metadata(corpus_dir: Path) -> bool:
-    """Whether any of its files have metadata."""
-    files = (path for split in SPLITS for path in split_files(corpus_dir, split))
+def have_metadata(files: Iterable[Path]) -> bool:
+    """Whether any of them has metadata."""
     return any(_METADATA.name in pq.read_schema(path).names for path in files)
 
 

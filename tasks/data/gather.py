@@ -56,7 +56,7 @@ def work(job: Job) -> None:
     keep, duplicates = to_keep(
         [path for _, path in files], present, lambda done, whole: job.progress(done, whole, "ranges of ids")
     )
-    metadata = any(have_metadata(corpus) for _, corpus in corpora)
+    metadata = have_metadata(path for _, path in files)
     writers = {split: SplitWriter(job.output, split, metadata=metadata) for split in SPLITS}
     for number, ((split, path), mask) in enumerate(zip(files, keep, strict=True)):
         job.progress(number, len(files), "files", split=split)

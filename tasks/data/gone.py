@@ -2,11 +2,11 @@
 
     columns corpus (its digest), part (the stem of its files: train, train-web, held_out), rows (in the part, from 0)
 
-An Arrow IPC file, with one row for each part of a known corpus that has such documents; zstd leaves some two bytes of
-each document.
+An Arrow IPC file, with one row for each part of a known corpus that has such documents; zstd leaves less than
+two bytes of each document.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from pyarrow import feather
 
 from tasks.data.source_changes import GONE
 from tasks.job import StageError
+from tasks.manifest import read_manifest
 
 _SCHEMA = pa.schema([("corpus", pa.string()), ("part", pa.string()), ("rows", pa.list_(pa.int64()))])
 
@@ -30,6 +31,7 @@ class Gone:
     """The rows of each part, in ascending order."""
 
     rows: dict[Part, Rows]
+    known: Collection[str] = ()  # digests of the corpora of which it tells
 
     def write(self, folder: Path) -> None:
         columns = [[digest for digest, _ in self.rows], [part for _, part in self.rows], [*self.rows.values()]]
@@ -38,11 +40,13 @@ class Gone:
     @classmethod
     def read(cls, increment: Path) -> "Gone":
         """Raises StageError if the corpus is no increment."""
+        about = read_manifest(increment)
+        known = {about.digest, *(digest for name, digest in about.parents.items() if name.startswith("known."))}
         if not (increment / GONE).exists():
             raise StageError(f"{increment}: has no {GONE}, so it is not an increment; give a corpus made by `find_new`")
         table = feather.read_table(increment / GONE, memory_map=False)
         parts = zip(table["corpus"].to_pylist(), table["part"].to_pylist(), strict=True)
-        return cls({part: rows.values.to_numpy() for part, rows in zip(parts, table["rows"], strict=True)})
+        return cls({part: rows.values.to_numpy() for part, rows in zip(parts, table["rows"], strict=True)}, known)
 
     def counts(self) -> dict[str, dict[str, int]]:
         """The number of rows of each corpus, by part."""
@@ -53,9 +57,13 @@ class Gone:
 
     def present(self, part: Part, sizes: Sequence[int]) -> list[Mask]:
         """For each document of a part, whether it is in the source; in files of these sizes. Raises StageError."""
-        rows, documents = self.rows.get(part, np.empty(0, np.int64)), sum(sizes)
+        rows, documents, (digest, name) = self.rows.get(part, np.empty(0, np.int64)), sum(sizes), part
+        if digest not in self.known:
+            raise StageError(
+                f"corpus {digest[:12]}: the increment does not tell what is gone of it; give corpora that were `known` "
+                "to it"
+            )
         if len(rows) and rows[-1] >= documents:
-            digest, name = part
             raise StageError(f"corpus {digest[:12]}: has {documents} documents in {name}, and row {rows[-1]} is gone")
         mask = np.ones(documents, bool)
         mask[rows] = False

@@ -9,6 +9,7 @@ from typing import Any
 
 from infra.charts import LARGEST, Points
 from infra.tracking.relations import sources
+from tasks.artifacts import KINDS, Artifact
 from tasks.job import json_lines
 from tasks.manifest import RECORD, Manifest, read_manifest
 
@@ -30,6 +31,11 @@ class Source:
     def label(self) -> str:
         """Distinguishes artifacts of one kind (base, chat, …); by default its name."""
         return str(self.manifest.facts.get("label") or self.name)
+
+    @property
+    def family(self) -> str:
+        """Its shape in drawings."""
+        return KINDS.get(self.manifest.kind, Artifact).family
 
     def made_from(self) -> Mapping[str, str]:
         """Its parents' digests by the inputs' names, without what it only describes."""

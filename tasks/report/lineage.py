@@ -22,7 +22,7 @@ def lineage(sources: list[Source]) -> Markup:
     alt = "Lineage: " + "; ".join(edges)
     boxes = [Box(str(index), str(index), parents=[str(one) for one in sorted(of)]) for index, of in enumerate(parents)]
     labels = {
-        str(index): Artifact(source.manifest.digest, source.manifest.kind, source.name, source.digest)
+        str(index): Artifact(source.manifest.digest, source.manifest.kind, source.name, source.digest, source.family)
         for index, source in enumerate(sources)
     }
 

@@ -4,6 +4,7 @@ No stage is required: the report covers those that the recipe has. The web page 
 sections, from the same blocks.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from infra.commands import command
@@ -36,7 +37,8 @@ def work(job: Job) -> None:
     job.empty_output()
     html = job.output / "report.html"
     html.write_text(page(spec.title, whole(spec, sources)), encoding="utf-8")
-    text = markdown([*summary(spec, sources, shown=1), where_next(sources, html)])
+    places = {entry["digest"]: entry.get("place") or entry["path"] for entry in job.inputs.values()}
+    text = markdown([*summary(spec, sources, shown=1), where_next(sources, html, places)])
     (job.output / "report.md").write_text(text, encoding="utf-8")
     job.finish()
 
@@ -72,10 +74,10 @@ def summary(spec: ReportSpec, sources: list[Source], shown: int = SHOWN) -> list
     ]
 
 
-def where_next(sources: list[Source], html: Path) -> Section:
-    """The last section in the terminal."""
+def where_next(sources: list[Source], html: Path, places: Mapping[str, str]) -> Section:
+    """The last section in the terminal. `places`: of artifacts by digest; only some of their files are read here."""
     items = [("Report:", str(html))]
-    items += [("Published model:", str(source.directory)) for source in _of_kind(sources, "published_model")]
+    items += [("Published model:", places[source.manifest.digest]) for source in _of_kind(sources, "published_model")]
     items += [("All metrics over time:", tracking_hint())]
     if _of_kind(sources, "decision"):
         names = {source.manifest.facts["registry_name"] for source in _of_kind(sources, "published_model")}

@@ -44,6 +44,20 @@ def test_it_stands_in_the_dag_after_its_inputs_and_its_model_is_evaluated_and_pu
     assert dag["publish"].inputs["model"] == "merged" and "merged" in dag["publish"].inputs["models"]
 
 
+def test_the_model_that_no_other_is_made_of_is_published_whatever_the_order() -> None:
+    half = MERGED | {"name": "half", "inputs": ["sft"]}
+    soup = MERGED | {"name": "soup", "inputs": ["half", "other"]}
+    for stages in ([soup, half], [half, soup]):
+        dag = {call.title: call for call in calls(recipe(*stages))}
+        assert dag["publish"].inputs["model"] == "soup"
+
+
+def test_no_tuning_has_the_name_of_an_evaluation() -> None:
+    tunings = [{"name": "evaluate-x", "sft": {"data": "chat"}}]
+    (problem,) = post_training(context_of(Recipe.model_validate(TUNED | {"post_training": tunings})))
+    assert problem.path == "post_training.0.name" and "nor begin with evaluate-" in problem.allowed
+
+
 def test_rows_that_it_alone_reads_are_prepared() -> None:
     read = {"name": "counted", "stage": MERGE, "inputs": ["rows-more"], "makes": "artifact"}
     dag = {call.title: call for call in calls(recipe(read))}
@@ -63,7 +77,8 @@ def test_rows_that_it_alone_reads_are_prepared() -> None:
         ([MERGED | {"inputs": ["merged"]}, MERGED | {"name": "b"}], "stages.0.inputs", "one of base"),
         ([MERGED | {"inputs": ["b"]}, MERGED | {"name": "b", "inputs": ["merged"]}], "stages.0.inputs", "b is made of"),
         ([MERGED | {"name": "a-seed1"}], "stages.0.name", "reserved for repetitions"),
-        ([MERGED, MERGED | {"name": "evaluate-merged"}], "stages.1.name", "another name than"),
+        ([MERGED | {"name": "evaluate-b"}], "stages.0.name", "nor begin with evaluate-, which is for evaluations"),
+        ([MERGED | {"name": "gather"}], "stages.0.name", "another name than"),
         ([MERGED | {"inputs": ["sft other"]}], "stages.0.inputs", "one of base, sft, other"),
     ],
 )

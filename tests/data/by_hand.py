@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tasks.data.documents import SPLITS, name_batches, split_files
 from tasks.job import Job, open_job
 from tasks.manifest import read_manifest
 
@@ -63,3 +64,9 @@ def run(job: Job, cores: int | None = None) -> Path:
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     return job.output
+
+
+def names_in(corpus: Path) -> list[tuple[str, str]]:
+    """(id, source) of a corpus' documents."""
+    files = [path for split in SPLITS for path in split_files(corpus, split)]
+    return [(row["id"], row["source"]) for batch in name_batches(files) for row in batch.to_pylist()]

@@ -23,14 +23,13 @@ from infra.storage.buckets import StorageError
 from tasks.data import corpus as corpus_engine
 from tasks.data import increment as increment_engine
 from tasks.data import tokenizer as tokenizer_engine
-from tasks.data.documents import SPLITS, read_names
 from tasks.data.first_record import missing
 from tasks.data.source_changes import Changes
 from tasks.data.source_spec import AnySource, FilesSource, HuggingFaceSource, JsonlSource, ParquetSource
 from tasks.data.sources import read_source
 from tasks.data.spec import CorpusSpec, TokenizerSpec
 from tasks.spec import NotSeen
-from tests.data.by_hand import facts, new_job
+from tests.data.by_hand import facts, names_in, new_job
 from tests.s3 import S3, Faults, disturbed
 
 
@@ -182,7 +181,7 @@ def test_the_next_day_at_an_address_is_as_in_a_folder(bucket: Bucket, tmp_path: 
     increment_engine.work(changed)
     changes = Changes.read(changed.output)
     assert [each.source for each in changes.edited] == ["03.txt"]
-    found = {name for split in SPLITS for _, name in read_names(changed.output, split)}
+    found = {name for _, name in names_in(changed.output)}
     assert found == {"03.txt", "40.txt"}
     assert not (changes.renamed or changes.deleted)
 

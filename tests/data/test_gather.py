@@ -77,15 +77,20 @@ def test_places_of_gone_documents_are_read_as_they_were_written(places: dict[tup
     rows = {part: np.array(sorted(numbers)) for part, numbers in places.items()}
     with TemporaryDirectory() as folder:
         Gone(rows).write(Path(folder))
+        write_manifest(
+            Path(folder), "corpus", {}, parents={f"known.{number}": key * 64 for number, key in enumerate("abc")}
+        )
         gone = Gone.read(Path(folder))
     assert {part: set(read.tolist()) for part, read in gone.rows.items()} == places
+    assert all(mask.all() for mask in gone.present(("c" * 64, "train"), [3]))
+    with pytest.raises(StageError, match="corpus dddddddddddd: the increment does not tell what is gone of it"):
+        gone.present(("d" * 64, "train"), [3])
     for part, numbers in places.items():
         first, second = gone.present(part, [20, 31])
         assert (len(first), len(second)) == (20, 31)
         assert {*np.flatnonzero(~np.concatenate([first, second])).tolist()} == numbers
-    assert all(mask.all() for mask in gone.present(("c" * 64, "train"), [3]))
 
 
 def test_places_beyond_a_corpus_are_refused() -> None:
     with pytest.raises(StageError, match="corpus aaaaaaaaaaaa: has 2 documents in train, and row 2 is gone"):
-        Gone({("a" * 64, "train"): np.array([2])}).present(("a" * 64, "train"), [2])
+        Gone({("a" * 64, "train"): np.array([2])}, {"a" * 64}).present(("a" * 64, "train"), [2])

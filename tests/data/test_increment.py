@@ -23,7 +23,7 @@ from tasks.data.documents import SPLITS, Split, read_documents, split_of
 from tasks.data.gone import Gone
 from tasks.data.source_changes import Changes
 from tasks.job import Job, StageError
-from tasks.manifest import text_digest
+from tasks.manifest import read_manifest, text_digest, write_manifest
 from tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
 from tests.data.by_hand import digest, facts, new_job, run
 
@@ -300,11 +300,52 @@ def test_a_corpus_of_which_nothing_is_left_has_shards_without_tokens(chain: Chai
     assert np.fromfile(pruned / "train.idx", np.uint8).size == 34 + 8
 
 
+def test_compacted_shards_are_of_no_one_corpus_so_nothing_can_be_dropped_from_them(
+    chain: Chain, small_tokenizer: Path
+) -> None:
+    data = shards(chain, chain.corpora[0], small_tokenizer)
+    again = chain.make(compact_engine.work, "compact", {}, data=[data])
+    newest = chain.look()
+    with pytest.raises(StageError, match="the increment does not tell what is gone of it"):
+        chain.make(compact_engine.work, "compact", {}, data=[again], newest=[newest])
+
+
+def test_a_corpus_of_which_something_is_gone_must_be_given(chain: Chain, small_tokenizer: Path) -> None:
+    data = shards(chain, chain.corpora[0], small_tokenizer)
+    (chain.source / "05.txt").unlink()
+    with pytest.raises(StageError, match="some of its documents are gone; give it among `corpora`"):
+        chain.make(compact_engine.work, "compact", {}, data=[data], newest=[chain.look()])
+
+
+def test_nothing_is_dropped_by_place_from_shards_that_lack_documents(chain: Chain, small_tokenizer: Path) -> None:
+    data = shards(chain, chain.corpora[0], small_tokenizer)
+    (chain.source / "05.txt").unlink()
+    newest = chain.look()
+    manifest = read_manifest(chain.corpora[0])
+    write_manifest(
+        chain.corpora[0],
+        "corpus",
+        manifest.facts | {"documents": manifest.facts["documents"] + 1},
+        {},
+        manifest.parents,
+    )
+    with pytest.raises(StageError, match="give the shards that were tokenized from it"):
+        without_gone(chain, data, chain.corpora[0], newest)
+
+
+def test_a_corpus_that_the_increment_did_not_know_is_not_merged(chain: Chain) -> None:
+    (chain.source / "04.txt").unlink()
+    merged = chain.make(gather_engine.work, "gather", {}, corpora=chain.corpora[:1], newest=chain.look())
+    (chain.source / "05.txt").unlink()
+    with pytest.raises(StageError, match="give corpora that were `known` to it"):
+        chain.make(gather_engine.work, "gather", {}, corpora=[merged], newest=chain.look())
+
+
 def test_shards_of_another_corpus_are_not_pruned(chain: Chain, small_tokenizer: Path) -> None:
     data = shards(chain, chain.corpora[0], small_tokenizer)
     (chain.source / "05.txt").unlink()
     newest = chain.look()
-    with pytest.raises(StageError, match="held-out documents are gone; give it among `corpora`"):
+    with pytest.raises(StageError, match="none of the shards was tokenized from it"):
         without_gone(chain, data, newest, newest)
 
 

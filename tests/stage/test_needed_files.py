@@ -1,14 +1,14 @@
 """A pod fetches the files that its stage needs, and no others: corpora and checkpoints are larger than its disk."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from uuid import uuid4
 
 import numpy as np
 
-from tasks.data.documents import SPLITS, SplitWriter, document, read_documents
+from tasks.data.documents import Split, SplitWriter, document, read_documents
 from tasks.data.gone import Gone, Part
 from tasks.data.source_changes import Changes
 from tasks.manifest import RECORD, write_manifest
@@ -21,18 +21,28 @@ FACTS = {"documents": 1, "held_out_documents": 1, "bytes": 9, "held_out_bytes": 
 FACTS |= {"duplicates": 0, "empty": 0, "invalid_utf8": 0}
 
 
-def corpus(place: Path, storage: str, text: str, gone: Mapping[Part, int] = MappingProxyType({})) -> str:
-    """The address of a corpus with a document in each split, an increment."""
+def corpus(
+    place: Path,
+    storage: str,
+    text: str,
+    gone: Mapping[Part, int] = MappingProxyType({}),
+    sources: Sequence[str] = (),
+    known: Sequence[str] = (),
+) -> str:
+    """The address of a corpus with a document in each split, of each source; an increment."""
     place.mkdir()
-    for split in SPLITS:
-        writer = SplitWriter(place, split)
-        writer.add(document("", f"{split} {text}"))
+    named: list[str | None] = [*sources] or [None]
+    parts: list[tuple[Split, str | None]] = [("held_out", None), *(("train", name) for name in named)]
+    for split, source in parts:
+        writer = SplitWriter(place, split, source)
+        writer.add(document("", f"{split} {source or ''} {text}"))
         writer.close()
     Changes().write(place)
     Gone({part: np.array([row]) for part, row in gone.items()}).write(place)
     (place / RECORD).mkdir()
     (place / RECORD / "samples.json").write_text("[]")
-    return send(str(place), write_manifest(place, "corpus", FACTS).digest, storage)
+    parents = {f"known.{number}": address.rpartition("/")[2] for number, address in enumerate(known)}
+    return send(str(place), write_manifest(place, "corpus", FACTS, parents=parents).digest, storage)
 
 
 def fetched(pod: Pod) -> list[str]:
@@ -46,31 +56,43 @@ def test_held_out_text_is_merged_without_the_training_text(s3: S3, tmp_path: Pat
     with s3.flyte(tmp_path):
         storage = f"{s3.address}/{uuid4().hex}"
         earlier = [corpus(tmp_path / "0", storage, "a"), corpus(tmp_path / "1", storage, "b")]
-        newest = corpus(tmp_path / "2", storage, "c", {(earlier[0].rpartition("/")[2], "held_out"): 0})
+        newest = corpus(tmp_path / "2", storage, "c", {(earlier[0].rpartition("/")[2], "held_out"): 0}, known=earlier)
         pod = start(s3, tmp_path, storage, "gather", json.dumps({"train": False}), *earlier, newest)
         made = pod.succeed()
         merged = fetch(made["place"], made["digest"])
-    assert [item.text for item in read_documents(merged, "held_out")] == ["held_out b"]
+    assert [item.text for item in read_documents(merged, "held_out")] == ["held_out  b"]
     assert fetched(pod) == ["gone.arrow", "held_out-00000.parquet", "held_out-00000.parquet"]
 
 
-def test_a_pod_that_tokenizes_a_share_fetches_its_files(s3: S3, tmp_path: Path) -> None:
+def tokenized(s3: S3, tmp_path: Path, sources: Sequence[str]) -> tuple[list[list[str]], list[int]]:
+    """The files that each of three pods fetches of a corpus with these sources, and the number of parts it makes."""
     with s3.flyte(tmp_path):
         storage = f"{s3.address}/{uuid4().hex}"
         tokenizer = folder(tmp_path / "tokenizer", byte_level())
         facts = {"vocab_size": 400, "eos_id": 0, "pad_id": 1}
         known = send(str(tokenizer), write_manifest(tokenizer, "tokenizer", facts).digest, storage)
-        source = corpus(tmp_path / "0", storage, "some text")
-        needed, parts = list[str](), 0
+        source = corpus(tmp_path / "0", storage, "some text", sources=sources)
+        needed, parts = list[list[str]](), list[int]()
         for number in range(3):
             spec = json.dumps({"number": number, "machines": 3})
             pod = start(s3, tmp_path, storage, "encode", spec, source, known)
             made = pod.succeed()
-            parts += len(json.loads((fetch(made["place"], made["digest"]) / "partitions.json").read_text()))
-            needed += [name for name in fetched(pod) if name.endswith(".parquet")]
+            parts.append(len(json.loads((fetch(made["place"], made["digest"]) / "partitions.json").read_text())))
+            needed.append([name for name in fetched(pod) if name.endswith(".parquet")])
         encoded = [key for key in s3.keys(f"{storage}/partitions".removeprefix("s3://flyte/")) if ".tokens/man" in key]
-    assert sorted(needed) == ["held_out-00000.parquet", "train-00000.parquet"]
-    assert parts == len(encoded) == 2
+        assert len(encoded) == sum(parts)
+    return needed, parts
+
+
+def test_a_pod_that_tokenizes_a_share_fetches_its_files(s3: S3, tmp_path: Path) -> None:
+    needed, parts = tokenized(s3, tmp_path, "abcdefghijk")
+    assert (list(map(len, needed)), parts) == ([4, 4, 4], [4, 4, 4])
+    assert len({name for names in needed for name in names}) == 12
+
+
+def test_few_files_are_shared_in_parts(s3: S3, tmp_path: Path) -> None:
+    needed, parts = tokenized(s3, tmp_path, "a")
+    assert (list(map(len, needed)), sorted(parts)) == ([2, 2, 2], [0, 1, 1])
 
 
 def test_a_report_needs_no_texts_and_no_weights(s3: S3, tmp_path: Path) -> None:

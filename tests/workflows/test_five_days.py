@@ -27,10 +27,10 @@ import yaml
 
 from infra.lineage.ancestry import Artifact
 from infra.lineage.api import Lineage
-from tasks.data.documents import SPLITS, read_names
 from tasks.manifest import read_manifest
 from tasks.promote.ledger import Generation, generations
 from tasks.publish.aliases import CHAMPION, PREVIOUS, terms, version_at, versions
+from tests.data.by_hand import names_in
 from tests.processes import commands, kill_tree
 from tests.workflows.test_pretrain_to_rl import TINY
 from workflows.schedule import LAUNCH_PLANS, Plan, run, run_forever
@@ -240,7 +240,7 @@ def test_the_empty_day_ends_in_seconds(week: World) -> None:
 
 def test_no_document_is_trained_on_twice(week: World) -> None:
     made = [Path(each.part("corpus").place) for each in generations(NAME)]
-    new = [document for corpus in made for split in SPLITS for document, _ in read_names(corpus, split)]
+    new = [document for corpus in made for document, _ in names_in(corpus)]
     assert len(new) == len(set(new))
 
 

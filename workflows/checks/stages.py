@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 from tasks.custom.function import checked
 from tasks.custom.spec import GROUP, CustomSpec
-from tasks.seeds import title_of, without_seed
+from tasks.seeds import title_of
 from tasks.spec import Problem
 from workflows.calls import calls
 from workflows.checks.sections import FIT
-from workflows.custom_stages import EVALUATION, made_of
-from workflows.post_training import BASE, NO_SEED
+from workflows.custom_stages import NOT_RESERVED, is_reserved, made_of
+from workflows.post_training import BASE
 from workflows.recipe import Recipe
 from workflows.run_context import RunContext, runs_on_a_cluster
 from workflows.tuning import ROWS
@@ -17,6 +17,7 @@ from workflows.tuning import ROWS
 LATER = ("choose", "serve", "publish", "report")  # titles of calls that come after custom stages
 # stages of a refresh, beside the tuning
 IN_A_REFRESH = ("prepare_corpus", "prepare_clean_corpus", "prepare_rows", "decontaminate", "check_rewards")
+OF_CONTINUOUS = ("increment", "gather", "compact", "decide", "promote")  # titles of its other calls
 
 
 def names_of_stages(context: RunContext) -> list[Problem]:
@@ -33,14 +34,14 @@ def names_of_stages(context: RunContext) -> list[Problem]:
     titles = [call.title for call in dag if "grow" not in context or call.stage in IN_A_REFRESH]
     not_inputs = {*LATER, *(title_of(step.stage, step.name) for step in context.tunings())} - {*models}
     known = [name for name in dict.fromkeys([*models, *titles, *rows]) if name not in not_inputs]
-    taken = {BASE, *known, *LATER, *(call.title for call in dag)}
+    taken = {BASE, *known, *LATER, *OF_CONTINUOUS, *(call.title for call in dag)}
     for number, stage in enumerate(custom):
         at = f"stages.{number}"
         if stage.name in taken:
             problems.append(Problem(f"{at}.name", stage.name, f"another name than {', '.join(sorted(taken))}"))
-        if without_seed(stage.name) != stage.name:
-            problems.append(Problem(f"{at}.name", stage.name, NO_SEED))
-        taken |= {stage.name, EVALUATION + stage.name}
+        if is_reserved(stage.name):
+            problems.append(Problem(f"{at}.name", stage.name, NOT_RESERVED))
+        taken.add(stage.name)
         made = {name: stage.name in made_of([name], custom) for name in [*known, *(each.name for each in custom)]}
         allowed = f"one of {', '.join(name for name, of_itself in made.items() if not of_itself)}"
         for name in stage.inputs:
