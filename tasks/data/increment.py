@@ -3,9 +3,9 @@
 In: "known.0", "known.1", …, oldest first; "against.0", …, as for a corpus. Out: a corpus of the new documents, made in
 the rounds of the corpus engine (corpus.py) with one more that compares the scanned partitions with the known corpora
 (known_documents.py); `changes.json` with the changes to the others (source_changes.py); and `gone.arrow` with the known
-documents that the source has lost (gone.py). If nothing is new, the
-corpus is empty. A partition whose files have not changed is not read again while its scan is kept, nor are the known
-corpora but the newest, while the blocks of their names are (known_blocks.py).
+documents that the source has lost (gone.py). If nothing is new, the corpus is empty. A partition whose files have not
+changed is not read again while its scan is kept, nor are the known corpora but the newest, while the blocks of their
+names are (known_blocks.py).
 
 An edited document stays in the split of its previous text, so that a model is never evaluated on text it was trained
 on; others are split by content as usual. Of near duplicates, known documents come before all new ones.
