@@ -2,10 +2,11 @@
 
 The comparison of a night's source with known text (tasks/data/known_documents.py) after so many nights. The first
 corpus has nine tenths of the documents and the nights bring the rest, as names and ids in Parquet; each night also
-edits, moves and deletes some documents (`--changes` of each), which its `changes.json` tells. Each measured night has a process of its own, with the blocks that the nights before have kept and without any, so
-that it reads all corpora: its time with the checks of its inputs, its largest memory, the files and bytes of earlier
-nights that it reads, and what it writes for later nights. Real corpora have their texts in the same files. Target: with
-blocks, all as in the first night, however many nights there were.
+edits, moves and deletes some documents (`--changes` of each), which its `changes.json` tells. Each measured night has
+a process of its own, with the blocks that the nights before have kept and without any, so that it reads all corpora:
+its time with the checks of its inputs, its largest memory, the files and bytes of earlier nights that it reads, and
+what it writes for later nights. Real corpora have their texts in the same files. Target: with blocks, all as in the
+first night, however many nights there were.
 """
 
 import argparse
