@@ -61,17 +61,6 @@ class Run:
         return self.output is not None and self.output in self.inputs.values()
 
 
-@dataclass(frozen=True)
-class Artifact:
-    """Of an artifact whose maker is not on record, `kind` is None and `name` the start of the digest."""
-
-    digest: str
-    kind: str | None
-    name: str  # base, chat, …, or the title of the stage that made it
-    detail: str  # its main fact
-    family: str = "other"  # data, tokenizer, model, finding, page: its shape
-
-
 class Ancestry:
     """The edges between runs and artifacts; a maker is named by its run's id."""
 

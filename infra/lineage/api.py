@@ -12,7 +12,8 @@ A digest may be shortened to 6 characters or more; an unknown one raises Unknown
 
 from typing import Any
 
-from infra.lineage.ancestry import Artifact, Run
+from infra.drawing.graph import Artifact
+from infra.lineage.ancestry import Run
 from infra.lineage.artifacts import describe
 from infra.lineage.database import open_database
 from infra.lineage.diff import Difference, difference

@@ -5,8 +5,8 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from infra.drawing.graph import Artifact
 from infra.lineage import facts
-from infra.lineage.ancestry import Artifact
 from infra.lineage.graph import Graph
 from infra.tracking.mlflow_records import SHOWN_TAG
 

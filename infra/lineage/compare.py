@@ -10,8 +10,9 @@ import yaml
 from sqlalchemy.engine import Connection
 
 from infra.charts import Points, curves
+from infra.drawing.graph import Artifact
 from infra.lineage import facts, files, reproduce
-from infra.lineage.ancestry import Artifact, Run
+from infra.lineage.ancestry import Run
 from infra.lineage.artifacts import describe
 from infra.lineage.diff import difference
 from infra.lineage.graph import Graph

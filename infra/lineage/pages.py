@@ -12,12 +12,12 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import Connection
 
 from infra.charts import Points, curves
+from infra.drawing.graph import Box, Marks, draw
 from infra.lineage import code, facts, files, reproduce, subgraph
 from infra.lineage.ancestry import Run
 from infra.lineage.artifacts import all_facts, describe
 from infra.lineage.compare import choices, comparison
 from infra.lineage.dashboard import dashboard, recipes_evaluated
-from infra.lineage.draw import Box, Marks, draw
 from infra.lineage.executions import Filters, executions_page
 from infra.lineage.graph import Execution, Graph, UnknownNode
 from infra.lineage.registry import registered, versions_of

@@ -9,7 +9,7 @@ when its node's id is in `opened`.
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from infra.lineage.draw import Box
+from infra.drawing.graph import Box
 from infra.lineage.graph import Graph
 from infra.tracking.relations import sources
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from infra.drawing.graph import Artifact
 from infra.lineage import facts
-from infra.lineage.ancestry import Artifact, Run
+from infra.lineage.ancestry import Run
 from infra.lineage.graph import Execution, Graph
 from infra.lineage.measured import setting
 from infra.tracking.mlflow_records import OUTPUT, PLAN_TAG, SEEN_TAG

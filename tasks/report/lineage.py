@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable
 
 from markupsafe import Markup
 
-from infra.lineage.ancestry import Artifact
-from infra.lineage.draw import Box, Marks, draw
+from infra.drawing.graph import Artifact, Box, Marks, draw
 from tasks.pages.html import anchor
 from tasks.pages.source import Source
 from tasks.pages.stages import heading

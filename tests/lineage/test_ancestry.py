@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy.engine import Connection
 
+from infra.drawing.graph import Box
 from infra.lineage.ancestry import Ancestry, Run
 from infra.lineage.database import open_database
-from infra.lineage.draw import Box
 from infra.lineage.graph import Graph
 from infra.lineage.openlineage import events
 from infra.lineage.subgraph import MOST, of_artifact, of_execution

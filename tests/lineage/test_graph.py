@@ -6,7 +6,8 @@ import pytest
 from mlflow import MlflowClient
 from starlette.testclient import TestClient
 
-from infra.lineage.ancestry import Artifact, Run
+from infra.drawing.graph import Artifact
+from infra.lineage.ancestry import Run
 from infra.lineage.api import Lineage
 from infra.lineage.app import alone
 from infra.lineage.graph import UnknownNode

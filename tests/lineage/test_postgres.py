@@ -5,7 +5,7 @@ from sqlalchemy import create_engine, insert, text
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.testclient import TestClient
 
-from infra.lineage.ancestry import Artifact
+from infra.drawing.graph import Artifact
 from infra.lineage.api import Lineage
 from infra.lineage.app import alone
 from infra.lineage.database import RUNS, open_database

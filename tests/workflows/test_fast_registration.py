@@ -1,5 +1,6 @@
 """`pyflyte run --remote --copy all` uploads what runs in a pod, and nothing else."""
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from flytekit.tools.fast_registration import FastPackageOptions, fast_package
 
 from tests.source import ROOT
 
+PRODUCT = ("images", "infra", "tasks", "workflows")
 COMMANDS = ("describe", "schedule")  # of a user's machine
 LEFT_BEHIND = [
     "tests/",
@@ -69,3 +71,15 @@ def test_all_that_a_stage_loads_is_in_it(pod: Path) -> None:
     program = f"import importlib, sys\nfor name in {modules}: importlib.import_module(name)"
     ended = subprocess.run([sys.executable, "-c", program], cwd=pod, check=False, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_what_a_stage_s_modules_import_is_in_the_pod(pod: Path) -> None:
+    """At the top level: what a function imports may be for a user's machine."""
+    missing = []
+    for path in (pod / "tasks").rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ImportFrom) and (name := node.module or "").split(".")[0] in PRODUCT:
+                module = pod / name.replace(".", "/")
+                if not (module.is_dir() or module.with_suffix(".py").exists()):
+                    missing.append(f"{path.relative_to(pod)}: {name}")
+    assert not missing

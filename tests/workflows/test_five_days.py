@@ -25,7 +25,7 @@ import psutil
 import pytest
 import yaml
 
-from infra.lineage.ancestry import Artifact
+from infra.drawing.graph import Artifact
 from infra.lineage.api import Lineage
 from tasks.manifest import read_manifest
 from tasks.promote.ledger import Generation, generations

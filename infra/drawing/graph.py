@@ -3,12 +3,15 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from infra.lineage.ancestry import Artifact, Run
-from infra.lineage.layout import layered
+from infra.drawing.layout import layered
 from infra.text import brief
+
+if TYPE_CHECKING:
+    from infra.lineage.ancestry import Run  # pods lack the pages
 
 WIDTH, CARD, PILL, SEAM = 136.0, 46.0, 22.0, 3.0
 ACROSS, DOWN, MARGIN = 34.0, 18.0, 10.0  # between boxes, and around all
@@ -16,6 +19,17 @@ PILL_LETTERS = 14  # average letters of a run's title and its duration together
 LETTERS = 12, 15  # average letters that fit on a card: of the name, of the line below
 
 _WIDTHS = dict.fromkeys("iIjlt.,:;|!'()[]- ", 0.6) | dict.fromkeys("mwMW@%", 1.5)  # of a letter, in average letters
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """Of an artifact whose maker is not on record, `kind` is None and `name` the start of the digest."""
+
+    digest: str
+    kind: str | None
+    name: str  # base, chat, …, or the title of the stage that made it
+    detail: str  # its main fact
+    family: str = "other"  # data, tokenizer, model, finding, page: its shape
 
 
 @dataclass
@@ -47,7 +61,7 @@ class Marks:
 def draw(
     boxes: Sequence[Box],
     labels: Mapping[str, Artifact],
-    runs: Mapping[str, Run],
+    runs: "Mapping[str, Run]",
     link: Callable[[str], str],
     marks: Marks,
     alt: str,
@@ -116,7 +130,7 @@ def _box(
     x: float,
     y: float,
     labels: Mapping[str, Artifact],
-    runs: Mapping[str, Run],
+    runs: "Mapping[str, Run]",
     link: Callable[[str], str],
     marks: Marks,
 ) -> Markup:
@@ -148,7 +162,7 @@ def _card(label: Artifact, x: float, y: float, href: str, mark: str) -> Markup:
     return _link(f"artifact {label.family}{mark}", href, label.digest, alt, f"{alt} {label.digest[:12]}", parts)
 
 
-def _pill(run: Run, x: float, y: float, href: str, mark: str) -> Markup:
+def _pill(run: "Run", x: float, y: float, href: str, mark: str) -> Markup:
     state = "cached" if run.cached else run.status.lower()
     took = "cached" if run.cached else state if run.took is None else brief(run.took)
     parts = [
