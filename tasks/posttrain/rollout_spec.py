@@ -6,8 +6,6 @@ from infra.text import gigabytes
 from tasks.serve.spec import vllm_share
 from tasks.spec import Spec
 
-BF16 = 2  # bytes
-
 
 class DriftSpec(Spec):
     """How far vLLM's probabilities of its samples may be from the trainer's."""
@@ -45,7 +43,7 @@ class RolloutServers(Spec):
         """The engines, their places and their memory, for a model with so many parameters."""
         machines = f"{self.nodes} separate machine{'s' * (self.nodes > 1)}"
         where = f"on each of {machines}" if self.nodes else "on the first machine"
-        weights = gigabytes(BF16 * parameters / self.tensor_parallel)
+        weights = gigabytes(2 * parameters / self.tensor_parallel)  # bf16
         return (
             f"{self.engines} vLLM engine{'s' * (self.engines > 1)}, tensor parallel {self.tensor_parallel}, {where}: "
             f"{weights} of weights on each GPU, {self.gpu_memory_share:.0%} with KV cache"
