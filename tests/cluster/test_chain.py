@@ -30,6 +30,8 @@ from tests.cluster.propeller import Cluster, Done
 from tests.tracking.conftest import Server
 from tests.workflows.test_five_days import RECIPE
 
+pytestmark = pytest.mark.long
+
 PAGES = "http://lineage.example"
 
 

@@ -18,6 +18,8 @@ from tests.cluster.pod import Pod, can_be_alone
 from tests.cluster.propeller import Cluster, Done
 from tests.source import ROOT
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).with_name("examples") / "examples.py"
 
 

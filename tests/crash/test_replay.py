@@ -26,12 +26,14 @@ def replay(*words: str) -> dict[str, Any]:
     return {each["program"]: each for each in found}
 
 
+@pytest.mark.long
 def test_what_is_vouched_for_survives_a_power_cut() -> None:
     for name, found in replay("--states", "6", *PROGRAMS).items():
         assert found["states"] == 6, found
         assert not found["problems"], f"{name}: {found['problems']}"
 
 
+@pytest.mark.long
 def test_a_manifest_that_comes_before_its_files_is_found() -> None:
     """The replay can fail: without the syncs before a manifest, as it was once."""
     assert replay("--states", "30", "--without-syncs", "pretrain")["pretrain"]["problems"]

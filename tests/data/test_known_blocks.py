@@ -100,7 +100,7 @@ histories = st.lists(
 
 
 @given(histories)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @example([({"a": "X"}, ""), ({"b": "X"}, ""), ({"a": "Y"}, "Y"), ({"a": "X", "b": "Y"}, ""), ({"b": "Z"}, "")])
 def test_whatever_happens_blocks_give_what_the_corpora_give(history: list[tuple[Day, str]]) -> None:
     """Texts are added, edited, renamed and deleted, and come back, in any order."""

@@ -135,7 +135,11 @@ def test_schedule_steps_and_place_in_the_data_are_its_own(data: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("DP2-DO", 4), *(pytest.param(name, 20, marks=pytest.mark.slow) for name in LAYOUTS)]
+    ("name", "count"),
+    [
+        pytest.param("DP2-DO", 4, marks=pytest.mark.long),
+        *(pytest.param(name, 20, marks=pytest.mark.slow) for name in LAYOUTS),
+    ],
 )
 def test_killed_again_and_again_it_ends_as_if_it_had_not_been(
     name: str, count: int, before: Path, data: Path, tmp_path: Path

@@ -65,7 +65,7 @@ CHAINS = [
     Chain("experts", (sharded(EP2), sharded(DP2), sharded(PP2X2), EP2)),
     Chain("experts", (sharded(TP2_EP2), sharded(DP2), sharded(EP2), PP2), "bf16"),
 ]
-IN_MAKE_TEST = CHAINS[1], CHAINS[3], CHAINS[6]  # the rest in `make survive`: time
+TARGETS = {CHAINS[3]: (), CHAINS[1]: pytest.mark.long, CHAINS[6]: pytest.mark.long}  # the rest in `make survive`: time
 # fp32: the order of sums differs; bf16: so does what is rounded between them
 BOUNDS = {"fp32": 1e-4, "bf16": 1e-3}
 
@@ -137,7 +137,7 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Undistu
 
 @pytest.mark.parametrize(
     "chain",
-    [chain if chain in IN_MAKE_TEST else pytest.param(chain, marks=pytest.mark.slow) for chain in CHAINS],
+    [pytest.param(chain, marks=TARGETS.get(chain, pytest.mark.slow)) for chain in CHAINS],
     ids=str,
 )
 def test_a_run_goes_on_under_another_layout(chain: Chain, undisturbed: Undisturbed, data: Path, tmp_path: Path) -> None:

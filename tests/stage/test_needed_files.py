@@ -7,6 +7,7 @@ from types import MappingProxyType
 from uuid import uuid4
 
 import numpy as np
+import pytest
 
 from tasks.data.documents import Split, SplitWriter, document, read_documents
 from tasks.data.gone import Gone, Part
@@ -84,6 +85,7 @@ def tokenized(s3: S3, tmp_path: Path, sources: Sequence[str]) -> tuple[list[list
     return needed, parts
 
 
+@pytest.mark.long
 def test_a_pod_that_tokenizes_a_share_fetches_its_files(s3: S3, tmp_path: Path) -> None:
     needed, parts = tokenized(s3, tmp_path, "abcdefg")
     assert (list(map(len, needed)), parts) == ([4, 4], [4, 4])

@@ -236,7 +236,10 @@ def test_a_wrong_recipe_ends_before_any_compute(tmp_path: Path, text: str, said:
     assert not (tmp_path / "baton" / "jobs").exists()
 
 
-@pytest.mark.parametrize("how", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
+@pytest.mark.parametrize(
+    "how",
+    [pytest.param(signal.SIGINT, marks=pytest.mark.slow), pytest.param(signal.SIGTERM, marks=pytest.mark.long)],
+)
 def test_an_ended_run_leaves_no_process_and_continues(tmp_path: Path, how: signal.Signals) -> None:
     training = {name: TINY[name] for name in ("name", "corpus", "tokenizer", "shards")}
     training["pretrain"] = TINY["pretrain"] | {"steps": 400, "checkpoints": {"every": 50}}

@@ -13,6 +13,7 @@ from tests.posttrain.methods.families import FAMILIES
 from tests.source import ROOT, last_json
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("vllm")
 def test_the_engine_follows_the_trainers_weights_and_samples_by_place(tmp_path: Path) -> None:
     """What is sampled depends on no number of processes, nor on whether rollout servers sample it."""
