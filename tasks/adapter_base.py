@@ -23,7 +23,7 @@ BASE = "base"  # the input `model.base` is the base of the input `model`; the fo
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelFolders:
     """A model's directories."""
 
     directory: Path  # config and tokenizer
@@ -52,13 +52,13 @@ class Model:
         return config
 
 
-def model_of(job: Job, name: str = "model") -> Model:
+def model_of(job: Job, name: str = "model") -> ModelFolders:
     """An input of a job with its base, their files verified. Raises ArtifactError if the adapter has another base."""
     directory, base = job.input(name), f"{name}.{BASE}"
     return _checked(directory, job.input(base) if base in job.inputs else None)
 
 
-def open_model(directory: Path, base: Path | None = None) -> Model:
+def open_model(directory: Path, base: Path | None = None) -> ModelFolders:
     """The model in an HFModel's or a PublishedModel's directory. An adapter's base is in `base`, or where it was when
     the adapter was trained. Every file is verified. Raises ArtifactError."""
     manifest = verify(directory)
@@ -76,14 +76,14 @@ def open_model(directory: Path, base: Path | None = None) -> Model:
     return _checked(directory, base)
 
 
-def _checked(directory: Path, base: Path | None) -> Model:
-    model = Model(directory, directory)
+def _checked(directory: Path, base: Path | None) -> ModelFolders:
+    model = ModelFolders(directory, directory)
     if model.adapter is None:
         if base is not None:
             raise ArtifactError(f"{directory} is a whole model, not an adapter: it has no base")
         return model
     if read_manifest(directory).kind == "published_model":
-        return Model(directory, directory / BASE)
+        return ModelFolders(directory, directory / BASE)
     expected = str(model.adapter_config()["base_model_name_or_path"])
     digest = read_manifest(base).digest if base else None
     if base is None or digest != expected:
@@ -92,4 +92,4 @@ def _checked(directory: Path, base: Path | None) -> Model:
             f"{directory} is an adapter of model {expected[:12]}, {has}. An adapter fits only the weights that it was "
             "trained on: use those, or train it anew on the others"
         )
-    return Model(directory, base)
+    return ModelFolders(directory, base)

@@ -59,7 +59,7 @@ class Tuning(_Methods):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class Step:
+class ResolvedStage:
     """A stage of the list, with its name and starting model resolved."""
 
     path: str  # in the recipe, with the method
@@ -69,7 +69,7 @@ class Step:
     start_from: str
 
 
-def steps(tunings: list[Tuning]) -> Iterator[Step]:
+def steps(tunings: list[Tuning]) -> Iterator[ResolvedStage]:
     """The list's valid items, in order."""
     uses: dict[str, int] = {}
     before = BASE
@@ -79,11 +79,13 @@ def steps(tunings: list[Tuning]) -> Iterator[Step]:
         uses[tuning.stage] = uses.get(tuning.stage, 0) + 1
         name = tuning.name or (tuning.stage if uses[tuning.stage] == 1 else f"{tuning.stage}-{uses[tuning.stage]}")
         spec = tuning.spec.model_copy(update={"label": name})
-        yield Step(f"post_training.{number}.{tuning.stage}", tuning.stage, spec, name, tuning.start_from or before)
+        yield ResolvedStage(
+            f"post_training.{number}.{tuning.stage}", tuning.stage, spec, name, tuning.start_from or before
+        )
         before = name
 
 
-def repeated(tunings: list[Tuning], seeds: int, seeded: Collection[str]) -> Iterator[Step]:
+def repeated(tunings: list[Tuning], seeds: int, seeded: Collection[str]) -> Iterator[ResolvedStage]:
     """The steps, repeated with each further seed; every repetition starts from the same base. `seeded`: the names of
     which each has one of its own (`of_each_seed`)."""
     for extra in range(seeds):
@@ -132,7 +134,7 @@ def rank_problems(tunings: list[Tuning]) -> list[Problem]:
 
 
 def reward_lists(
-    tunings: Iterable[Step], evaluate: EvaluateSpec | None
+    tunings: Iterable[ResolvedStage], evaluate: EvaluateSpec | None
 ) -> Iterator[tuple[str, str, Sequence[RewardSpec], set[str]]]:
     """(path, set of rows, rewards, columns that they get beside the rows') of each list of rewards that is not used by
     a placed stage."""

@@ -15,7 +15,7 @@ from tasks.pretrain.hardware import Machine, this_machine
 from tasks.pretrain.memory import GPU, Kernels
 from tasks.pretrain.model_spec import FAMILIES, ExpertsSpec, ModelSpec
 from tasks.spec import StageSpec
-from workflows.post_training import Step, steps
+from workflows.post_training import ResolvedStage, steps
 
 # the fields of config.json that give a dense model's shape
 SIZES = {"model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"}
@@ -82,7 +82,7 @@ class RunContext:
         specs |= {step.path: step.spec for step in self.tunings()}
         return specs | {f"stages.{number}": spec for number, spec in enumerate(self.specs.get("stages", ()))}
 
-    def tunings(self) -> list[Step]:
+    def tunings(self) -> list[ResolvedStage]:
         """The stages of `post_training`."""
         return list(steps(self.specs.get("post_training", [])))
 

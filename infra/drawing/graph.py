@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from infra.drawing.layout import layered
+from infra.drawing.graph_layout import layered
 from infra.text import brief
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ MOST_LINES = 2000  # of one file's difference
 
 
 @dataclass(frozen=True)
-class Pair:
+class Compared:
     """One value in both histories; None where a history lacks it."""
 
     name: str
@@ -43,12 +43,12 @@ class Changed:
 class Difference:
     """The values that differ; `artifacts` has all of both histories, in topological order."""
 
-    artifacts: list[Pair]  # stage -> digest of its output
-    data: list[Pair]  # the same, for stages that import content
-    config: list[Pair]  # stage.field
+    artifacts: list[Compared]  # stage -> digest of its output
+    data: list[Compared]  # the same, for stages that import content
+    config: list[Compared]  # stage.field
     functions: list[Changed]
-    code: list[Pair]  # stage -> commit, and the digest of uncommitted changes
-    versions: list[Pair]  # package
+    code: list[Compared]  # stage -> commit, and the digest of uncommitted changes
+    versions: list[Compared]  # package
 
     @property
     def none(self) -> bool:
@@ -66,20 +66,20 @@ def difference(graph: Graph, connection: Connection, a: str, b: str) -> Differen
     params = facts.params(connection, runs)
     params_of = {run: code.split(_params(graph, run, tags.get(run, {}), params.get(run, {}))) for run in runs}
 
-    def pairs(fields: dict[str, dict[str, str]]) -> list[Pair]:
+    def pairs(fields: dict[str, dict[str, str]]) -> list[Compared]:
         """The fields that differ, of stages that both histories have."""
         compared = []
         for stage in stages:
             if stage in runs_a and stage in runs_b:
                 one, other = fields.get(runs_a[stage], {}), fields.get(runs_b[stage], {})
                 names = dict.fromkeys([*one, *other])
-                compared += [Pair(f"{stage}.{name}", one.get(name), other.get(name)) for name in names]
+                compared += [Compared(f"{stage}.{name}", one.get(name), other.get(name)) for name in names]
         return [pair for pair in compared if not pair.same]
 
     def output(history: dict[str, str], stage: str) -> str | None:
         return graph.runs[history[stage]].output if stage in history else None
 
-    artifacts = [Pair(stage, output(runs_a, stage), output(runs_b, stage)) for stage in stages]
+    artifacts = [Compared(stage, output(runs_a, stage), output(runs_b, stage)) for stage in stages]
     first = {stage for history in (runs_a, runs_b) for stage, run in history.items() if not graph.runs[run].content}
     return Difference(
         artifacts=artifacts,
@@ -131,14 +131,14 @@ def _code(tags: dict[str, str]) -> str:
     return f"{commit} + {tags['baton.code.diff']}" if tags.get("baton.code.diff") else commit
 
 
-def _folded(pairs: list[Pair], suffix: str) -> list[Pair]:
+def _folded(pairs: list[Compared], suffix: str) -> list[Compared]:
     """One row for all stages that differ in the same way."""
     by_change: dict[tuple[str | None, str | None], list[str]] = {}
     for pair in pairs:
         by_change.setdefault((pair.a, pair.b), []).append(pair.name.removesuffix(suffix))
-    return [Pair(", ".join(names), *change) for change, names in by_change.items()]
+    return [Compared(", ".join(names), *change) for change, names in by_change.items()]
 
 
-def _by_package(pairs: list[Pair]) -> list[Pair]:
+def _by_package(pairs: list[Compared]) -> list[Compared]:
     changes = {(pair.name.rpartition(".")[2], pair.a, pair.b): None for pair in pairs}
-    return [Pair(*change) for change in changes]
+    return [Compared(*change) for change in changes]

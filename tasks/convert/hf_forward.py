@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PretrainedConfig, PreTrainedModel
 
 from tasks.convert.errors import ConversionError
-from tasks.convert.safetensors_files import Model
+from tasks.convert.safetensors_files import StoredModel
 
 
 class Reference:
@@ -27,7 +27,7 @@ class Reference:
 
     def __init__(self, folder: Path) -> None:
         self.config = AutoConfig.from_pretrained(folder)
-        self.files = {name: folder / tensor.file for name, tensor in Model(folder).tensors.items()}
+        self.files = {name: folder / tensor.file for name, tensor in StoredModel(folder).tensors.items()}
 
     @torch.no_grad()
     def embed(self, tokens: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from tasks.convert.hf_forward import check_runs
 from tasks.convert.mapping import Weight, check_total_size, weights
 from tasks.convert.megatron_model import CHECKPOINT, HUGGINGFACE, full_config, join_problems
 from tasks.convert.resumable_dir import Files, Partial, states
-from tasks.convert.safetensors_files import Model
+from tasks.convert.safetensors_files import StoredModel
 from tasks.convert.target import ACCOUNT
 from tasks.convert.torch_dist_writer import SMALL, DistFile, Place, weights_file, write_metadata
 from tasks.convert.transfer import DTYPES, Entry, cast, import_weight, map_weights, size
@@ -46,7 +46,7 @@ class HuggingFaceModel:
     folder: Path
     fields: dict[str, Any]  # config.json, with defaults
     architecture: Architecture
-    files: Model
+    files: StoredModel
     weights: list[Weight]
     dropped: list[str]  # tensors that repeat others
     left_out: list[str]  # subfolders and files with other weights
@@ -70,7 +70,7 @@ def open_hugging_face(folder: Path) -> HuggingFaceModel:
         raise ConversionError(problem)
     fields = full_config(folder)
     model = read(fields)
-    files = Model(folder)
+    files = StoredModel(folder)
     check_total_size(model, sum(prod(tensor.shape) for tensor in files.tensors.values()))
     needed = list(weights(family_of(fields).table, model))
     expected = {name: shape for weight in needed for name, shape in weight.parts}
@@ -94,7 +94,7 @@ def open_hugging_face(folder: Path) -> HuggingFaceModel:
     return HuggingFaceModel(folder, fields, model, files, needed, dropped, left_out(folder, files.names))
 
 
-def _dropped(files: Model, expected: dict[str, tuple[int, ...]]) -> list[str]:
+def _dropped(files: StoredModel, expected: dict[str, tuple[int, ...]]) -> list[str]:
     """Tensors that need no conversion: they follow from the config or repeat another tensor."""
     dropped = [name for name in files.tensors if name.endswith(_DERIVED)]
     if _OUTPUT in files.tensors and _OUTPUT not in expected and _EMBEDDING in files.tensors:

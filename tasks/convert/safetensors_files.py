@@ -41,7 +41,7 @@ class StoredTensor:
     offset: int  # bytes from the start of the file
 
 
-class Model:
+class StoredModel:
     """A folder's tensors by name. Raises ConversionError if files are missing, damaged or contradict the index."""
 
     def __init__(self, folder: Path) -> None:

@@ -58,7 +58,7 @@ def data_start(descriptor: int, offset: int, length: int, where: str) -> tuple[D
     """A saved tensor's description, and the offset of its data in the file. Raises ConversionError unless the data is
     contiguous."""
     try:
-        part = _Part(descriptor, offset, length)
+        part = _FileRange(descriptor, offset, length)
         archive = zipfile.ZipFile(part)
         records = _records(archive)
         top = archive.namelist()[0].split("/")[0]
@@ -99,7 +99,7 @@ def _records(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     return records
 
 
-def _data(part: "_Part", archive: zipfile.ZipFile, records: dict[str, zipfile.ZipInfo], name: str) -> int:
+def _data(part: "_FileRange", archive: zipfile.ZipFile, records: dict[str, zipfile.ZipInfo], name: str) -> int:
     """The offset of a record's data in the archive. Its local header, its size and the start of the next record must
     agree. Raises BadZipFile, KeyError."""
     record = records[name]
@@ -122,7 +122,7 @@ def _data(part: "_Part", archive: zipfile.ZipFile, records: dict[str, zipfile.Zi
     return start
 
 
-def _content(part: "_Part", archive: zipfile.ZipFile, records: dict[str, zipfile.ZipInfo], name: str) -> bytes:
+def _content(part: "_FileRange", archive: zipfile.ZipFile, records: dict[str, zipfile.ZipInfo], name: str) -> bytes:
     """A small record's content. zipfile checks its CRC."""
     _data(part, archive, records, name)
     return archive.read(name)
@@ -174,7 +174,7 @@ def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(max(size, 1) for size in shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-class _Part(io.RawIOBase):
+class _FileRange(io.RawIOBase):
     """Part of a file as a file object for zipfile. Only small reads are allowed."""
 
     def __init__(self, descriptor: int, start: int, length: int) -> None:

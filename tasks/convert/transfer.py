@@ -35,7 +35,7 @@ class Entry:
     shape: list[int]
     dtype: str
     digest: str
-    parts: "list[Part]"
+    parts: "list[TensorPart]"
 
     def describes(self, weight: Weight) -> bool:
         """Whether its shape and parts are the weight's."""
@@ -44,7 +44,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorPart:
     name: str
     shape: list[int]
     dtype: str
@@ -172,7 +172,7 @@ def import_weight(
 
 def entry(weight: Weight, dtype: str, whole: blake3, part_dtype: str, parts: list[blake3]) -> Entry:
     entry_parts = [
-        Part(name, list(shape), part_dtype.removeprefix("torch."), digest.hexdigest())
+        TensorPart(name, list(shape), part_dtype.removeprefix("torch."), digest.hexdigest())
         for (name, shape), digest in zip(weight.parts, parts, strict=True)
     ]
     return Entry(weight.name, list(weight.shape), dtype.removeprefix("torch."), whole.hexdigest(), entry_parts)

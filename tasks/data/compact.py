@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.data.documents import text_sizes
-from tasks.data.gone import Gone, Mask, Part
+from tasks.data.gone import CorpusPart, Gone, Mask
 from tasks.data.indexed_dataset import TokenDtype, read_lengths, token_dtype, write_index
 from tasks.data.merge_parts import COPIED
 from tasks.data.prefixes import HELD_OUT, consecutive
@@ -117,7 +117,7 @@ def read_shard(ids: Path) -> Shard:
     return Shard(ids, lengths, np.ones(len(lengths), bool))
 
 
-def _remaining(gone: Gone, part: Part, shards: Sequence[Shard]) -> list[Shard]:
+def _remaining(gone: Gone, part: CorpusPart, shards: Sequence[Shard]) -> list[Shard]:
     """The shards of a part of a corpus without what is gone of it. Raises StageError."""
     masks = gone.present(part, [len(shard.lengths) for shard in shards])
     return [replace(shard, keep=mask) for shard, mask in zip(shards, masks, strict=True)]

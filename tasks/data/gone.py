@@ -23,14 +23,14 @@ _SCHEMA = pa.schema([("corpus", pa.string()), ("part", pa.string()), ("rows", pa
 
 Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
-Part = tuple[str, str]  # a corpus' digest, and the stem of its files
+CorpusPart = tuple[str, str]  # a corpus' digest, and the stem of its files
 
 
 @dataclass(frozen=True)
 class Gone:
     """The rows of each part, in ascending order."""
 
-    rows: dict[Part, Rows]
+    rows: dict[CorpusPart, Rows]
     known: Collection[str] = ()  # digests of the corpora of which it tells
 
     def write(self, folder: Path) -> None:
@@ -55,7 +55,7 @@ class Gone:
             counts.setdefault(digest, {})[part] = len(rows)
         return counts
 
-    def present(self, part: Part, sizes: Sequence[int]) -> list[Mask]:
+    def present(self, part: CorpusPart, sizes: Sequence[int]) -> list[Mask]:
         """For each document of a part, whether it is in the source; in files of these sizes. Raises StageError."""
         rows, documents, (digest, name) = self.rows.get(part, np.empty(0, np.int64)), sum(sizes), part
         if digest not in self.known:

@@ -37,7 +37,7 @@ class Prefix:
 
 
 @dataclass(frozen=True)
-class Part:
+class RowGroups:
     """Row groups of a file."""
 
     file: Path
@@ -73,9 +73,9 @@ def consecutive(files: Sequence[T], sizes: Sequence[int], target: int) -> list[t
     return [*groups[:-1], (*groups[-1], *rest)] if groups else [rest]
 
 
-def parts(file: Path) -> list[Part]:
+def parts(file: Path) -> list[RowGroups]:
     """What one worker tokenizes at a time. Only reads the file's footer."""
     groups = pq.read_metadata(file).num_row_groups
     size, step = file.stat().st_size, -(-groups // PARTS)
     cuts = [(start, min(start + step, groups)) for start in range(0, groups, step)]
-    return [Part(file, start, end, size * (end - start) // groups) for start, end in cuts]
+    return [RowGroups(file, start, end, size * (end - start) // groups) for start, end in cuts]

@@ -33,7 +33,7 @@ from tasks.data.encoders import choose
 from tasks.data.machines import Rounds, Span
 from tasks.data.merge_parts import JoinItem, join
 from tasks.data.partition_cache import kept_here
-from tasks.data.prefixes import HELD_OUT, Part, Prefix, parts, prefixes
+from tasks.data.prefixes import HELD_OUT, Prefix, RowGroups, parts, prefixes
 from tasks.data.rounds import NOTHING, Amount, wait_for, workers
 from tasks.data.spec import ShardsSpec
 from tasks.data.stored_folders import stored
@@ -113,10 +113,10 @@ def encode_items(job: Job, corpus: Path, files: Sequence[Path], encoder: Encoder
 
     common = [ENCODE_VERSION, version("tokenizers"), tokenizer, encoder.vocab_size, encoder.eos_id]
 
-    def key(part: Part) -> str:
+    def key(part: RowGroups) -> str:
         return json_key([*common, known[part.file.name].blake3, part.start, part.end])
 
-    def item(part: Part) -> EncodeItem:
+    def item(part: RowGroups) -> EncodeItem:
         return EncodeItem(
             folder=folder / f"{key(part)}.tokens",
             file=part.file,

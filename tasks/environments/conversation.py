@@ -33,7 +33,7 @@ from tasks.load_function import SOURCES, Unusable, described
 NOT_TOOLS = ("reset", "get_reward")
 
 
-class Conversation:
+class EnvironmentInstance:
     """An instance of `environment` (None: there is only `tools`) and what happens to it."""
 
     def __init__(self, environment: type[Any] | None, tools: list[Callable[..., Any]], folder: Path) -> None:
@@ -125,7 +125,7 @@ def serve(
     `stacks`, when a message takes longer than its "timeout_s"."""
     os.setpgid(0, 0)  # its children end with it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    conversation: Conversation | None = None
+    conversation: EnvironmentInstance | None = None
     with connection.makefile("r") as requests, connection.makefile("w") as answers, stacks.open("w") as file:
         for line in requests:
             message = json.loads(line)
@@ -135,7 +135,7 @@ def serve(
                 try:
                     if conversation is None:
                         _seed(message.get("seed", 0))
-                        conversation = Conversation(environment, tools, folder)
+                        conversation = EnvironmentInstance(environment, tools, folder)
                     answer = conversation.answer(message)
                 except BaseException as error:  # also from the class's __init__
                     name = environment.__name__ if environment else "tools"

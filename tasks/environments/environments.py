@@ -33,7 +33,7 @@ Call = tuple[str, Any]  # the tool's name and its arguments
 
 
 @dataclass(frozen=True)
-class Answer:
+class ToolResult:
     """A tool's answer to the model."""
 
     text: str
@@ -111,7 +111,7 @@ class Environments:
                 raise StageError(f"environment {failed}, for the row {json.dumps(rows[number], ensure_ascii=False)}")
         return [answers[number]["observation"] for number in range(len(rows))]
 
-    def call(self, calls: Mapping[int, Sequence[Call]]) -> dict[int, list[Answer]]:
+    def call(self, calls: Mapping[int, Sequence[Call]]) -> dict[int, list[ToolResult]]:
         """Run each conversation's calls, in their order; conversations run in parallel. Conversations that are lost
         have no answers, and are noted in `lost`."""
         messages = {number: {"calls": list(some)} for number, some in calls.items() if number not in self.lost}
@@ -121,7 +121,7 @@ class Environments:
                 names = ", ".join(name for name, _ in calls[number])
                 self.lost[number] = f"{self.name}.{names}: {answer['lost']}"
         return {
-            number: [Answer(text, failed) for text, failed in answers[number]["results"]]
+            number: [ToolResult(text, failed) for text, failed in answers[number]["results"]]
             for number in messages
             if number not in self.lost
         }

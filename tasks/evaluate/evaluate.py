@@ -40,7 +40,7 @@ from tasks.environments.environments import Environments
 from tasks.evaluate import questions
 from tasks.evaluate.bits_per_byte import bits_per_byte
 from tasks.evaluate.episodes import metrics_of_turns
-from tasks.evaluate.held_out import FIRST, HeldOut, choose
+from tasks.evaluate.held_out import FIRST, HeldOutText, choose
 from tasks.evaluate.model_info import ModelInfo, read_model_info
 from tasks.evaluate.questions import Question
 from tasks.evaluate.rewarded import Answers, rewarded, start_rewards
@@ -164,7 +164,7 @@ def _texts(job: Job) -> dict[str, Path]:
     return {f"more.{number - 1}" if number else FIRST: path for number, path in paths}
 
 
-def _check_text(sets: list[HeldOut]) -> None:
+def _check_text(sets: list[HeldOutText]) -> None:
     """Raises StageError if the first set has no text."""
     if not sets or not sets[0].documents:
         reason = "the corpus has no held-out text: hold out some (corpus.held_out)" if sets else "there is no corpus"
@@ -267,7 +267,7 @@ def _bits(name: str, documents: list[dict[str, Any]]) -> Metric:
     return bits_per_byte([(line["bits"], line["bytes"]) for line in documents if line["set"] == name])
 
 
-def _scores(held_out: HeldOut, documents: list[dict[str, Any]]) -> dict[str, float]:
+def _scores(held_out: HeldOutText, documents: list[dict[str, Any]]) -> dict[str, float]:
     """Counts of a set, and its bits per byte unless it is empty."""
     counts = {
         "documents": len(held_out.documents),

@@ -27,7 +27,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutText:
     name: str  # corpus, more.0, …
     documents: list[Scored]
 
@@ -49,11 +49,11 @@ class HeldOut:
         ]
 
 
-def choose(name: str, corpus: Path, info: ModelInfo, held_out_bytes: int) -> HeldOut:
+def choose(name: str, corpus: Path, info: ModelInfo, held_out_bytes: int) -> HeldOutText:
     """Select up to `held_out_bytes` of text."""
     scored = []
     for document in held_out_texts(read_documents(corpus, "held_out"), held_out_bytes):
         tokens = info.tokens(document.text)
         # one position is reserved for the token that vLLM always generates
         scored.append(Scored(document, tokens, list(windows(tokens, info.start, info.positions - 1))))
-    return HeldOut(name, scored)
+    return HeldOutText(name, scored)

@@ -24,7 +24,7 @@ Items = dict[tuple[str, str], tuple[float, float]]  # (set or evaluator, id) -> 
 
 
 @dataclass(frozen=True)
-class Difference:
+class MetricDifference:
     """A metric of one evaluation minus the same metric of another, in its unit."""
 
     value: float
@@ -113,7 +113,7 @@ def read_results(directory: Path) -> Results:
     return Results(directory, manifest)
 
 
-def difference(before: Results, after: Results, name: str) -> Difference:
+def difference(before: Results, after: Results, name: str) -> MetricDifference:
     """The difference in a metric that both have: paired if both have the same items, so that the items' difficulty
     cancels out; otherwise with the standard error of independent samples."""
     old, new = before.metrics[name], after.metrics[name]
@@ -122,16 +122,16 @@ def difference(before: Results, after: Results, name: str) -> Difference:
         return _paired(old_items, new_items)
     errors = (old.standard_error, new.standard_error)
     known = [error for error in errors if error is not None]
-    return Difference(new.value - old.value, math.hypot(*known) if len(known) == len(errors) else None)
+    return MetricDifference(new.value - old.value, math.hypot(*known) if len(known) == len(errors) else None)
 
 
-def _paired(old: Items, new: Items) -> Difference:
+def _paired(old: Items, new: Items) -> MetricDifference:
     """A ratio of sums over items with its linearized standard error (see tasks/evaluate/bits_per_byte.py)."""
     total, count = math.fsum(weight for _, weight in new.values()), len(new)
     changes = [(new[item][0] - old[item][0], new[item][1]) for item in new]
     value = math.fsum(amount for amount, _ in changes) / total
     squares = math.fsum((amount - value * weight) ** 2 for amount, weight in changes)
-    return Difference(value, math.sqrt(squares * count / (count - 1)) / total)
+    return MetricDifference(value, math.sqrt(squares * count / (count - 1)) / total)
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file, save_file
 
 from infra.storage.durable import write_json
-from tasks.adapter_base import ADAPTER, BASE, Model, model_of
+from tasks.adapter_base import ADAPTER, BASE, ModelFolders, model_of
 from tasks.job import Job
 from tasks.manifest import remove
 from tasks.posttrain.adapter import merged
@@ -42,7 +42,7 @@ def source_of(job: Job) -> Path:
     return folder
 
 
-def _write_merged(model: Model, adapter: Path, folder: Path) -> None:
+def _write_merged(model: ModelFolders, adapter: Path, folder: Path) -> None:
     base = load_causal_lm(model.weights, dtype=torch.float32)
     save_like(merged(PeftModel.from_pretrained(base, adapter)), model.weights, folder)
     copy_small_files(model.directory, folder)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.environments.environments import Answer, Call
+from tasks.environments.environments import Call, ToolResult
 from tasks.job import StageError
 from tasks.posttrain.encode import Encoder
 from tasks.posttrain.trl_hooks.response import knows_responses, parsed_response
@@ -93,7 +93,7 @@ class ToolCalls:
                 f"{self.tokenizer.decode(ids)!r}. Set the tokenizer's response_template, or write calls as "
                 '<tool_call>{"name": …, "arguments": …}</tool_call> in the model\'s chat_template.jinja'
             )
-        self.encoded(tool_messages([_CALL], [Answer("it")]))
+        self.encoded(tool_messages([_CALL], [ToolResult("it")]))
 
 
 def calls_of(message: Row) -> list[Call]:
@@ -102,7 +102,7 @@ def calls_of(message: Row) -> list[Call]:
     return [(function["name"], function["arguments"]) for function in functions]
 
 
-def tool_messages(calls: Sequence[Call], answers: Sequence[Answer]) -> list[Row]:
+def tool_messages(calls: Sequence[Call], answers: Sequence[ToolResult]) -> list[Row]:
     """The messages that answer a turn."""
     pairs = zip(calls, answers, strict=True)
     return [{"role": "tool", "name": name, "content": answer.text} for (name, _), answer in pairs]

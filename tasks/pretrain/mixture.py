@@ -28,7 +28,7 @@ class SourceShare(Spec):
 
 
 @dataclass(frozen=True)
-class Part:
+class BlendEntry:
     """A data set of a blend, or a named source in it."""
 
     prefixes: Mapping[Path, int]  # paths of its `.bin/.idx`, without suffix, and their tokens
@@ -62,7 +62,7 @@ def parts_of(
     weights: list[float],
     mixture: Mapping[str, SourceShare],
     source_weights: Sequence[Mapping[str, float]] = (),
-) -> list[Part]:
+) -> list[BlendEntry]:
     """The parts of data sets (folder: facts) with these weights. Parts without weight or tokens are left out."""
     total, parts = sum(weights), []
     within: Sequence[Mapping[str, float] | None] = source_weights or [None] * len(weights)
@@ -72,7 +72,7 @@ def parts_of(
             continue
         if not sources:
             prefixes = _prefixes(folder, facts, "train", facts["tokens"])
-            parts.append(Part(prefixes, weight, weight / total, facts["tokens"]))
+            parts.append(BlendEntry(prefixes, weight, weight / total, facts["tokens"]))
             continue
         shares = {name: mixture.get(name, SourceShare()) for name in sources}
         expected = (
@@ -82,7 +82,9 @@ def parts_of(
         for name, expected_weight in expected.items():
             part_weight = weight * expected_weight / sum(expected.values())
             prefixes = _prefixes(folder, facts, f"train-{name}", sources[name])
-            parts.append(Part(prefixes, part_weight, part_weight / total, sources[name], name, shares[name].epochs))
+            parts.append(
+                BlendEntry(prefixes, part_weight, part_weight / total, sources[name], name, shares[name].epochs)
+            )
     return parts
 
 

@@ -19,7 +19,7 @@ DRAWS_AT_ONCE = 1 << 22  # indices in memory: 32 MB
 
 
 @dataclass(frozen=True)
-class Difference:
+class Improvement:
     """How much better the candidate is. The bounds are one-sided, each with the given confidence; None if there are too
     few items."""
 
@@ -28,12 +28,12 @@ class Difference:
     high: float | None
 
 
-def fewer(candidate: Floats, champion: Floats, confidence: float, resamples: int, seed: int) -> Difference:
+def fewer(candidate: Floats, champion: Floats, confidence: float, resamples: int, seed: int) -> Improvement:
     """By which fraction the candidate's total is lower than the champion's: 1 − Σ candidate / Σ champion."""
     return _bootstrap(candidate, champion, lambda a, b: 1 - a / b, confidence, resamples, seed)
 
 
-def more(candidate: Floats, champion: Floats, confidence: float, resamples: int, seed: int) -> Difference:
+def more(candidate: Floats, champion: Floats, confidence: float, resamples: int, seed: int) -> Improvement:
     """By how much the candidate's mean is higher than the champion's."""
     count = len(candidate)
     return _bootstrap(candidate, champion, lambda a, b: (a - b) / count, confidence, resamples, seed)
@@ -51,14 +51,14 @@ def _bootstrap(
     confidence: float,
     resamples: int,
     seed: int,
-) -> Difference:
+) -> Improvement:
     """`statistic` of both models' sums, over the items and over each resample."""
     from scipy.stats import bootstrap  # takes a second to import, and a run's start reads the ledger without it
 
     count = len(candidate)
     value = float(statistic(candidate.sum(), champion.sum()))
     if count < items_needed(confidence):
-        return Difference(value, None, None)
+        return Improvement(value, None, None)
     bounds = bootstrap(
         (candidate, champion),
         lambda a, b, axis: statistic(a.sum(axis), b.sum(axis)),
@@ -69,4 +69,4 @@ def _bootstrap(
         method="percentile",
         rng=np.random.default_rng(seed),
     ).confidence_interval
-    return Difference(value, float(bounds.low), float(bounds.high))
+    return Improvement(value, float(bounds.low), float(bounds.high))

@@ -33,7 +33,7 @@ class LedgerError(StageError):
 
 
 @dataclass(frozen=True)
-class Part:
+class GenerationArtifact:
     """An artifact of a generation: an input of its model, or the model."""
 
     name: str  # a key of PARTS
@@ -49,14 +49,14 @@ class Generation:
     number: int  # 1, 2, … among those with a decision; 0 for one without
     version: int
     outcome: str  # promoted, kept, rejected; rolled_back, whatever it was before
-    parts: dict[str, Part]
+    parts: dict[str, GenerationArtifact]
 
     @property
     def accepted(self) -> bool:
         """Whether training continues from it and its text is replayed."""
         return self.outcome in (PROMOTED, KEPT)
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> GenerationArtifact:
         """Raises LedgerError if the registry has no record of it."""
         if name not in self.parts:
             raise LedgerError(
@@ -81,7 +81,7 @@ def champion(name: str, patience_s: float = PATIENCE_S) -> Generation | None:
     return known.get(version.version) or _generation(version, 0)
 
 
-def load(part: Part) -> Artifact:
+def load(part: GenerationArtifact) -> Artifact:
     """The artifact, where it is. Outside buckets its files must exist and have their sizes; their contents are checked
     by each stage that reads them. Raises LedgerError."""
     kind = PARTS[part.name]
@@ -115,5 +115,9 @@ def _generation(version: Version, number: int) -> Generation:
         number=number,
         version=version.version,
         outcome=ROLLED_BACK if ROLLED_BACK_TAG in version.tags else version.tags.get(OUTCOME_TAG, ""),
-        parts={name: Part(name, digest, located(place)) for name, (digest, _, place) in tags.items() if digest},
+        parts={
+            name: GenerationArtifact(name, digest, located(place))
+            for name, (digest, _, place) in tags.items()
+            if digest
+        },
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from infra.text import change
 from tasks.evaluate.results import BITS, SETS, Results
-from tasks.promote.bootstrap import Difference, fewer, items_needed, more
+from tasks.promote.bootstrap import Improvement, fewer, items_needed, more
 from tasks.promote.paired_scores import figures
 from tasks.promote.spec import PromotionSpec
 
@@ -135,7 +135,7 @@ def _measure(name: str, spec: PromotionSpec, candidate: Results, champion: Resul
     )
 
 
-def _met(difference: Difference, margin: float | None, allowed: float | None) -> bool | None:
+def _met(difference: Improvement, margin: float | None, allowed: float | None) -> bool | None:
     conditions = [difference.low is not None and difference.low > margin] if margin is not None else []
     conditions += [difference.value >= -allowed] if allowed is not None else []
     return all(conditions) if conditions else None

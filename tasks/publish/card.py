@@ -13,7 +13,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from infra.text import fenced, measure, number, plus_minus, words
-from tasks.adapter_base import Model
+from tasks.adapter_base import ModelFolders
 from tasks.manifest import Manifest
 from tasks.metric import Metric, metrics_of
 from tasks.publish.chain import Link, shown_spec
@@ -26,7 +26,9 @@ MADE_WITH = ("python", "torch", "megatron-core", "transformers", "trl", "vllm", 
 Runs = dict[str, dict[str, Metric]]  # metrics by name, by the label of the model
 
 
-def model_card(spec: PublishSpec, files: Model, model: Manifest, chain: list[Link], reports: list[Manifest]) -> str:
+def model_card(
+    spec: PublishSpec, files: ModelFolders, model: Manifest, chain: list[Link], reports: list[Manifest]
+) -> str:
     """The text of README.md: YAML front matter as the Hugging Face hub reads it, and Markdown."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),

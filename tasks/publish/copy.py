@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.storage.durable import write_json
-from tasks.adapter_base import ADAPTER, ADAPTER_CONFIG, BASE, Model
+from tasks.adapter_base import ADAPTER, ADAPTER_CONFIG, BASE, ModelFolders
 from tasks.manifest import MANIFEST, RECORD, remove
 
 CARD = "README.md"
@@ -19,7 +19,7 @@ LINK_BYTES = 1 << 20  # files of this size and more are linked: weights are neve
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK)
 
 
-def copy_model(model: Model, output: Path) -> None:
+def copy_model(model: ModelFolders, output: Path) -> None:
     """Fill `output` with the model's files, large ones as hard links where possible. An adapter is published with its
     base, so that Transformers loads both from the folder: the adapter's files beside the config, the base's in `base/`,
     and an index of the base's tensors. The manifest, the record and an existing card are not copied."""

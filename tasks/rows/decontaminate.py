@@ -40,7 +40,7 @@ LISTED = 20  # dropped rows in rows.json
 SHOWN = 200  # characters of each
 
 
-class HeldOut:
+class PromptIndex:
     """An index of the prompts of held-out rows."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
@@ -77,7 +77,7 @@ class HeldOut:
 def drop_contaminated(rows: Path, held_out: Iterable[Path], output: Path) -> dict[str, Any]:
     """Copy `rows` to `output` without those whose prompts occur in the held-out rows; return what was dropped. Raises
     StageError if no row is left."""
-    known = HeldOut(row for path in held_out for row in read_lines(path))
+    known = PromptIndex(row for path in held_out for row in read_lines(path))
     suspects = {number for number, row in enumerate(read_lines(rows), start=1) if known.note(row)}
     dropped: dict[str, Any] = {"prompt": 0, "13 words": 0, "first": []}
     number = 0

@@ -22,7 +22,7 @@ from tasks.job import StageError
 from tasks.manifest import RECORD, ArtifactError, read_manifest, verify
 from tasks.serve.active import Active
 from tasks.serve.door import KEY, api_key
-from tasks.serve.limits import MIB, Limits
+from tasks.serve.limits import MIB, RequestLimits
 from tasks.serve.serve import MODEL
 from tasks.serve.server import Served, Server, ServerFailed, open_served, reserve, url_host
 from tasks.serve.service import Keeper, run_service
@@ -51,24 +51,24 @@ _seconds = partial(click.option, show_default=True, type=Number(0.1, 1e6))
 @_seconds("--health", default=30.0, help="Seconds without a successful health check until a server is replaced.")
 @_seconds(
     "--first-byte",
-    default=Limits.first_byte_s,
+    default=RequestLimits.first_byte_s,
     help="Seconds until a response begins (for a non-streamed one, is complete); then 504.",
 )
 @_seconds(
     "--between-bytes",
-    default=Limits.between_bytes_s,
+    default=RequestLimits.between_bytes_s,
     help="Seconds without data until a response is cut off.",
 )
 @click.option(
     "--body-mib",
-    default=Limits.body // MIB,
+    default=RequestLimits.body // MIB,
     show_default=True,
     type=click.IntRange(1, 4096),
     help="Maximum request body, MiB; all pending bodies together may take eight times as much.",
 )
 @click.option(
     "--connections",
-    default=Limits.connections,
+    default=RequestLimits.connections,
     show_default=True,
     type=click.IntRange(1),
     help="Maximum number of client connections.",
@@ -101,7 +101,9 @@ def main(
     quiet()
     switch = Switch()
     body = body_mib * MIB
-    limits = Limits(connections, body=body, bodies=8 * body, first_byte_s=first_byte, between_bytes_s=between_bytes)
+    limits = RequestLimits(
+        connections, body=body, bodies=8 * body, first_byte_s=first_byte, between_bytes_s=between_bytes
+    )
     try:
         spec = _spec(like or path, SIDE_BY_SIDE if name else None, gpu_memory_share)
         model = _model(path, base) if path else None

@@ -6,7 +6,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """Sizes in bytes, times in seconds."""
 
     connections: int = 1024  # open connections; further ones get 503

@@ -22,7 +22,7 @@ from yarl import URL
 
 from infra.progress import say
 from tasks.serve.door import api_key, authorization, is_api, may_pass
-from tasks.serve.limits import MIB, Limits
+from tasks.serve.limits import MIB, RequestLimits
 from tasks.serve.switch import Backend, Switch
 
 MODEL_HEADER = "x-baton-model"
@@ -64,7 +64,7 @@ class CutOff(Exception):
 class Proxy:
     """The request handler and its state. A context manager, since it holds the client of the backends."""
 
-    def __init__(self, switch: Switch, limits: Limits) -> None:
+    def __init__(self, switch: Switch, limits: RequestLimits) -> None:
         self.switch, self.limits, self.key = switch, limits, api_key()
         self._held = 0  # bytes of request bodies in memory
 

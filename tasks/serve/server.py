@@ -18,7 +18,7 @@ from infra.process.logs import end_of
 from infra.process.parent_watchdog import LAUNCHED
 from infra.process.process_group import stop_group
 from infra.progress import say
-from tasks.adapter_base import Model, open_model
+from tasks.adapter_base import ModelFolders, open_model
 from tasks.job import StageError
 from tasks.manifest import ArtifactError, read_manifest
 from tasks.serve.door import KEY, MIDDLEWARE, authorization
@@ -48,8 +48,8 @@ class Served:
     base: Path | None = None  # if it is an adapter: the directory of the weights
 
     @property
-    def files(self) -> Model:
-        return Model(self.directory, self.base or self.directory)
+    def files(self) -> ModelFolders:
+        return ModelFolders(self.directory, self.base or self.directory)
 
     def arguments(self) -> list[str]:
         """vLLM's arguments for it. An adapter is loaded beside its base, which is served by its own name too."""

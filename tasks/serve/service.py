@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from tasks.job import StageError
-from tasks.serve.limits import Limits
+from tasks.serve.limits import RequestLimits
 from tasks.serve.proxy import RETRY_S, Proxy
 from tasks.serve.switch import Switch
 
@@ -27,7 +27,7 @@ BACKLOG = 1024
 FULL = f"HTTP/1.1 503 Service Unavailable\r\nRetry-After: {RETRY_S}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
-def run_service(switch: Switch, bound: socket.socket, drain_s: float, keep: Keeper, limits: Limits) -> None:
+def run_service(switch: Switch, bound: socket.socket, drain_s: float, keep: Keeper, limits: RequestLimits) -> None:
     """Serve on the socket until a signal, or until `keep` returns or raises; its error is re-raised. `keep(stopping)`
     runs in a thread and stops its servers before it returns; `stopping` is set after the last response."""
     allow_files(limits.connections)
@@ -64,7 +64,9 @@ def run_service(switch: Switch, bound: socket.socket, drain_s: float, keep: Keep
         raise failures[0]
 
 
-async def answer(switch: Switch, bound: socket.socket, drain_s: float, limits: Limits, leave: asyncio.Event) -> None:
+async def answer(
+    switch: Switch, bound: socket.socket, drain_s: float, limits: RequestLimits, leave: asyncio.Event
+) -> None:
     """Serve on the socket until `leave`, then finish responses for at most `drain_s`."""
     # For clients that don't read. Set in the kernel, since a connection that is being closed has no handler.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.send_s * 1000))

@@ -18,7 +18,7 @@ import torch
 from transformers import AutoConfig
 
 from infra.paths import quiet
-from tasks.adapter_base import ADAPTER, Model
+from tasks.adapter_base import ADAPTER, ModelFolders
 from tasks.agreement import check_agreement, read_probe
 from tasks.job import StageError
 from tasks.pretrain.fit import USABLE
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 class Engine(LLM):  # type: ignore[misc]
     """An LLM that applies the model's adapter, if it has one, to every request."""
 
-    def __init__(self, model: Model, **options: Any) -> None:
+    def __init__(self, model: ModelFolders, **options: Any) -> None:
         self.lora = LoRARequest(ADAPTER, 1, str(model.adapter)) if model.adapter else None
         if self.lora:
             options |= {"enable_lora": True, "max_lora_rank": max_lora_rank(model.rank)}
@@ -84,7 +84,7 @@ def open_engine(
     sampling: the same calls in the same order on the same machine give the same tokens. `whole_prompts`: compute no
     prompt in parts, without which the CPU build fails on requests with their own seeds (it would turn back a
     generator, which torch's on CPUs cannot). `options` go to vLLM's LLM."""
-    opened = Model(model, base or model)
+    opened = ModelFolders(model, base or model)
     with _errors_named(opened):
         if not ON_GPU:
             os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(cpu_cache_gib(opened.weights, max_model_len))
@@ -110,7 +110,7 @@ def open_engine(
 
 
 @contextmanager
-def _errors_named(model: Model) -> Iterator[None]:
+def _errors_named(model: ModelFolders) -> Iterator[None]:
     """Raises StageError if vLLM cannot load or run the model."""
     try:
         yield

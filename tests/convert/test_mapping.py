@@ -11,7 +11,7 @@ from tasks.convert import transfer
 from tasks.convert.architecture import Architecture, Experts, Latent, Rope
 from tasks.convert.families import FAMILIES
 from tasks.convert.mapping import Segment, Table, Weight, weights
-from tasks.convert.safetensors_files import Model
+from tasks.convert.safetensors_files import StoredModel
 from tests.convert import models
 
 small = st.integers(1, 6)
@@ -115,4 +115,4 @@ def test_the_names_and_shapes_are_those_that_transformers_saves(name: str, tmp_p
     architecture = models.architecture(folder)
     family = name.split("-", maxsplit=1)[0].replace("gemma3", "gemma3_text")
     expected = {part: shape for weight in weights(FAMILIES[family].table, architecture) for part, shape in weight.parts}
-    assert expected == {name: stored.shape for name, stored in Model(folder).tensors.items()}
+    assert expected == {name: stored.shape for name, stored in StoredModel(folder).tensors.items()}

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tasks.environments.environments import Answer, Environments
+from tasks.environments.environments import Environments, ToolResult
 from tasks.environments.spec import ToolUse
 from tasks.job import StageError
 
@@ -42,8 +42,8 @@ def test_each_conversation_has_its_own_instance(shops: Environments) -> None:
     answers = shops.call({0: [("buy", {"item": "tea"}), ("add", {"a": 1, "b": 2})], 1: [("buy", {"item": "tea"})]})
 
     assert seen == [" You have 3 coins.", None]
-    assert answers[0] == [Answer("bought tea"), Answer("3")]
-    assert answers[1] == [Answer("{'error': 'tea costs 1, you have 0'}", failed=True)]
+    assert answers[0] == [ToolResult("bought tea"), ToolResult("3")]
+    assert answers[1] == [ToolResult("{'error': 'tea costs 1, you have 0'}", failed=True)]
     first, second = shops.finish()
     assert first.state["money"] == 2 and first.state["bought"] == ["tea"] and "_secret" not in first.state
     assert (first.reward, second.reward) == (1.0, 0.0)
@@ -75,7 +75,7 @@ def test_a_call_that_fails_is_answered_with_its_error(shops: Environments, call:
     (answer,) = shops.call({0: [call]})[0]
 
     assert answer.failed and text in answer.text
-    assert shops.call({0: [("buy", {"item": "tea"})]})[0] == [Answer("bought tea")], "the conversation goes on"
+    assert shops.call({0: [("buy", {"item": "tea"})]})[0] == [ToolResult("bought tea")], "the conversation goes on"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_process_that_does_not_take_its_message_is_lost_alone(tmp_path: Path) 
         time.sleep(0.6)
         began = time.monotonic()
         answers = environments.call({number: [("say", {"words": long})] for number in (0, 1)})
-        assert answers == {1: [Answer("3000000")]}
+        assert answers == {1: [ToolResult("3000000")]}
         assert "did not finish within its time limit" in environments.lost[0]
         assert time.monotonic() - began < 15
 
@@ -198,7 +198,7 @@ def test_a_process_that_may_have_run_anything_loses_its_own_conversation_and_lea
 
             answers = environments.call({0: [("forge", {"text": f"{written}\n"})], 1: [("forge", {"text": ""})]})
 
-            assert answers == {1: [Answer("forged")]}, written
+            assert answers == {1: [ToolResult("forged")]}, written
             first, second = environments.finish()
             assert "its process sent what is no answer" in first.lost and second.lost == "", written
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from infra.lineage.api import Lineage
-from infra.lineage.diff import Pair
+from infra.lineage.diff import Compared
 from infra.tracking.execution import begin_execution, end_execution
 from infra.tracking.record import tracked
 from tests.lineage.recorded import Stored, deliver
@@ -11,7 +11,7 @@ from tests.lineage.recorded import Stored, deliver
 
 def test_a_changed_field_is_found_and_nothing_else(lineage: Lineage, store: Stored) -> None:
     found = lineage.diff(store.digests["convert"], store.others["convert"])
-    assert found.config == [Pair("pretrain.optimizer.lr", "0.003", "0.001")]
+    assert found.config == [Compared("pretrain.optimizer.lr", "0.003", "0.001")]
     assert (found.data, found.code, found.versions) == ([], [], [])
     same = {pair.name: pair.same for pair in found.artifacts}
     assert same == {"corpus": True, "tokenizer": True, "shards": True, "pretrain": False, "convert": False}
@@ -37,5 +37,5 @@ def test_other_data_and_other_code_are_found(home: Path, tmp_path: Path) -> None
         end_execution()
         deliver(id)
     found = Lineage().diff("b" * 64, "d" * 64)
-    assert found.data == [Pair("corpus", "a" * 64, "c" * 64)]
+    assert found.data == [Compared("corpus", "a" * 64, "c" * 64)]
     assert found.config == []

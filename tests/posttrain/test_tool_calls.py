@@ -11,7 +11,7 @@ import trl
 from transformers import AutoTokenizer
 from trl.chat_template_utils import get_training_chat_template, is_chat_template_prefix_preserving
 
-from tasks.environments.environments import Answer
+from tasks.environments.environments import ToolResult
 from tasks.job import StageError
 from tasks.posttrain.encode import Encoder
 from tasks.posttrain.tool_calls import ToolCalls, calls_of, tool_messages
@@ -55,7 +55,7 @@ def test_a_template_without_calls_is_refused(model: Path, family: str) -> None:
 def test_answers_are_the_tokens_that_trl_appends(model: Path, family: str) -> None:
     tokenizer = tokenizer_of(model, family)
     tokenizer.eos_token = "<|im_end|>"
-    answers = tool_messages([("look", {}), ("look", {})], [Answer("it is here"), Answer("it is gone")])
+    answers = tool_messages([("look", {}), ("look", {})], [ToolResult("it is here"), ToolResult("it is gone")])
     trainer = SimpleNamespace(
         processing_class=tokenizer,
         _tokenizer=tokenizer,

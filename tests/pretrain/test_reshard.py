@@ -65,7 +65,12 @@ CHAINS = [
     Chain("experts", (sharded(EP2), sharded(DP2), sharded(PP2X2), EP2)),
     Chain("experts", (sharded(TP2_EP2), sharded(DP2), sharded(EP2), PP2), "bf16"),
 ]
-TARGETS = {CHAINS[3]: (), CHAINS[1]: pytest.mark.long, CHAINS[6]: pytest.mark.long}  # the rest in `make survive`: time
+# in `make test`, and with `make test-long`; the rest in `make survive`: time
+MARKS: dict[Chain, list[pytest.MarkDecorator]] = {
+    CHAINS[3]: [],
+    CHAINS[1]: [pytest.mark.long],
+    CHAINS[6]: [pytest.mark.long],
+}
 # fp32: the order of sums differs; bf16: so does what is rounded between them
 BOUNDS = {"fp32": 1e-4, "bf16": 1e-3}
 
@@ -137,7 +142,7 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Undistu
 
 @pytest.mark.parametrize(
     "chain",
-    [pytest.param(chain, marks=TARGETS.get(chain, pytest.mark.slow)) for chain in CHAINS],
+    [pytest.param(chain, marks=MARKS.get(chain, [pytest.mark.slow])) for chain in CHAINS],
     ids=str,
 )
 def test_a_run_goes_on_under_another_layout(chain: Chain, undisturbed: Undisturbed, data: Path, tmp_path: Path) -> None:

@@ -182,8 +182,8 @@ def test_parts_in_a_bucket_are_not_downloaded(home: Path, tmp_path: Path) -> Non
     bucket = f"file://{corpus(tmp_path / 'bucket' / 'corpus')}"
     made = model(tmp_path / "model")
     digest = read_manifest(tmp_path / "bucket" / "corpus").digest
-    from tasks.promote.ledger import Part
+    from tasks.promote.ledger import GenerationArtifact
 
-    found = load(Part("corpus", digest, bucket))
+    found = load(GenerationArtifact("corpus", digest, bucket))
     assert isinstance(found, Corpus) and (found.place, found.digest) == (bucket, digest)
-    assert isinstance(load(Part("model", read_manifest(made).digest, str(made))), HFModel)
+    assert isinstance(load(GenerationArtifact("model", read_manifest(made).digest, str(made))), HFModel)

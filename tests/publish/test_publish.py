@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from mlflow import MlflowClient
 
 from infra.tracking.store import tracking_uri
-from tasks.adapter_base import Model
+from tasks.adapter_base import ModelFolders
 from tasks.job import StageError, open_job
 from tasks.manifest import ArtifactError, read_manifest, verify, write_manifest
 from tasks.promote.ledger import champion, load
@@ -97,7 +97,7 @@ def test_the_card_shows_the_mean_and_the_spread_of_several_seeds_beside_the_sing
     base, first = sealed.manifests["eval_base"], sealed.manifests["eval_grpo"]
     metrics = METRICS | {"sums.right": METRICS["sums.right"] | {"value": 0.6}}
     second = replace(first, facts={"label": "grpo-seed1", "model_digest": "another", "metrics": metrics})
-    files = Model(sealed.paths["model"], sealed.paths["model"])
+    files = ModelFolders(sealed.paths["model"], sealed.paths["model"])
     text = model_card(PublishSpec(), files, sealed.manifests["model"], [], [base, first, second])
     assert "| sums.right | 50.0 % ± 1.0 | 50.0 % ± 1.0 | 60.0 % ± 1.0 | higher |" in text
     assert "| metric | grpo, 2 seeds |" in text and "| sums.right | 55.0 % ± 7.1 |" in text

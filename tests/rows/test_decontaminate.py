@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.job import StageError
-from tasks.rows.decontaminate import COMMON, HeldOut
+from tasks.rows.decontaminate import COMMON, PromptIndex
 from tests.rows.by_hand import decontaminated, digest, facts, jsonl, prepared, record, split
 
 LONG = "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May"
@@ -17,7 +17,7 @@ INSTRUCTION = "Read the question below, think step by step, and write the answer
 
 def evidence(held_out: dict[str, Any], row: dict[str, Any], others: int = 0, shared: str = "") -> str:
     """The rule that a row violates, beside `others`."""
-    known = HeldOut([held_out])
+    known = PromptIndex([held_out])
     for other in [row, *({"prompt": f"{shared} {number}"} for number in range(others))]:
         known.note(other)
     return known.evidence(row)

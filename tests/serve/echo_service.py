@@ -2,14 +2,14 @@
 
 import asyncio
 
-from tasks.serve.limits import Limits
+from tasks.serve.limits import RequestLimits
 from tasks.serve.server import reserve
 from tasks.serve.service import answer
 from tasks.serve.switch import Backend, Switch
 from tests.serve.test_limits import backend
 from tests.serve.test_proxy import running
 
-QUICK = Limits(header_s=1, body_s=1, whole_body_s=1, linger_s=0.5)
+QUICK = RequestLimits(header_s=1, body_s=1, whole_body_s=1, linger_s=0.5)
 
 
 async def main() -> None:

@@ -11,7 +11,7 @@ from infra.paths import baton_home
 from infra.progress import say
 from tasks.serve.active import Active
 from tasks.serve.follow import Follower
-from tasks.serve.limits import Limits
+from tasks.serve.limits import RequestLimits
 from tasks.serve.server import Served, Server, reserve
 from tasks.serve.service import run_service
 from tasks.serve.spec import ServeSpec
@@ -31,4 +31,4 @@ if __name__ == "__main__":
     follower = Follower(sys.argv[1], "champion", 0.3, active)
     with reserve("127.0.0.1", 0) as bound:
         say(f"http://127.0.0.1:{bound.getsockname()[1]}/v1")
-        run_service(switch, bound, 20, follower.keep, Limits(connections=200))
+        run_service(switch, bound, 20, follower.keep, RequestLimits(connections=200))

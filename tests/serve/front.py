@@ -7,21 +7,21 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tasks.serve.limits import Limits
+from tasks.serve.limits import RequestLimits
 from tasks.serve.server import reserve
 from tasks.serve.service import answer
 from tasks.serve.switch import Switch
 
 
 @contextmanager
-def front_of(switch: Switch, limits: Limits | None = None) -> Iterator[str]:
+def front_of(switch: Switch, limits: RequestLimits | None = None) -> Iterator[str]:
     """Run a proxy; yields its URL."""
     with reserve("127.0.0.1", 0) as bound:
         port = bound.getsockname()[1]
         loop, leave = asyncio.new_event_loop(), asyncio.Event()
 
         def run() -> None:
-            loop.run_until_complete(answer(switch, bound, 5, limits or Limits(), leave))
+            loop.run_until_complete(answer(switch, bound, 5, limits or RequestLimits(), leave))
 
         thread = threading.Thread(target=run)
         thread.start()

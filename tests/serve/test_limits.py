@@ -16,13 +16,13 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from tasks.job import StageError
-from tasks.serve.limits import Limits
+from tasks.serve.limits import RequestLimits
 from tasks.serve.service import allow_files
 from tasks.serve.switch import Backend, Switch
 from tests.serve.front import front_of
 from tests.serve.test_proxy import running, until
 
-LIMITS = Limits(
+LIMITS = RequestLimits(
     header_s=1.5,
     linger_s=0.5,
     body=100_000,
@@ -239,7 +239,7 @@ def test_an_answer_that_stalls_is_cut_off_and_does_not_look_complete(url: str) -
 
 
 def test_a_thousand_idle_connections_cost_nothing_and_the_rest_get_503(front: tuple[Switch, str]) -> None:
-    limits = Limits(connections=1010, header_s=600)  # none is idle for too long on a busy machine
+    limits = RequestLimits(connections=1010, header_s=600)  # none is idle for too long on a busy machine
     allow_files(2 * limits.connections)  # both ends are this process's
     with front_of(front[0], limits) as url, ExitStack() as stack:
         with honest_client(url):

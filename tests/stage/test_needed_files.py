@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tasks.data.documents import Split, SplitWriter, document, read_documents
-from tasks.data.gone import Gone, Part
+from tasks.data.gone import CorpusPart, Gone
 from tasks.data.source_changes import Changes
 from tasks.manifest import RECORD, write_manifest
 from tasks.stored import fetch, send
@@ -26,7 +26,7 @@ def corpus(
     place: Path,
     storage: str,
     text: str,
-    gone: Mapping[Part, int] = MappingProxyType({}),
+    gone: Mapping[CorpusPart, int] = MappingProxyType({}),
     sources: Sequence[str] = (),
     known: Sequence[str] = (),
 ) -> str:

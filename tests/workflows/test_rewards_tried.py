@@ -10,7 +10,7 @@ from tasks.posttrain.methods.dpo.spec import DPOSpec
 from tasks.posttrain.methods.grpo.spec import GRPOSpec
 from tests.posttrain.tiny import tiny_model
 from workflows.calls import calls
-from workflows.plan.dry_run import Step, steps_of
+from workflows.plan.dry_run import PlannedStage, steps_of
 from workflows.recipe import Recipe
 
 JUDGE = {"judge": {"model": "judge", "rubric": "Kind."}, "name": "kind"}
@@ -25,7 +25,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
 
 
-def steps(*tunings: dict[str, Any], **more: Any) -> tuple[dict[str, Step], list[str]]:
+def steps(*tunings: dict[str, Any], **more: Any) -> tuple[dict[str, PlannedStage], list[str]]:
     rows = {"path": "sums.jsonl", "held_out": 0.2}
     recipe = Recipe.model_validate(
         {"start_from": {"model": "model"}, "data": {"sums": rows}, "post_training": list(tunings)} | more

@@ -17,7 +17,7 @@ from tasks.rows.marks import refusal
 from tasks.rows.spec import RowsSpec
 from tasks.rows.stored import Row, is_conversational, split_key
 from tasks.spec import Problem
-from workflows.post_training import Step
+from workflows.post_training import ResolvedStage
 from workflows.run_context import RunContext, positions_of, runs_on_a_cluster
 
 if TYPE_CHECKING:  # Transformers: not on the path of --help
@@ -104,7 +104,10 @@ def valid_first(rows: RowsSpec | None) -> "First | None":
 
 
 def _rendered(
-    context: RunContext, steps: Sequence[Step], looked_at: Mapping[str, EvaluatorSpec], first: Mapping[str, "First"]
+    context: RunContext,
+    steps: Sequence[ResolvedStage],
+    looked_at: Mapping[str, EvaluatorSpec],
+    first: Mapping[str, "First"],
 ) -> list[Problem]:
     """The problems of the rows with the model's tokenizer and chat template."""
     positions = positions_of(context)
@@ -182,7 +185,7 @@ def _held_out(name: str, spec: EvaluatorSpec, rows: RowsSpec, first: "First") ->
     return []
 
 
-def _kind(step: Step, first: "First", rows: RowsSpec) -> list[Problem]:
+def _kind(step: ResolvedStage, first: "First", rows: RowsSpec) -> list[Problem]:
     if first.kind is None or first.kind in step.spec.row_kinds():
         problems = step.spec.rows_problems(first.kind, first.rows) if first.kind else ()
         return [
@@ -194,7 +197,7 @@ def _kind(step: Step, first: "First", rows: RowsSpec) -> list[Problem]:
     return [Problem(f"{step.path}.data", step.spec.data, allowed)]
 
 
-def _unasked(step: Step, first: "First", rows: RowsSpec) -> Iterator[Problem]:
+def _unasked(step: ResolvedStage, first: "First", rows: RowsSpec) -> Iterator[Problem]:
     """Rows that cannot be split into a prompt and an answer, for a stage that samples answers."""
     from tasks.posttrain.encode import RowRefused, prompted
 
@@ -221,7 +224,7 @@ def _no_question(name: str, spec: EvaluatorSpec, first: "First") -> Iterator[Pro
         yield Problem(f"evaluate.{name}.data", spec.data, str(error))
 
 
-def _not_to_be_learned(step: Step, first: "First") -> Iterator[Problem]:
+def _not_to_be_learned(step: ResolvedStage, first: "First") -> Iterator[Problem]:
     """Completions that a stage would learn or prefer though their rows say otherwise, by a `label` for example."""
     if step.spec.learns_completions() and first.kind == "prompt_completion":
         reasons = [why for row in first.rows if (why := refusal(row, "prompt_completion"))]
@@ -250,7 +253,7 @@ def _encoder(context: RunContext, rows: Sequence[Row]) -> "Encoder | Problem | N
     return Encoder(tokenizer)
 
 
-def _tuned_on(step: Step, first: "First", encoder: "Encoder", positions: int) -> list[Problem]:
+def _tuned_on(step: ResolvedStage, first: "First", encoder: "Encoder", positions: int) -> list[Problem]:
     limits = step.spec.limits(positions)
     try:
         lengths = [step.spec.encode(row, str(first.kind), encoder).lengths for row in first.rows]

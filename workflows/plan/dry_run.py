@@ -22,7 +22,7 @@ from workflows.walk import TASKS, arguments
 
 
 @dataclass(frozen=True)
-class Step:
+class PlannedStage:
     """One stage of the run."""
 
     name: str  # the call's title
@@ -33,11 +33,11 @@ class Step:
     facts: dict[str, Any]  # and its facts
 
 
-def steps_of(recipe: Recipe) -> list[Step]:
+def steps_of(recipe: Recipe) -> list[PlannedStage]:
     """Every stage of the recipe, in topological order."""
     dag = calls(recipe.pinned())
     outputs: dict[str, Any] = {}  # promises of cached stages
-    steps: dict[str, Step] = {}  # both by title
+    steps: dict[str, PlannedStage] = {}  # both by title
     gone: list[Call] = []  # cached, without their files
     for call in dag:
         before = call.titles() | {*call.after}
@@ -45,7 +45,7 @@ def steps_of(recipe: Recipe) -> list[Step]:
         cached = _cached(call, outputs)
         facts = cached.facts() if cached else {}
         stage = TASKS[call.stage].task_config.engine.stage
-        steps[call.title] = Step(call.title, stage, after, call.spec, cached.digest if cached else None, facts)
+        steps[call.title] = PlannedStage(call.title, stage, after, call.spec, cached.digest if cached else None, facts)
         gone += [call] if cached and is_gone(cached.place) else []
     for call in reversed(gone):
         if _is_made_again(call, dag, steps):
@@ -53,7 +53,7 @@ def steps_of(recipe: Recipe) -> list[Step]:
     return list(steps.values())
 
 
-def _is_made_again(call: Call, dag: Calls, steps: dict[str, Step]) -> bool:
+def _is_made_again(call: Call, dag: Calls, steps: dict[str, PlannedStage]) -> bool:
     """Whether the run makes a cached artifact again whose files are gone (tasks/lacking.py): a stage that runs reads
     it, or nothing was made from it."""
     readers = [other for other in dag if call.title in other.titles(TASKS[other.stage].task_config.describes)]

@@ -18,7 +18,7 @@ from workflows.recipe import Recipe
 from workflows.run_context import RunContext, devices_of, need
 
 if TYPE_CHECKING:
-    from workflows.plan.dry_run import Step
+    from workflows.plan.dry_run import PlannedStage
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def plan(recipe: Recipe, context: RunContext, mfu: float | None) -> Iterator[Pla
 
 
 def _data(
-    recipe: Recipe, step: "Step", shards: list[dict[str, Any]], rows: dict[str, Any]
+    recipe: Recipe, step: "PlannedStage", shards: list[dict[str, Any]], rows: dict[str, Any]
 ) -> tuple[tuple[PlannedSource, ...], tuple[Epochs, ...]]:
     """The sources and epochs of a stage; `shards` and `rows`: facts of its data, where that is cached."""
     if name := step.spec.trained_on():

@@ -27,7 +27,7 @@ class Truncated(Exception):
     """A file ends within a record."""
 
 
-class Part(io.RawIOBase):
+class BoundedFile(io.RawIOBase):
     """A file, from where it is, as if it ended at `end`."""
 
     def __init__(self, file: IO[bytes], end: int) -> None:
@@ -55,7 +55,7 @@ def read_warc(source: WarcSource, pieces: Sequence[Piece], broken: Broken | None
             file.seek(piece.start)
             try:
                 most, compressed = source.max_bytes(), item.name.endswith(".gz")
-                part = file if piece.end is None else cast(IO[bytes], Part(file, piece.end))
+                part = file if piece.end is None else cast(IO[bytes], BoundedFile(file, piece.end))
                 for name, size, text in _documents(part, compressed, most, source.main_content):
                     refuse_large(size, most, f"{item.place}, record {name}")
                     yield Raw(f"{item.name}#{name}", text, min(1.0, (before + file.tell() - piece.start) / total))

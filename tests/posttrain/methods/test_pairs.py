@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from tasks.manifest import ArtifactError
-from tasks.posttrain.methods.dpo.pairs import Answer, Pair, Pairs, pair
+from tasks.posttrain.methods.dpo.pairs import Pair, Pairs, ScoredCompletion, pair
 from tests.posttrain.tiny import flip_a_bit
 
 PROMPT = [1, 2, 3]
-GOLD = Answer([4, 0], reward=1.0)
-GOOD, MIDDLING, BAD = (Answer([token, 0], worth) for token, worth in ((5, 0.9), (6, 0.5), (7, -1.0)))
-UNKNOWN = Answer([8, 0], reward=None)
+GOLD = ScoredCompletion([4, 0], reward=1.0)
+GOOD, MIDDLING, BAD = (ScoredCompletion([token, 0], worth) for token, worth in ((5, 0.9), (6, 0.5), (7, -1.0)))
+UNKNOWN = ScoredCompletion([8, 0], reward=None)
 PAIRS = Pairs([Pair(PROMPT, [4, 0], [7, 0])], sampled=3, rewards={"right": 0.25})
 
 
@@ -26,15 +26,17 @@ def test_or_for_the_best_sample() -> None:
 @pytest.mark.parametrize(
     ("samples", "gold"),
     [
-        ([Answer([9, 0], reward=1.0)], GOLD),  # as good as the row's own
-        ([BAD], Answer([4, 0], reward=None)),  # the row's own has no reward
+        ([ScoredCompletion([9, 0], reward=1.0)], GOLD),  # as good as the row's own
+        ([BAD], ScoredCompletion([4, 0], reward=None)),  # the row's own has no reward
         ([UNKNOWN], GOLD),
         ([MIDDLING, MIDDLING], None),
         ([MIDDLING, UNKNOWN], None),
         ([], None),
     ],
 )
-def test_where_nothing_is_known_to_be_worse_there_is_no_pair(samples: list[Answer], gold: Answer | None) -> None:
+def test_where_nothing_is_known_to_be_worse_there_is_no_pair(
+    samples: list[ScoredCompletion], gold: ScoredCompletion | None
+) -> None:
     assert pair(PROMPT, samples, gold) is None
 
 

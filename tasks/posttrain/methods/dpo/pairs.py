@@ -40,7 +40,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ScoredCompletion:
     """A completion and the weighted sum of its rewards; None if no reward applies."""
 
     ids: Sequence[int]
@@ -72,7 +72,7 @@ class Pairs:
         return cls([Pair(**pair) for pair in raw.pop("pairs")], **raw)
 
 
-def pair(prompt: Sequence[int], answers: Sequence[Answer], gold: Answer | None) -> Pair | None:
+def pair(prompt: Sequence[int], answers: Sequence[ScoredCompletion], gold: ScoredCompletion | None) -> Pair | None:
     """Pair the row's own completion, or else the model's best, with the model's worst; None if that is no worse."""
     scored = [(answer.reward, answer) for answer in answers if answer.reward is not None]
     reward, better = (gold.reward, gold) if gold else max(scored, key=itemgetter(0), default=(None, None))

@@ -7,7 +7,7 @@ from pathlib import Path
 from tasks.job import StageError
 from tasks.metric import known_mean
 from tasks.posttrain.encode import prompted
-from tasks.posttrain.methods.dpo.pairs import Answer, Pair, Pairs, pair
+from tasks.posttrain.methods.dpo.pairs import Pair, Pairs, ScoredCompletion, pair
 from tasks.posttrain.methods.dpo.spec import DPOSpec, PairsSpec
 from tasks.posttrain.rows import Chosen, choose, kind_of
 from tasks.posttrain.score import score, try_on_gold
@@ -82,7 +82,7 @@ def make_pairs(setup: Setup[DPOSpec], sampling: PairsSpec, prompts: Sequence[Pro
             scores = score(scorer, rows, list(map(encoder.decoded, ids)), ids)
             for name, values in scores.rewards.items():
                 rewards.setdefault(name, []).extend(values)
-            answers = [Answer(list(tokens), total) for tokens, total in zip(ids, scores.total, strict=True)]
+            answers = [ScoredCompletion(list(tokens), total) for tokens, total in zip(ids, scores.total, strict=True)]
             golds = _golds(scorer, batch) if sampling.chosen == "gold" else [None] * len(batch)
             for number, (prompt, gold) in enumerate(zip(batch, golds, strict=True)):
                 new_pair = pair(prompt.ids, answers[number * sampling.samples : (number + 1) * sampling.samples], gold)
@@ -99,7 +99,7 @@ def make_pairs(setup: Setup[DPOSpec], sampling: PairsSpec, prompts: Sequence[Pro
     return Pairs(pairs, sampled=len(prompts), rewards=means)
 
 
-def _golds(scorer: Scorer, prompts: Sequence[Prompt]) -> list[Answer | None]:
+def _golds(scorer: Scorer, prompts: Sequence[Prompt]) -> list[ScoredCompletion | None]:
     """The rows' own completions with their rewards."""
     rows = [prompt.row for prompt in prompts]
     ids = [prompt.gold_ids for prompt in prompts]
@@ -109,4 +109,4 @@ def _golds(scorer: Scorer, prompts: Sequence[Prompt]) -> list[Answer | None]:
         reward_columns(rows),
         completion_ids=ids,
     )
-    return [Answer(tokens, total) for tokens, total in zip(ids, scores.total, strict=True)]
+    return [ScoredCompletion(tokens, total) for tokens, total in zip(ids, scores.total, strict=True)]

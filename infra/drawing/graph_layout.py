@@ -13,7 +13,7 @@ THREAD = 12.0  # height of the slot of a passing arrow
 
 
 @dataclass(frozen=True)
-class Layout:
+class GraphLayout:
     layer: list[int]  # of each box
     y: list[float]  # the middle of each box
     ways: dict[tuple[int, int], list[float]]  # of each strong arrow: its heights in the layers it crosses
@@ -21,7 +21,7 @@ class Layout:
     height: float
 
 
-def layered(heights: Sequence[float], arrows: Sequence[tuple[int, int]], gap: float) -> Layout:
+def layered(heights: Sequence[float], arrows: Sequence[tuple[int, int]], gap: float) -> GraphLayout:
     """Lay out boxes of the given heights, joined by arrows (from, to)."""
     count = len(heights)
     arrows, below = _without_cycles(count, arrows)
@@ -45,7 +45,9 @@ def layered(heights: Sequence[float], arrows: Sequence[tuple[int, int]], gap: fl
     top = min((at - size / 2 for at, size in zip(y, sizes, strict=True)), default=0.0)
     bottom = max((at + size / 2 for at, size in zip(y, sizes, strict=True)), default=0.0)
     y = [at - top for at in y]
-    return Layout(layer, y[:count], {arrow: [y[box] for box in way] for arrow, way in ways.items()}, weak, bottom - top)
+    return GraphLayout(
+        layer, y[:count], {arrow: [y[box] for box in way] for arrow, way in ways.items()}, weak, bottom - top
+    )
 
 
 def _without_cycles(count: int, arrows: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[int]]:
