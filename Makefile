@@ -5,7 +5,7 @@
 #   PIP_FIND_LINKS=DIR           where torch's CPU build is, if not on PyTorch's index
 #   RECIPE=FILE                  another recipe for `make demo`
 #   CHECK='--only sft'           options of `make gpu-check`; see python -m workflows.gpu_check --help
-#   WORKERS=N                    processes of `make test`; each needs a core and 4 GB
+#   WORKERS=N                    processes of `make test`, each of 4 GB: three on two cores, since they wait a third of the time
 #   TESTS="FOLDER …"             a part of the tests for `make test` and `make test-long`
 #   VENV=FOLDER                  where the environment is, if one clone has both
 
@@ -26,7 +26,7 @@ endif
 PYTHON ?= python$(PYTHON_VERSION)
 UV_VERSION := 0.13.8
 RECIPE ?= workflows/recipes/laptop.yaml
-WORKERS ?= 2
+WORKERS ?= 3
 BENCHMARKS = $(filter-out __init__ harness,$(basename $(notdir $(wildcard tests/benchmarks/*.py))))
 
 VENV ?= .venv

@@ -206,10 +206,10 @@ def test_the_rows_own_programs_are_tried_first() -> None:
 
 def test_a_batch_of_programs_that_hang_is_scored_within_its_extra_time() -> None:
     """timeout_s is for what the reward does itself: each program's limit is added."""
-    spec = RewardSpec.model_validate({"code_tests": {"wall_s": 1.0}, "timeout_s": 1.0})
+    spec = RewardSpec.model_validate({"code_tests": {"wall_s": 1.0}, "timeout_s": 2.5})
     with Scorer([spec]) as scorer:
-        scores = scorer.score(["p"] * 6, ["while True: pass"] * 6, {"tests": [TEST] * 6})
-    assert scores.total == [0] * 6
+        scores = scorer.score(["p"] * 8, ["while True: pass"] * 8, {"tests": [TEST] * 8})
+    assert scores.total == [0] * 8
 
 
 # python_output
