@@ -9,7 +9,7 @@
 Processes are forked from one that has imported the user's files (host.py): an environment that leaks, exits or hangs
 affects its own conversation alone. A call that raises is answered with the error's text; a conversation whose process
 is gone is lost: it gets no more answers, and has no final state. The processes see the environment variables that
-rewards see (tasks/rewards/process.py), and are no sandbox against an attacker.
+rewards see (tasks/rewards/user_process.py), and are no sandbox against an attacker.
 """
 
 import json
@@ -26,7 +26,7 @@ from tasks.environments.spec import ToolUse
 from tasks.functions import Function
 from tasks.job import StageError
 from tasks.load_function import SOURCES
-from tasks.rewards.process import Process
+from tasks.rewards.user_process import UserProcess
 from tasks.rows.stored import Row
 
 Call = tuple[str, Any]  # the tool's name and its arguments
@@ -71,7 +71,7 @@ class Environments:
     def __enter__(self) -> Self:
         self._home = TemporaryDirectory(prefix="baton-environments-", ignore_cleanup_errors=True)
         folder = Path(self._home.name) / "0"
-        self._process = Process(
+        self._process = UserProcess(
             folder,
             self.spec.tool_variables,
             "tasks.environments.host",

@@ -1,5 +1,5 @@
 """Import an environment and tools once, and fork a process for each conversation:
-`python -P -m tasks.environments.host FOLDER`, see environments.py and tasks/rewards/process.py.
+`python -P -m tasks.environments.host FOLDER`, see environments.py and tasks/rewards/user_process.py.
 
 A request is a line of JSON on standard input, its answer a line of JSON on standard output:
 

@@ -25,8 +25,8 @@ from infra.storage.durable import write_json
 from tasks.job import StageError
 from tasks.load_function import SOURCES
 from tasks.rewards.call import Batch
-from tasks.rewards.process import Process
 from tasks.rewards.spec import RewardSpec, rewards_problems
+from tasks.rewards.user_process import UserProcess
 from tasks.rows.stored import Row, partial_columns
 from tasks.spec import Problem
 
@@ -52,7 +52,7 @@ class Scorer:
             raise StageError("rewards:\n" + "\n".join(map(str, problems)))
         self.rewards = [reward.pinned() for reward in rewards]
         self.columns: dict[str, dict[str, bool]] = {}  # reward -> its column parameters, and whether each is required
-        self._processes: list[Process] = []
+        self._processes: list[UserProcess] = []
 
     def __enter__(self) -> Self:
         self._home = TemporaryDirectory(prefix="baton-rewards-", ignore_cleanup_errors=True)
@@ -150,7 +150,7 @@ class Scorer:
             owner = "user" if members[0].function else "builtin"
             # what runs programs limits them itself, and their memory is not that of the worker
             memory_gb = 0 if _runs_code(members[0]) else max(reward.memory_gb for reward in members)
-            process = Process(home / str(number), environment, "tasks.rewards.worker", owner, str(memory_gb))
+            process = UserProcess(home / str(number), environment, "tasks.rewards.worker", owner, str(memory_gb))
             self._processes.append(process)
             for reward in members:
                 if reward.function:

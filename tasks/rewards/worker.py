@@ -1,4 +1,4 @@
-"""Run rewards in a subprocess: `python -P -m tasks.rewards.worker FOLDER builtin|user MEMORY_GB`, see process.py.
+"""Run rewards in a subprocess: `python -P -m tasks.rewards.worker FOLDER builtin|user MEMORY_GB`, see user_process.py.
 Beyond that memory, of each of its processes, allocations fail; 0 is no limit.
 
 A request is a line of JSON on standard input, its answer a line of JSON on standard output:
@@ -31,7 +31,7 @@ from tasks.load_function import SOURCES, STACKS, Unusable, end_together, leave_p
 from tasks.rewards.call import Batch, Log, Reward
 
 
-class Worker:
+class RewardWorker:
     """Loads the functions and answers requests."""
 
     def __init__(self, folder: Path, send: Callable[[dict[str, Any]], None]) -> None:
@@ -130,7 +130,7 @@ def main() -> None:
         answers.flush()
 
     threading.Thread(target=receive, name="requests", daemon=True).start()
-    worker = Worker(folder, send)
+    worker = RewardWorker(folder, send)
     while True:
         try:
             send({"answer": worker.answer(waiting.get())})

@@ -347,7 +347,7 @@ def test_a_function_that_is_stopped_is_ended_after_its_time_limit(
     write: Write, which: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write("stops.py", f"import os, time\ndef f(completions):\n    os.kill({which}, 19)\n    time.sleep(99)\n")
-    monkeypatch.setattr("tasks.rewards.process.GRACE_S", 1.0)
+    monkeypatch.setattr("tasks.rewards.user_process.GRACE_S", 1.0)
     start = time.monotonic()
 
     with pytest.raises(StageError, match=r"reward f did not finish within 0.5 s \(its timeout_s\)"):

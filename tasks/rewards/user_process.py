@@ -30,7 +30,7 @@ GRACE_S = 5.0  # beyond the functions' timeouts, until a worker that hasn't ende
 END_S = 5.0  # until a worker that has closed its pipe, or whose pipe is closed, has ended
 
 
-class Process:
+class UserProcess:
     """A running worker, `module` with the folder and `arguments`, whose environment has only VISIBLE and the variables
     named in `environment`. `what` it runs is for messages."""
 
