@@ -51,7 +51,11 @@ class Artifact(BaseModel):
     @classmethod
     def from_place(cls, place: str) -> Self:
         """The artifact in a directory or at an address, by its manifest. Raises ArtifactError."""
-        manifest = manifest_at(place)
+        return cls.described(place, manifest_at(place))
+
+    @classmethod
+    def described(cls, place: str, manifest: Manifest) -> Self:
+        """The artifact at a place with this manifest."""
         # remote_directory=False: the files stay where they are; Flyte copies nothing
         return cls(directory=FlyteDirectory(place, remote_directory=False), digest=manifest.digest, **manifest.facts)
 

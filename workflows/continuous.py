@@ -120,7 +120,8 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
         latest = part(accepted[-1], "checkpoint")
         checkpoint = pretrain(spec=spec, data=first, more=more, start=[], resume=[latest])
         earlier |= {f"shards_{number}": one for number, one in enumerate([first, *more[:-1]], 1)}
-        earlier |= {f"corpus_{number}": text.corpus for number, text in enumerate(old, 1)}
+        alone = {number: texts[0].corpus for number, texts in enumerate(together, 1) if len(texts) == 1}
+        earlier |= {f"corpus_{number}": corpus for number, corpus in alone.items()}
         held_out = gather(spec=GatherSpec(train=False), corpora=corpora_of(accepted), newest=newest)
         new = [newest]
     else:
@@ -197,7 +198,7 @@ def tune_champion(recipe: ContinuousRecipe, base: HFModel) -> str:
     """Post-train `base`."""
     assert recipe.refresh
     known = generations(_name(recipe))
-    corpora = corpora_of(generation for generation in known if generation.accepted)
+    corpora = corpora_of([generation for generation in known if generation.accepted])
     corpus = gather(spec=GatherSpec(train=True), corpora=corpora, newest=part(known[-1], "corpus"))
     resolved, dag = _resolved(recipe), Calls()
     whole = rows_of(dag, resolved, "corpus", {})

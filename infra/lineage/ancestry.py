@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from infra.lineage.liveness import LIVE
-from infra.tracking.relations import WITHOUT, sources
+from infra.tracking.relations import contents, sources
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Run:
     @property
     def content(self) -> set[str]:
         """The digests of the sources that its output has content of."""
-        return {digest for name, digest in self.sources.items() if name.partition(".")[0] not in WITHOUT}
+        return {*contents(self.kind, self.output, self.inputs).values()}
 
     @property
     def handed_on(self) -> bool:

@@ -19,7 +19,7 @@ RELATIONS = {
     "report": "reports on",
 }
 # inputs whose content an artifact does not have: rows that it must not contain, earlier text, what was removed
-WITHOUT = ("against", "known", "newest")
+_WITHOUT = ("against", "known", "newest")
 CONTAINS = (MADE, "publishes")  # relations of an artifact that has the other's content, or content derived from it
 _MODEL_ITSELF = ("endpoint", "published_model")  # of their inputs, one model; the others are only described
 _MODEL = ("model", "model.base")
@@ -40,3 +40,9 @@ def sources(kind: str | None, output: str | None, inputs: Mapping[str, str]) -> 
     if kind not in _MODEL_ITSELF or "model" not in inputs:
         return inputs
     return {name: digest for name, digest in inputs.items() if name in _MODEL}
+
+
+def contents(kind: str | None, output: str | None, inputs: Mapping[str, str]) -> Mapping[str, str]:
+    """The ancestors among the inputs of which an artifact has content, or content derived from it."""
+    of = sources(kind, output, inputs)
+    return {name: digest for name, digest in of.items() if name.partition(".")[0] not in _WITHOUT}

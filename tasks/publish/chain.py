@@ -1,12 +1,13 @@
 """The published model's ancestors among the stage's inputs."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
 from infra.tracking.redact import redact
-from infra.tracking.relations import sources
+from infra.tracking.relations import contents
 from tasks.job import Job
 from tasks.manifest import ArtifactError, Manifest, read_manifest, text_digest
 
@@ -20,6 +21,12 @@ class Link:
 
     title: str  # corpus, pretrain, base, chat, …
     manifest: Manifest
+
+    @property
+    def parents(self) -> Mapping[str, str]:
+        """What it has content of, by the names of its stage's inputs. Not the text of earlier corpora that an increment
+        was compared with: after 1,000 nights these would be half a million names."""
+        return contents(self.manifest.kind, self.manifest.digest, self.manifest.parents)
 
 
 def chain(job: Job) -> list[Link]:
@@ -38,10 +45,10 @@ def chain(job: Job) -> list[Link]:
         if parents_placed:
             placed.setdefault(digest, links[digest])
         elif digest in links and digest not in placed:
-            manifest = links[digest].manifest
-            parents = sources(manifest.kind, digest, manifest.parents).values()
             waiting.append((digest, True))
-            waiting += [(parent, False) for parent in reversed([*parents]) if parent not in placed]
+            waiting += [
+                (parent, False) for parent in reversed([*links[digest].parents.values()]) if parent not in placed
+            ]
     return list(placed.values())
 
 

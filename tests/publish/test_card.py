@@ -179,3 +179,27 @@ def test_no_path_of_the_machine_is_told(tmp_path: Path) -> None:
     shown = shown_spec(read_manifest(adapter))
     assert shown["data"] == "…/a.jsonl" and shown["note"] == "from …/model and …/model, not from https://host/a/b"
     assert shown["rewards"][0]["function"]["source"]["twice.py"].startswith("blake3 ")
+
+
+def increment(folder: Path, number: int, known: list[Path]) -> Path:
+    """The corpus of a night, whose source has lost a document of each earlier night."""
+    folder.mkdir()
+    (folder / "train-00000.txt").write_text(str(number))
+    earlier = {f"known.{night}": read_manifest(path).digest for night, path in enumerate(known)}
+    gone = {digest: {"train": 1} for digest in earlier.values()}
+    write_manifest(folder, "corpus", {"documents": 4321, "gone": gone}, {}, earlier)
+    return folder
+
+
+def test_a_card_does_not_grow_by_the_nights_that_a_corpus_was_compared_with(tmp_path: Path) -> None:
+    corpora: list[Path] = []
+    for number in range(30):
+        corpora.append(increment(tmp_path / f"corpus-{number}", number, corpora))
+    model = tiny_model(tmp_path / "model")
+    parents = {"corpus": read_manifest(corpora[-1]).digest}
+    write_manifest(model, "hf_model", read_manifest(model).facts, {}, parents)
+    inputs = {f"parts.corpus_{number}": path for number, path in enumerate(corpora)}
+    text = (published(tmp_path / "published", {}, model=model, **inputs) / "README.md").read_text()
+    assert "4,321" in text and "corpus_29" in text
+    assert not [number for number in range(29) if f"corpus_{number} " in text]
+    assert "known." not in text and "gone" not in text
