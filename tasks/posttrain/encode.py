@@ -35,7 +35,7 @@ from tasks.tokenizers import beginning, begun
 
 Loss = Literal["assistant", "completion", "all"]
 IGNORED = -100  # PyTorch's label of a token without loss
-AHEAD = 1_000_000  # characters that are tokenized together; they take 50 MB
+AHEAD = 1_000_000  # characters that are tokenized together; as tokens they take 32 MB
 
 NARROWEST: dict[str, tuple[Loss, ...]] = {  # by kind of row: the losses it allows, narrowest first
     "messages": ("assistant", "all"),
@@ -100,14 +100,17 @@ class Encoder:
         batch: list[Row] = []
         texts: list[str] = []
         done = amount = 0  # characters
-        for row in rows:
-            batch.append(row)
-            texts += (found := self._texts(row))
-            amount += sum(map(len, found))
-            if not found or amount >= min(done, AHEAD):
-                yield from self._tokenize(batch, texts)
-                batch, texts, done, amount = [], [], done + amount, 0
-        yield from self._tokenize(batch, texts)
+        try:
+            for row in rows:
+                batch.append(row)
+                texts += (found := self._texts(row))
+                amount += sum(map(len, found))
+                if not found or amount >= min(done, AHEAD):
+                    yield from self._tokenize(batch, texts)
+                    batch, texts, done, amount = [], [], done + amount, 0
+            yield from self._tokenize(batch, texts)
+        finally:  # also if no more rows are taken
+            self._tokenized = {}
 
     def prompt(self, row: Row) -> list[int]:
         self.unprinted.look(row)
