@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Encoding
+
 from infra.storage.durable import write_json
 from tasks.hf_files import CONFIG, GENERATION
 from tasks.posttrain.trl_hooks.templates import trl_templates
@@ -114,6 +116,32 @@ def end_of_turn(tokenizer: Any, template: str) -> int | None:
     text = _rendered(tokenizer, [_QUESTION, {"role": "assistant", "content": "It is this."}], template)
     ids = parsed(tokenizer, (text or "").rpartition("It is this.")[2].lstrip())
     return ids[0] if ids and ids[0] in tokenizer.get_added_vocab().values() else None
+
+
+def rendered_with_marks(
+    tokenizer: Any, template: str, conversation: list[Row], **options: Any
+) -> tuple[str, list[tuple[int, int]]]:
+    """A conversation's text, and the ranges of its characters that the template marks. It is the first half of
+    Transformers' `apply_chat_template(…, return_assistant_tokens_mask=True)` (5.17), which also tokenizes."""
+    from transformers.utils.chat_template_utils import render_jinja_template  # takes seconds
+
+    options = {**tokenizer.special_tokens_map, **options}
+    (text,), (ranges,) = render_jinja_template(
+        [conversation], chat_template=template, return_assistant_tokens_mask=True, **options
+    )
+    return text, ranges
+
+
+def marked_tokens(tokens: Encoding, ranges: list[tuple[int, int]]) -> list[int]:
+    """The second half: a mask of the tokens that have characters in these ranges."""
+    mask = [0] * len(tokens)
+    for begin, end in ranges:
+        first, last = tokens.char_to_token(begin), tokens.char_to_token(end - 1)
+        if first is None:  # nothing is written after it
+            break
+        after = last + 1 if last else len(mask)
+        mask[first:after] = [1] * (after - first)
+    return mask
 
 
 def _rendered(tokenizer: Any, messages: list[Row], template: str) -> str | None:

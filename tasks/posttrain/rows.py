@@ -57,14 +57,16 @@ def choose(
     encode: Callable[[Row], E],
     enough: float,
     size: Callable[[E], float] = lambda row: 1,
+    ahead: Callable[[Iterator[Row]], Iterator[Row]] = iter,
 ) -> Chosen[E]:
     """Select encoded rows until their sizes add up to `enough`, or all that fit the limits. A row that the model's chat
-    template rejects is skipped if the set drops faulty rows. Raises StageError if none fit."""
+    template rejects is skipped if the set drops faulty rows. `ahead`: passes on the rows, and prepares for those that
+    come next (`Encoder.ahead`). Raises StageError if none fit."""
     chosen: list[E] = []
     total, too_long, longest = 0.0, 0, 0
     refused: list[str] = []
     rows = job.input("rows")
-    for row in in_order(rows / "train.jsonl", seed):
+    for row in ahead(in_order(rows / "train.jsonl", seed)):
         try:
             encoded = encode(row)
         except RowRefused as error:

@@ -1,25 +1,35 @@
-"""`python -m tests.benchmarks.post_training [--rounds N] [--only sft|grpo]`
+"""`python -m tests.benchmarks.post_training [--rounds N] [--only sft|grpo|rows]`
 
 Baton's SFT and GRPO engines against TRL's trainers with TRL's defaults: the same model (Qwen3's architecture, 5.8 M
 parameters), rows, sequences per optimizer step and learning rate, each in a process of its own, one after the other.
 SFT is compared by trained tokens per second, padding not counted, GRPO by the seconds of a step. Starting, loading and
 the first two steps are not counted; both have the same threads. On a CPU TRL samples with Transformers, since its own
 vLLM mode does not run there.
+
+The tokenization of chat rows, which precedes the steps on every rank, against Transformers' `apply_chat_template` with
+the mask of the assistant's tokens, row by row: rows by the clock and by CPU-second, and the share of the CPU time that
+one core spends alone, whatever the number of cores.
 """
 
 import argparse
 import inspect
 import json
+import os
 import statistics
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Callable
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+os.environ["TOKENIZERS_PARALLELISM"] = "true"  # as for an engine
+
 from tests.benchmarks.harness import report
+from tests.benchmarks.tokenize import write_inputs
 from tests.posttrain.tiny import environment, metrics, tiny_model, tiny_rows, write_job
 
 STEPS = {"sft": 12, "grpo": 7}
@@ -27,6 +37,7 @@ SKIPPED = 2  # first steps
 SEQUENCES = {"sft": 32, "grpo": 64}  # of a step
 GENERATIONS = 8
 PROMPT, NEW = 256, 64  # tokens, at most
+ROWS = 4_000
 TARGETS = {"sft": 1.3, "grpo": 1.5}
 MODULES = ("argparse", "ast", "asyncio.base_events", "configparser", "decimal", "inspect", "pathlib", "typing")
 
@@ -34,7 +45,7 @@ MODULES = ("argparse", "ast", "asyncio.base_events", "configparser", "decimal", 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=list(STEPS))
+    parser.add_argument("--only", choices=[*STEPS, "rows"])
     parser.add_argument(
         "--plain", nargs=2, metavar=("STAGE", "FOLDER"), help="run TRL's trainer alone (used by itself)"
     )
@@ -42,11 +53,14 @@ def main() -> None:
     if options.plain:
         PLAIN[options.plain[0]](Path(options.plain[1]))
         return
-    table, figures = [], {}
+    table: list[tuple[str, str]] = []
+    figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         model, rows = benchmark_model(root / "model"), tiny_rows(root / "rows", functions(), "prompt_completion")
-        for stage in [options.only] if options.only else list(STEPS):
+        if options.only in (None, "rows"):
+            table, figures = encoding(root / "encoding", options.rounds)
+        for stage in [name for name in STEPS if options.only in (None, name)]:
             speeds: dict[str, list[float]] = {"baton": [], "trl": []}
             for number in range(options.rounds):
                 for name in speeds if number % 2 == 0 else reversed(speeds):
@@ -100,6 +114,69 @@ def functions() -> list[dict[str, str]]:
 def length(completions: list[str], **columns: object) -> list[float]:
     """A reward that takes no time."""
     return [float(len(completion) % 7) for completion in completions]
+
+
+# -- rows ---------------------------------------------------------------------------------------------------------
+
+
+def encoding(root: Path, rounds: int) -> tuple[list[tuple[str, str]], dict[str, float]]:
+    """The table and the figures of tokenizing chat rows: functions of the standard library, four in a row."""
+    from tasks.posttrain.encode import Encoder
+    from tasks.tokenizers import load
+
+    tokenizer = load(chat_tokenizer(root))
+    parts = cycle(functions())
+    rows = [{"messages": [turn for part in islice(parts, 4) for turn in turns(part)]} for _ in range(ROWS)]
+    characters = sum(len(turn["content"]) for row in rows for turn in row["messages"])
+    template = Encoder(tokenizer)._chat(tools=False).marked
+
+    def library() -> None:
+        for row in rows:
+            tokenizer.apply_chat_template(
+                row["messages"], chat_template=template, return_dict=True, return_assistant_tokens_mask=True
+            )
+
+    def baton() -> None:
+        encoder = Encoder(tokenizer)
+        for row in encoder.ahead(iter(rows)):
+            encoder.learned(row, "assistant")
+
+    contenders = {"baton": baton, "library": library}
+    used: dict[str, list[tuple[float, ...]]] = {name: [] for name in contenders}
+    for number in range(rounds):
+        for name in contenders if number % 2 == 0 else reversed(contenders):
+            before = (time.perf_counter(), time.process_time(), time.thread_time())
+            contenders[name]()
+            after = (time.perf_counter(), time.process_time(), time.thread_time())
+            used[name].append(tuple(end - start for start, end in zip(before, after, strict=True)))
+    clock, cpu, alone = (
+        {name: statistics.median(run[which] for run in used[name]) for name in used} for which in range(3)
+    )
+    ratio, by_cpu = clock["library"] / clock["baton"], cpu["library"] / cpu["baton"]
+    shown = ", ".join(f"{name} {ROWS / cpu[name]:.0f} rows by CPU-second, {ROWS / clock[name]:.0f}/s" for name in used)
+    return [
+        ("chat rows", f"{ROWS} of {characters / ROWS:.0f} characters; {shown}"),
+        ("tokenized ahead / row by row", f"{ratio:.2f} by the clock, {by_cpu:.2f} by CPU-second"),
+        ("of the CPU time, one core alone", f"{alone['baton'] / cpu['baton']:.0%}"),
+    ], {"rows_over_library": ratio, "rows_over_library_by_cpu": by_cpu, "rows_serial": alone["baton"] / cpu["baton"]}
+
+
+def turns(part: dict[str, str]) -> list[dict[str, str]]:
+    return [{"role": "user", "content": part["prompt"]}, {"role": "assistant", "content": part["completion"]}]
+
+
+def chat_tokenizer(root: Path) -> Path:
+    """That of tokenize.py, with the tokens of ChatML."""
+    from tokenizers import Tokenizer
+
+    root.mkdir()
+    write_inputs(root, 4.0)
+    folder = root / "tokenizer"
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
+    return folder
 
 
 # -- Baton --------------------------------------------------------------------------------------------------------
@@ -195,8 +272,6 @@ def common(job: Path, stage: str) -> dict[str, Any]:
 
 def trained(trainer: Any, job: Path) -> None:
     """Train, with the time of each step in steps.jsonl."""
-    import time
-
     from transformers import TrainerCallback
 
     class Times(TrainerCallback):  # type: ignore[misc] # transformers has no types

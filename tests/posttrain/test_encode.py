@@ -1,12 +1,16 @@
 """Tokenization of rows."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tasks.job import StageError
 from tasks.posttrain.encode import IGNORED, Encoder, RowRefused, prompted
 from tasks.posttrain.trl_hooks.templates import trl_templates
+from tasks.rows.stored import Row, without_marks
 
 ASKED = [{"role": "user", "content": "2 + 2?"}]
 SAID = [{"role": "assistant", "content": "4."}]
@@ -232,3 +236,83 @@ def test_what_the_template_prints_is_not_told(encoder: Encoder) -> None:
         encoder.completion({"prompt": ASKED, "completion": SAID})
         encoder.learned({"messages": [{"role": "system", "content": "Be brief."}, *ASKED, *SAID]}, "assistant")
     assert encoder.notices() == []
+
+
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
+CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
+PIECES = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "assistant\n", " a", "\n", "é", "e\u0301", "漢👩\u200d👧", "")
+SAYINGS = st.text() | st.lists(st.sampled_from(PIECES)).map("".join)
+ANSWERS = st.fixed_dictionaries(
+    {"role": st.just("assistant"), "content": SAYINGS},
+    optional={"train": st.booleans(), "tool_calls": st.just([CALL])},
+)
+ASKS = st.fixed_dictionaries({"role": st.sampled_from(["user", "system", "tool"]), "content": SAYINGS})
+TURNS = st.lists(st.tuples(ASKS, ANSWERS), min_size=1, max_size=4).map(lambda pairs: [*sum(pairs, ())])
+MORE = {"tools": st.just(TOOLS), "chat_template_kwargs": st.just({"topic": "sums"})}
+CONVERSATIONS = st.fixed_dictionaries({"messages": TURNS}, optional=MORE)
+ANY_ROW = (
+    CONVERSATIONS
+    | st.fixed_dictionaries({"text": SAYINGS})
+    | st.fixed_dictionaries({"prompt": SAYINGS, "completion": SAYINGS})
+    | st.fixed_dictionaries({"prompt": TURNS, "completion": ANSWERS.map(lambda answer: [answer])}, optional=MORE)
+)
+
+
+def encoded(encoder: Encoder, row: Row) -> object:
+    """What SFT learns of a row, or why it is refused."""
+    try:
+        return encoder.learned(row, "assistant" if "messages" in row else "all")
+    except StageError as error:
+        return str(error)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(ANY_ROW, max_size=12))
+def test_rows_are_the_same_tokens_if_their_texts_were_tokenized_ahead(tokenizer: Any, rows: list[Row]) -> None:
+    ahead, alone = Encoder(tokenizer), Encoder(tokenizer)
+
+    assert [encoded(ahead, row) for row in ahead.ahead(iter(rows))] == [encoded(alone, row) for row in rows]
+    assert (ahead.chats, ahead.notices()) == (alone.chats, alone.notices())
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(row=CONVERSATIONS)
+def test_the_marks_are_those_of_transformers(tokenizer: Any, row: Row) -> None:
+    encoder = Encoder(tokenizer)
+    learned = [{**message, "train": True} if message["role"] == "assistant" else message for message in row["messages"]]
+
+    ids, labels = encoder.learned(row | {"messages": learned}, "assistant")
+
+    theirs = tokenizer.apply_chat_template(
+        without_marks(row["messages"]),
+        tools=row.get("tools"),
+        chat_template=encoder.chat and encoder.chat.marked,
+        return_dict=True,
+        return_assistant_tokens_mask=True,
+    )
+    assert ids == theirs["input_ids"]
+    assert [int(label != IGNORED) for label in labels] == theirs["assistant_masks"]
+
+
+def test_no_more_texts_are_tokenized_ahead_than_before(encoder: Encoder) -> None:
+    read = 0
+
+    def rows() -> Iterator[Row]:
+        nonlocal read
+        for read in range(1, 1001):
+            yield {"text": f"{read:04} is the text of a row"}
+
+    needed = [row for row, _ in zip(encoder.ahead(rows()), range(100), strict=False)]
+
+    assert len(needed) == 100 and read <= 200
+
+
+def test_a_row_that_is_not_used_brings_no_chat(encoder: Encoder) -> None:
+    """The model would stop, and be saved, as if it were tuned on tools."""
+    turns = {"messages": [*ASKED, *SAID]}
+
+    for row in encoder.ahead(iter([turns] * 40 + [turns | {"tools": TOOLS}])):
+        assert list(encoder.chats) in ([], [False])
+        encoder.learned(row, "assistant")
+
+    assert list(encoder.chats) == [False, True]
