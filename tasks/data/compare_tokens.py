@@ -52,7 +52,7 @@ Encodes = Callable[[pa.ChunkedArray], tuple[Ids, Lengths]]
 
 
 @dataclass(frozen=True)
-class Pair:
+class BothEncoders:
     """Two encoders of one tokenizer."""
 
     library: Encodes
@@ -74,7 +74,9 @@ class Pair:
         return differing if differing and self.equal(around(others)) else characters
 
 
-def compare(pair: Pair, tokens: Sequence[str], special: Sequence[str], sample: Iterator[pa.ChunkedArray]) -> Choice:
+def compare(
+    pair: BothEncoders, tokens: Sequence[str], special: Sequence[str], sample: Iterator[pa.ChunkedArray]
+) -> Choice:
     """Whether the two can be exchanged. `tokens`: the texts of a tokenizer's tokens; `special`: those of its added
     ones."""
     characters = "".join(chr(each) for each in ASSIGNED if not 0xD800 <= each < 0xE000)  # surrogates are none
@@ -163,7 +165,7 @@ def work(request: str, _: Path) -> tuple[str, str]:
         said = str(error).partition("\n")[0]
         return f"gigatoken does not know the tokenizer ({said:.200})", ""
     tokens = [library.decode([number], skip_special_tokens=False) for number in range(size(library))]
-    choice = compare(Pair(LibraryTokens(library), fast), tokens, special, sample_of(corpus))
+    choice = compare(BothEncoders(LibraryTokens(library), fast), tokens, special, sample_of(corpus))
     return choice.reason, choice.excluded
 
 

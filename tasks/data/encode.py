@@ -34,7 +34,7 @@ LENGTHS = "lengths"
 
 
 @dataclass(frozen=True)
-class Encoder:
+class DocumentEncoder:
     """A tokenizer, which each process loads once."""
 
     folder: Path
@@ -86,7 +86,7 @@ class EncodeItem:
     file: Path
     start: int  # the first row group
     end: int  # after the last
-    encoder: Encoder
+    encoder: DocumentEncoder
     kept: Kept | None  # where the tokens of earlier corpora, or other pods, may be
 
 

@@ -28,7 +28,7 @@ from infra.limits import cores
 from infra.process.torchrun_env import Node, placed_nodes, this_node
 from infra.storage.durable import make_folder, write_json
 from tasks.data.documents import stem
-from tasks.data.encode import EncodeItem, Encoder, encode, encoded
+from tasks.data.encode import DocumentEncoder, EncodeItem, encode, encoded
 from tasks.data.encoders import choose
 from tasks.data.machines import Rounds, Span
 from tasks.data.merge_parts import JoinItem, join
@@ -71,7 +71,9 @@ def work(job: Job) -> None:
     remove(job.directory / PARTS)
 
 
-def _join(job: Job, plan: Sequence[Prefix], items: Sequence[EncodeItem], encoder: Encoder, rounds: Rounds) -> None:
+def _join(
+    job: Job, plan: Sequence[Prefix], items: Sequence[EncodeItem], encoder: DocumentEncoder, rounds: Rounds
+) -> None:
     """Make the output of the encoded parts."""
     of_file: dict[Path, list[Path]] = {}
     for item in items:
@@ -91,7 +93,7 @@ def _join(job: Job, plan: Sequence[Prefix], items: Sequence[EncodeItem], encoder
     job.finish(**_facts(job, plan, amounts_by_name, encoder))
 
 
-def encoder_of(job: Job, corpus: Path) -> Encoder:
+def encoder_of(job: Job, corpus: Path) -> DocumentEncoder:
     """The tokenizer, with the choice of what encodes the files of this corpus that are there."""
     folder = Path(job.inputs["tokenizer"]["path"])
     facts = read_manifest(folder).facts
@@ -99,10 +101,14 @@ def encoder_of(job: Job, corpus: Path) -> Encoder:
     choice = choose(folder, corpus)
     print(choice.text(), flush=True)
     begin = tuple(beginning(plain(folder)))
-    return Encoder(folder, facts["vocab_size"], facts["eos_id"], () if begin == (facts["eos_id"],) else begin, choice)
+    return DocumentEncoder(
+        folder, facts["vocab_size"], facts["eos_id"], () if begin == (facts["eos_id"],) else begin, choice
+    )
 
 
-def encode_items(job: Job, corpus: Path, files: Sequence[Path], encoder: Encoder) -> list[tuple[EncodeItem, int]]:
+def encode_items(
+    job: Job, corpus: Path, files: Sequence[Path], encoder: DocumentEncoder
+) -> list[tuple[EncodeItem, int]]:
     """All parts of some files of a corpus, with their sizes. In a pod all are stored, for other pods and other corpora;
     elsewhere those of a corpus in several files are cached."""
     several = sum(file.name.startswith("train") for file in files) > 1
@@ -129,7 +135,7 @@ def encode_items(job: Job, corpus: Path, files: Sequence[Path], encoder: Encoder
     return [(item(part), max(1, part.size)) for file in files for part in parts(file)]
 
 
-def _facts(job: Job, plan: Sequence[Prefix], amounts: Mapping[str, Amount], encoder: Encoder) -> dict[str, Any]:
+def _facts(job: Job, plan: Sequence[Prefix], amounts: Mapping[str, Amount], encoder: DocumentEncoder) -> dict[str, Any]:
     """`amounts`: by the prefix's name."""
     held_out = amounts[HELD_OUT]
     trained = {prefix.name: amounts[prefix.name].tokens for prefix in plan if prefix.stem != HELD_OUT}

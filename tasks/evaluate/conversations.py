@@ -15,7 +15,7 @@ from tasks.evaluate.model_info import ModelInfo
 from tasks.evaluate.questions import Question
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.job import StageError
-from tasks.posttrain.spec import Limits
+from tasks.posttrain.spec import LengthLimits
 from tasks.posttrain.tool_calls import ToolCalls
 from tasks.posttrain.turns import Conversation, converse
 
@@ -38,7 +38,7 @@ def play(
     tokenizer = info.encoder.tokenizer
     calls = ToolCalls(tokenizer, info.encoder, environments.schemas)
     shown = f"evaluate.{name}.max_new_tokens {spec.max_new_tokens} and the model's {info.positions} positions"
-    limits = Limits(info.positions - spec.max_new_tokens, spec.max_new_tokens, info.positions, shown)
+    limits = LengthLimits(info.positions - spec.max_new_tokens, spec.max_new_tokens, info.positions, shown)
 
     def conversations(asked: Sequence[Question], begin: int) -> list[Played]:
         rows = [question.row | {"prompt": question.prompt} for question in asked]

@@ -7,7 +7,7 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 
-from tasks.posttrain.encode import Encoder
+from tasks.posttrain.encode import RowEncoder
 from tasks.tokenizers import load
 
 CHATML = "<|im_start|>{role}\n{content}<|im_end|>\n"
@@ -20,7 +20,7 @@ class Guesses(LM):  # type: ignore[misc]  # lm-eval has no types
     def __init__(self, tasks: Sequence[Any], model: str = "") -> None:
         super().__init__()
         self.tasks = {task.task_name: task for task in tasks}
-        self.encoder = Encoder(load(Path(model))) if model else None
+        self.encoder = RowEncoder(load(Path(model))) if model else None
 
     @property
     def tokenizer_name(self) -> str:

@@ -10,7 +10,7 @@ from infra.progress import say
 from tasks.hf_files import model_in
 from tasks.job import StageError
 from tasks.manifest import read_manifest
-from tasks.posttrain.encode import Encoder
+from tasks.posttrain.encode import RowEncoder
 from tasks.tokenizers import beginning, load, plain
 
 
@@ -36,10 +36,10 @@ class ModelInfo:
         return beginning(self.tokenizer) or [self.end_of_text]
 
     @cached_property
-    def encoder(self) -> Encoder:
+    def encoder(self) -> RowEncoder:
         """Tokenizes rows as post-training does. A model without a chat template gets the one that post-training would
         set, so that base and tuned models are compared on the same prompts."""
-        encoder = Encoder(load(self.path))
+        encoder = RowEncoder(load(self.path))
         if not encoder.tokenizer.chat_template:
             say(f"{self.label} has no chat template: conversations are rendered with ChatML")
         return encoder

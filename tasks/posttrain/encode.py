@@ -1,6 +1,6 @@
 """Tokenize rows: for training, evaluation and rollouts alike.
 
-    encoder = Encoder(tokenizer)
+    encoder = RowEncoder(tokenizer)
     encoder.prompt(row)                  the prompt's token ids
     encoder.completion(row, "chosen")    (prompt, completion up to the end-of-turn or end-of-text token)
     encoder.learned(row, "assistant")    (token ids, labels): -100 where there is no loss
@@ -67,7 +67,7 @@ def prompted(row: Row) -> Row:
     return {"prompt": before, "completion": [last], **others}
 
 
-class Encoder:
+class RowEncoder:
     """Tokenizes rows with one tokenizer, whose chat template it may set (chat.py)."""
 
     def __init__(self, tokenizer: Any) -> None:

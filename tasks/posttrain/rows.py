@@ -17,7 +17,7 @@ from blake3 import blake3
 from tasks.job import Job, StageError
 from tasks.manifest import read_manifest
 from tasks.posttrain.encode import RowRefused
-from tasks.posttrain.spec import Example, Limits
+from tasks.posttrain.spec import Example, LengthLimits
 from tasks.rows.stored import Row, drops_faulty
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ def columns_of(job: Job) -> list[str]:
 def choose(
     job: Job,
     seed: int,
-    limits: Limits,
+    limits: LengthLimits,
     encode: Callable[[Row], E],
     enough: float,
     size: Callable[[E], float] = lambda row: 1,
@@ -61,7 +61,7 @@ def choose(
 ) -> Chosen[E]:
     """Select encoded rows until their sizes add up to `enough`, or all that fit the limits. A row that the model's chat
     template rejects is skipped if the set drops faulty rows. `ahead`: passes on the rows, and prepares for those that
-    come next (`Encoder.ahead`). Raises StageError if none fit."""
+    come next (`RowEncoder.ahead`). Raises StageError if none fit."""
     chosen: list[E] = []
     total, too_long, longest = 0.0, 0, 0
     refused: list[str] = []

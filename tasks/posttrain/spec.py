@@ -21,7 +21,7 @@ from tasks.rows.stored import Row
 from tasks.spec import Problem, StageSpec, not_identity
 
 if TYPE_CHECKING:  # Transformers: not on the path of --help
-    from tasks.posttrain.encode import Encoder
+    from tasks.posttrain.encode import RowEncoder
 
 PROMPTED = ("prompt", "prompt_completion", "messages")  # kinds of rows with a prompt
 # metrics of every method, by TRL's names
@@ -90,7 +90,7 @@ class PromptIds:
 
 
 @dataclass(frozen=True)
-class Limits:
+class LengthLimits:
     """Length limits of a row, in tokens."""
 
     prompt: int
@@ -222,7 +222,7 @@ class PostTrainSpec(StageSpec):
         """Whether the rows' own completions are learned, or preferred to others."""
         return False
 
-    def encode(self, row: Row, kind: str, encoder: "Encoder") -> Example:
+    def encode(self, row: Row, kind: str, encoder: "RowEncoder") -> Example:
         """A row as it is trained on. Raises StageError."""
         from tasks.posttrain.encode import prompted
 
@@ -271,7 +271,7 @@ class PostTrainSpec(StageSpec):
         lengths = {name: value for name, value in given.items() if value is not None}
         return {next(iter(lengths)): sum(lengths.values())} if lengths else {}
 
-    def limits(self, positions: int) -> Limits:
+    def limits(self, positions: int) -> LengthLimits:
         """Length limits for a model with so many positions; they may exceed the positions."""
         prompt, new = self.max_prompt_tokens, self.max_new_tokens
         if new is None and self.samples_model():
@@ -280,7 +280,7 @@ class PostTrainSpec(StageSpec):
         fields = [
             f"{name} {value}" for name, value in (("max_prompt_tokens", prompt), ("max_new_tokens", new)) if value
         ]
-        return Limits(
+        return LengthLimits(
             prompt=total - (new or 0) if prompt is None else prompt,
             new=total - (prompt or 0) if new is None else new,
             total=total,

@@ -16,7 +16,7 @@ from typing import Any
 
 from tasks.environments.environments import Call, ToolResult
 from tasks.job import StageError
-from tasks.posttrain.encode import Encoder
+from tasks.posttrain.encode import RowEncoder
 from tasks.posttrain.trl_hooks.response import knows_responses, parsed_response
 from tasks.rows.stored import Row, common_prefix
 
@@ -30,7 +30,7 @@ _SCHEMA = {"type": "function", "function": {"name": "look", "description": "Look
 class ToolCalls:
     """A model's way to write calls and to be answered."""
 
-    def __init__(self, tokenizer: Any, encoder: Encoder, schemas: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, tokenizer: Any, encoder: RowEncoder, schemas: Sequence[dict[str, Any]]) -> None:
         """Raises StageError if a call that the chat template renders is not read back."""
         self.tokenizer, self.encoder, self.schemas = tokenizer, encoder, list(schemas)
         self._known = knows_responses(tokenizer)  # by the model's own template, which the encoder may change

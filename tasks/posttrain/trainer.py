@@ -38,11 +38,11 @@ from tasks.posttrain.adapter import merged, peft_config
 from tasks.posttrain.adapter_files import base_facts, forget_source, source_of, write_adapter
 from tasks.posttrain.batches import loader
 from tasks.posttrain.chat import with_end
-from tasks.posttrain.encode import IGNORED, Encoder
+from tasks.posttrain.encode import IGNORED, RowEncoder
 from tasks.posttrain.model_files import check_values, copy_small_files, is_all, load_causal_lm, save_like
 from tasks.posttrain.quantize import load_in_4_bits
 from tasks.posttrain.rows import Chosen, choose, note_epochs
-from tasks.posttrain.spec import Example, Limits, PostTrainSpec, S
+from tasks.posttrain.spec import Example, LengthLimits, PostTrainSpec, S
 from tasks.posttrain.trl_hooks import fsdp
 from tasks.posttrain.trl_hooks.checkpoint import full_weights, load_weights, store_by_name
 from tasks.posttrain.trl_hooks.trainer import name_experts, order_by_epoch, score_completions_only, train_in_fp32
@@ -65,8 +65,8 @@ class Setup(Generic[S]):
     source: Path  # the model's directory
     model: Any
     tokenizer: Any
-    limits: Limits
-    encoder: Encoder
+    limits: LengthLimits
+    encoder: RowEncoder
 
     def arguments(self) -> dict[str, Any]:
         """Arguments common to TRL's configs."""
@@ -104,7 +104,7 @@ def prepare(job: Job, kind: type[S], dropout: bool = True) -> Setup[S]:
     """Load the job's model, and check the lengths. Raises StageError."""
     spec, source = spec_of(job, kind), source_of(job)
     model, tokenizer = load_model(source, spec, dropout)
-    return Setup(job, spec, source, model, tokenizer, limits_of(model, spec), Encoder(tokenizer))
+    return Setup(job, spec, source, model, tokenizer, limits_of(model, spec), RowEncoder(tokenizer))
 
 
 def spec_of(job: Job, kind: type[S]) -> S:
@@ -133,7 +133,7 @@ def load_model(path: Path, spec: PostTrainSpec, dropout: bool = True) -> tuple[A
     return model, tokenizer
 
 
-def limits_of(model: Any, spec: PostTrainSpec) -> Limits:
+def limits_of(model: Any, spec: PostTrainSpec) -> LengthLimits:
     """Length limits of a row. Raises StageError if they exceed the model's positions."""
     positions = model.config.max_position_embeddings
     limits = spec.limits(positions)
@@ -142,7 +142,7 @@ def limits_of(model: Any, spec: PostTrainSpec) -> Limits:
     return limits
 
 
-def ends(model: Any, encoder: Encoder) -> list[int]:
+def ends(model: Any, encoder: RowEncoder) -> list[int]:
     """The tokens that end generation, set in the model's generation config: with the ends of turns if it is tuned on
     chat."""
     for end in encoder.ends:
@@ -150,7 +150,7 @@ def ends(model: Any, encoder: Encoder) -> list[int]:
     return list(model.generation_config.eos_token_id)
 
 
-def finish(job: Job, trainer: Any, source: Path, spec: PostTrainSpec, encoder: Encoder) -> None:
+def finish(job: Job, trainer: Any, source: Path, spec: PostTrainSpec, encoder: RowEncoder) -> None:
     """Write the output: `source` with the trainer's weights, its adapter merged, in `source`'s dtype, or the adapter
     alone; and the chat template if it was tuned on chat. Then delete the checkpoints. Collective; rank 0 writes, and
     the others wait as long as it takes: torchrun waits for another machine's ranks for 5 minutes only."""
@@ -171,7 +171,7 @@ def _write(
     weights: dict[str, torch.Tensor] | None,
     source: Path,
     spec: PostTrainSpec,
-    encoder: Encoder,
+    encoder: RowEncoder,
 ) -> None:
     """Write the model, or the weights of its adapter if it is None, and seal the output."""
     facts = read_manifest(Path(job.inputs["model"]["path"])).facts | {"label": spec.label or job.stage}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tasks.environments.environments import Environments, Final
 from tasks.job import StageError
-from tasks.posttrain.spec import Limits
+from tasks.posttrain.spec import LengthLimits
 from tasks.posttrain.tool_calls import ToolCalls, calls_of, tool_messages
 from tasks.rows.stored import Row
 
@@ -54,7 +54,7 @@ def converse(
     environments: Environments,
     calls: ToolCalls,
     generate: Generate,
-    limits: Limits,
+    limits: LengthLimits,
     max_turns: int,
 ) -> list[Conversation]:
     """A conversation about each row, whose prompts are messages. `limits.new` bounds a conversation's `ids`. Raises
@@ -90,7 +90,7 @@ def converse(
     return done
 
 
-def _begun(row: Row, observation: str | None, calls: ToolCalls, limits: Limits) -> Conversation:
+def _begun(row: Row, observation: str | None, calls: ToolCalls, limits: LengthLimits) -> Conversation:
     """The conversation before the model's first turn; as in TRL, an observation is appended to the last message."""
     *before, last = row["prompt"]
     prompt = [*before, last | {"content": (last["content"] or "") + observation}] if observation else row["prompt"]

@@ -121,14 +121,14 @@ def length(completions: list[str], **columns: object) -> list[float]:
 
 def encoding(root: Path, rounds: int) -> tuple[list[tuple[str, str]], dict[str, float]]:
     """The table and the figures of tokenizing chat rows: functions of the standard library, four in a row."""
-    from tasks.posttrain.encode import Encoder
+    from tasks.posttrain.encode import RowEncoder
     from tasks.tokenizers import load
 
     tokenizer = load(chat_tokenizer(root))
     parts = cycle(functions())
     rows = [{"messages": [turn for part in islice(parts, 4) for turn in turns(part)]} for _ in range(ROWS)]
     characters = sum(len(turn["content"]) for row in rows for turn in row["messages"])
-    template = Encoder(tokenizer)._chat(tools=False).marked
+    template = RowEncoder(tokenizer)._chat(tools=False).marked
 
     def library() -> None:
         for row in rows:
@@ -137,7 +137,7 @@ def encoding(root: Path, rounds: int) -> tuple[list[tuple[str, str]], dict[str, 
             )
 
     def baton() -> None:
-        encoder = Encoder(tokenizer)
+        encoder = RowEncoder(tokenizer)
         for row in encoder.ahead(iter(rows)):
             encoder.learned(row, "assistant")
 

@@ -26,7 +26,7 @@ from tokenizers import pre_tokenizers, trainers
 
 from infra.limits import cores
 from tasks.data.documents import Split, SplitWriter, document, read_documents, split_files
-from tasks.data.encode import EncodeItem, Encoder, encode
+from tasks.data.encode import DocumentEncoder, EncodeItem, encode
 from tasks.data.encoders import choose
 from tasks.data.machines import Rounds
 from tasks.data.merge_parts import JoinItem, join
@@ -107,7 +107,7 @@ def compare(folder: Path, megabytes: float, rounds: int) -> None:
     choice = choose(tokenizer, corpus)
     comparison_s = time.perf_counter() - started
     print(choice.text())
-    encoder = Encoder(tokenizer, VOCABULARY, 0, (), choice)
+    encoder = DocumentEncoder(tokenizer, VOCABULARY, 0, (), choice)
     job = Job(folder, "shards", "tokenized_corpus", {}, {})
     files = [part for file in split_files(corpus, "train") for part in parts(file)]
     attempt, memory = count(), list[float]()

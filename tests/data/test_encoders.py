@@ -16,9 +16,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from tasks.data import compare_tokens, encoders
 from tasks.data import shards as shards_engine
-from tasks.data.compare_tokens import PIECES, Pair, compare, hazards, sample_of
+from tasks.data.compare_tokens import PIECES, BothEncoders, compare, hazards, sample_of
 from tasks.data.documents import SPLITS, SplitWriter, document
-from tasks.data.encode import Encoder
+from tasks.data.encode import DocumentEncoder
 from tasks.data.encoders import Choice, FastTokens, Ids, Lengths, LibraryTokens, choose
 from tasks.manifest import write_manifest
 from tasks.tokenizers import plain
@@ -86,8 +86,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     return made
 
 
-def pair(folder: Path) -> Pair:
-    return Pair(LibraryTokens(plain(folder)), FastTokens(folder))
+def pair(folder: Path) -> BothEncoders:
+    return BothEncoders(LibraryTokens(plain(folder)), FastTokens(folder))
 
 
 def texts(*each: str) -> pa.ChunkedArray:
@@ -142,22 +142,22 @@ def test_text_with_a_character_that_differs_is_left_to_the_library(folders: Fold
     both = pair(folders("qwen2"))
     assert not any(both.equal(texts(text)) for text in NEWER)
     choice = compare(both, [], SPECIAL, iter(()))
-    encoder = Encoder(folders("qwen2"), 3001, 0, (), choice)
-    by_library = Encoder(folders("qwen2"), 3001, 0, (), Choice("asked for"))
+    encoder = DocumentEncoder(folders("qwen2"), 3001, 0, (), choice)
+    by_library = DocumentEncoder(folders("qwen2"), 3001, 0, (), Choice("asked for"))
     for some in (*(texts("plain", text) for text in NEWER), texts("plain", "caf\u00e9")):
         for found, expected in zip(encoder.encode(some), by_library.encode(some), strict=True):
             assert found.tolist() == expected.tolist()
     assert "a character is rare" in choice.text()
 
 
-def altered(both: Pair, when: Callable[[str], bool]) -> Pair:
+def altered(both: BothEncoders, when: Callable[[str], bool]) -> BothEncoders:
     """A pair whose fast encoder errs by one id in some texts."""
 
     def fast(some: pa.ChunkedArray) -> tuple[Ids, Lengths]:
         ids, lengths = both.fast(some)
         return ids + np.uint32(any(map(when, some.to_pylist()))), lengths
 
-    return Pair(both.library, fast)
+    return BothEncoders(both.library, fast)
 
 
 @pytest.mark.usefixtures("few_characters")

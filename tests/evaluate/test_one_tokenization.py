@@ -12,7 +12,7 @@ from tasks.evaluate import questions
 from tasks.evaluate.model_info import read_model_info
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.manifest import remove, write_manifest
-from tasks.posttrain.encode import Encoder
+from tasks.posttrain.encode import RowEncoder
 from tasks.tokenizers import load
 from tests import forked
 from tests.posttrain.tiny import tiny_model
@@ -75,7 +75,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def of_training(model: Path) -> list[list[int]]:
     """As SFT, DPO and GRPO have them."""
-    encoder = Encoder(load(model))
+    encoder = RowEncoder(load(model))
     ids = [encoder.prompt(row) for row in ROWS]
     assert ids == [encoder.completion(row | {"completion": " yes"})[0] for row in ROWS]
     texts = [encoder.learned({"text": text}, "all")[0] for text in TEXTS]
@@ -99,7 +99,7 @@ def test_training_and_evaluation_have_the_same_tokens(model: Path, tmp_path: Pat
 def test_they_are_the_same_after_tuning(model: Path, tmp_path: Path) -> None:
     tuned = tmp_path / "tuned"
     shutil.copytree(model, tuned)
-    encoder = Encoder(load(model))
+    encoder = RowEncoder(load(model))
     before = [encoder.prompt(row) for row in ROWS]
     encoder.write(tuned)
     assert of_training(tuned) == before
@@ -139,7 +139,7 @@ def test_serving_and_lm_eval_have_them_too(vllm: None, model: Path, tmp_path: Pa
     """Of a tuned model, which has a chat template."""
     tuned, answer = tmp_path / "tuned", tmp_path / "answer.json"
     shutil.copytree(model, tuned)
-    encoder = Encoder(load(model))
+    encoder = RowEncoder(load(model))
     expected = [encoder.prompt(row) for row in ROWS]
     encoder.write(tuned)
     engine = forked.Forked(tmp_path / "log.txt", serve, tuned, answer)

@@ -13,7 +13,7 @@ from tasks.evaluate.model_info import ModelInfo, read_model_info
 from tasks.evaluate.questions import Questions, choose, question_of
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.job import StageError
-from tasks.posttrain.encode import Encoder
+from tasks.posttrain.encode import RowEncoder
 from tasks.tokenizers import load, plain
 from tests.posttrain.tiny import tiny_model
 from tests.tokenizer_folders import BEGIN, END, PAD, byte_level, folder
@@ -111,4 +111,4 @@ def test_a_row_s_options_reach_the_chat_template(tmp_path: Path) -> None:
     (tmp_path / "held_out.jsonl").write_text(json.dumps(row | {"chat_template_kwargs": {"think": True}}) + "\n")
     (question,) = choose("sums", tmp_path, EvaluatorSpec(data="sums"), model, seed=1).questions
     assert model.tokenizer.decode(question.tokens) == "Hello? x x x"
-    assert question.tokens == Encoder(load(chat)).prompt(row | {"chat_template_kwargs": {"think": True}})
+    assert question.tokens == RowEncoder(load(chat)).prompt(row | {"chat_template_kwargs": {"think": True}})

@@ -12,7 +12,7 @@ from trl.chat_template_utils import is_chat_template_stop_token_trained, qwen3_c
 
 from tasks.data.tokenizer import CHAT_TEMPLATE
 from tasks.posttrain.chat import chat_of
-from tasks.posttrain.encode import Encoder
+from tasks.posttrain.encode import RowEncoder
 from tasks.tokenizers import load
 from tests.tokenizer_folders import BEGIN, CHATML, END, PAD, TURNS, byte_level, folder
 
@@ -54,7 +54,7 @@ def test_a_tokenizer_without_a_template_gets_chatml_with_marks(with_turns: Any) 
 
 def test_chatml_begins_with_bos_where_the_tokenizer_adds_one(tmp_path: Path) -> None:
     tokenizer = load(folder(tmp_path, byte_level(END, PAD, BEGIN, *TURNS, begin=BEGIN)))
-    encoder = Encoder(tokenizer)
+    encoder = RowEncoder(tokenizer)
     assert tokenizer.decode(encoder.prompt({"prompt": ASKED})[:2]) == f"{BEGIN}<|im_start|>"
     assert encoder.chat and encoder.chat.marked and encoder.chat.given
 
@@ -64,7 +64,7 @@ def test_chatml_begins_as_the_model_s_own_does(begins: str, tmp_path: Path) -> N
     bpe = byte_level(END, PAD, BEGIN, *TURNS, begin=BEGIN)
     tokenizer = load(folder(tmp_path, bpe, chat_template=begins + CHATML, bos_token=BEGIN))
     before = tokenizer.apply_chat_template(ASKED, tokenize=False, add_generation_prompt=True)
-    encoder = Encoder(tokenizer)
+    encoder = RowEncoder(tokenizer)
     assert tokenizer.decode(encoder.prompt({"prompt": ASKED})) == before
     assert encoder.chat and encoder.chat.marked
 
@@ -73,7 +73,7 @@ def test_of_several_templates_each_row_gets_its_own(tmp_path: Path) -> None:
     templates = {"default": WITHOUT_MARKS, "tool_use": "TOOLS " + WITHOUT_MARKS.replace("eos_token", "'<|im_end|>'")}
     named = [{"name": name, "template": text} for name, text in templates.items()]
     place = folder(tmp_path, byte_level(END, PAD, *TURNS), chat_template=named)
-    encoder = Encoder(load(place))
+    encoder = RowEncoder(load(place))
     with_tools = encoder.tokenizer.decode(encoder.prompt({"prompt": ASKED, "tools": TOOLS}))
     assert with_tools == "TOOLS [system] Be short.<|im_end|>[user] 2 + 2?<|im_end|>"
     assert encoder.tokenizer.decode(encoder.prompt({"prompt": ASKED})) == f"[system] Be short.{END}[user] 2 + 2?{END}"

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.job import StageError
-from tasks.posttrain.encode import IGNORED, Encoder, RowRefused, prompted
+from tasks.posttrain.encode import IGNORED, RowEncoder, RowRefused, prompted
 from tasks.posttrain.trl_hooks.templates import trl_templates
 from tasks.rows.stored import Row, without_marks
 
@@ -17,11 +17,11 @@ SAID = [{"role": "assistant", "content": "4."}]
 
 
 @pytest.fixture
-def encoder(tokenizer: Any) -> Encoder:
-    return Encoder(tokenizer)
+def encoder(tokenizer: Any) -> RowEncoder:
+    return RowEncoder(tokenizer)
 
 
-def learned(encoder: Encoder, row: dict[str, Any], loss: Any) -> tuple[str, str]:
+def learned(encoder: RowEncoder, row: dict[str, Any], loss: Any) -> tuple[str, str]:
     """(the whole sequence, the tokens with a loss) as text."""
     ids, labels = encoder.learned(row, loss)
     assert all(label in (IGNORED, token) for token, label in zip(ids, labels, strict=True))
@@ -29,13 +29,13 @@ def learned(encoder: Encoder, row: dict[str, Any], loss: Any) -> tuple[str, str]
     return text(ids), text([label for label in labels if label != IGNORED])
 
 
-def test_a_text_is_learned_whole_with_its_end(encoder: Encoder) -> None:
+def test_a_text_is_learned_whole_with_its_end(encoder: RowEncoder) -> None:
     assert learned(encoder, {"text": "a b"}, "all") == ("a b<|endoftext|>",) * 2
     assert learned(encoder, {"text": "a b<|endoftext|>"}, "all") == ("a b<|endoftext|>",) * 2
     assert encoder.chat is None
 
 
-def test_of_a_prompt_and_its_completion_the_completion_and_its_end_are_learned(encoder: Encoder) -> None:
+def test_of_a_prompt_and_its_completion_the_completion_and_its_end_are_learned(encoder: RowEncoder) -> None:
     row = {"prompt": "2 + 2 =", "completion": " 4"}
 
     assert learned(encoder, row, "completion") == ("2 + 2 = 4<|endoftext|>", " 4<|endoftext|>")
@@ -43,7 +43,7 @@ def test_of_a_prompt_and_its_completion_the_completion_and_its_end_are_learned(e
     assert learned(encoder, row, "all") == ("2 + 2 = 4<|endoftext|>",) * 2
 
 
-def test_a_prompt_is_the_same_tokens_alone_and_before_its_completion(encoder: Encoder) -> None:
+def test_a_prompt_is_the_same_tokens_alone_and_before_its_completion(encoder: RowEncoder) -> None:
     """Together "re" and "turn" would be one token, which never occurs at inference."""
     tokenizer = encoder.tokenizer
     row = {"prompt": "re", "completion": "turn"}
@@ -53,7 +53,7 @@ def test_a_prompt_is_the_same_tokens_alone_and_before_its_completion(encoder: En
     assert encoder.completion(row) == (tokenizer("re")["input_ids"], [*tokenizer("turn")["input_ids"], 0])
 
 
-def test_of_messages_the_assistants_turns_and_their_ends_are_learned(encoder: Encoder) -> None:
+def test_of_messages_the_assistants_turns_and_their_ends_are_learned(encoder: RowEncoder) -> None:
     row = {"messages": [*ASKED, *SAID, {"role": "user", "content": "3 + 3?"}, {"role": "assistant", "content": "6."}]}
 
     whole, said = learned(encoder, row, "assistant")
@@ -63,7 +63,7 @@ def test_of_messages_the_assistants_turns_and_their_ends_are_learned(encoder: En
     assert encoder.chat and encoder.chat.given
 
 
-def test_prompt_and_completion_may_be_messages_and_end_with_the_turn(encoder: Encoder) -> None:
+def test_prompt_and_completion_may_be_messages_and_end_with_the_turn(encoder: RowEncoder) -> None:
     row = {"prompt": ASKED, "completion": SAID}
 
     prompt, completion = encoder.completion(row)
@@ -80,19 +80,19 @@ def test_messages_ask_for_their_last_turn() -> None:
     assert prompted({"prompt": "2 + 2 ="}) == {"prompt": "2 + 2 ="}
 
 
-def test_chosen_and_rejected_are_completions_too(encoder: Encoder) -> None:
+def test_chosen_and_rejected_are_completions_too(encoder: RowEncoder) -> None:
     row = {"prompt": "2 + 2 =", "chosen": " 4", "rejected": " 5"}
 
     assert encoder.tokenizer.decode(encoder.completion(row, "rejected")[1]) == " 5<|endoftext|>"
 
 
-def test_tools_are_part_of_the_prompt(encoder: Encoder) -> None:
+def test_tools_are_part_of_the_prompt(encoder: RowEncoder) -> None:
     row = {"prompt": ASKED, "tools": [{"type": "function", "function": {"name": "add_up"}}]}
 
     assert '"name": "add_up"' in encoder.tokenizer.decode(encoder.prompt(row))
 
 
-def test_a_template_without_marks_is_named_before_anything_is_trained(encoder: Encoder) -> None:
+def test_a_template_without_marks_is_named_before_anything_is_trained(encoder: RowEncoder) -> None:
     encoder.tokenizer.chat_template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}"
     row = {"messages": [*ASKED, *SAID]}
 
@@ -106,7 +106,7 @@ def test_a_template_without_marks_is_named_before_anything_is_trained(encoder: E
     assert encoder.learned(row, "all")
 
 
-def test_a_prompt_is_the_model_s_own_also_where_trl_s_template_with_marks_differs(encoder: Encoder) -> None:
+def test_a_prompt_is_the_model_s_own_also_where_trl_s_template_with_marks_differs(encoder: RowEncoder) -> None:
     """Qwen3's leaves out the thoughts of earlier turns, when a served model is asked too; TRL's keeps them."""
     encoder.tokenizer.chat_template = trl_templates()["qwen3"][0]
     encoder.tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
@@ -118,7 +118,7 @@ def test_a_prompt_is_the_model_s_own_also_where_trl_s_template_with_marks_differ
     assert encoder.notices()[0].startswith("1 conversations are learned as TRL's template with marks renders them")
 
 
-def test_a_prompt_that_is_rendered_otherwise_before_an_answer_is_counted(encoder: Encoder) -> None:
+def test_a_prompt_that_is_rendered_otherwise_before_an_answer_is_counted(encoder: RowEncoder) -> None:
     """Such as one that ends with the beginning of a thought, which the template of an answer has not."""
     encoder.tokenizer.chat_template = (
         "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -130,7 +130,7 @@ def test_a_prompt_that_is_rendered_otherwise_before_an_answer_is_counted(encoder
     )
 
 
-def test_a_row_that_the_template_refuses_is_named(encoder: Encoder) -> None:
+def test_a_row_that_the_template_refuses_is_named(encoder: RowEncoder) -> None:
     encoder.tokenizer.chat_template = (
         "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
         "{{ m.content }}{% endfor %}"
@@ -151,13 +151,13 @@ def test_a_row_that_the_template_refuses_is_named(encoder: Encoder) -> None:
         ("{{ 'x'.encode('no such') }}", "LookupError"),
     ],
 )
-def test_whatever_a_template_raises_is_a_row_that_it_refuses(encoder: Encoder, template: str, said: str) -> None:
+def test_whatever_a_template_raises_is_a_row_that_it_refuses(encoder: RowEncoder, template: str, said: str) -> None:
     encoder.tokenizer.chat_template = template
     with pytest.raises(RowRefused, match=rf"rejects a row: .*({said}|unsafe|immutable)"):
         encoder.prompt({"prompt": ASKED})
 
 
-def test_an_empty_loss_mask_is_an_error_that_names_template_and_row(encoder: Encoder) -> None:
+def test_an_empty_loss_mask_is_an_error_that_names_template_and_row(encoder: RowEncoder) -> None:
     encoder.tokenizer.chat_template = (
         "{% for m in messages %}{% if m.role == 'bot' %}{% generation %}{{ m.content }}{% endgeneration %}"
         "{% else %}{{ m.content }}{% endif %}{% endfor %}"
@@ -171,7 +171,7 @@ def test_an_empty_loss_mask_is_an_error_that_names_template_and_row(encoder: Enc
     assert 'The row: {"messages": [{"role": "user", "content": "2 + 2?"}' in said
 
 
-def test_a_turn_that_is_not_to_be_learned_has_no_loss(encoder: Encoder) -> None:
+def test_a_turn_that_is_not_to_be_learned_has_no_loss(encoder: RowEncoder) -> None:
     bad = {"role": "assistant", "content": "5."}
     row = {"messages": [*ASKED, bad | {"train": False}, *ASKED, *SAID]}
     whole, said = learned(encoder, row, "assistant")
@@ -183,7 +183,7 @@ def test_a_turn_that_is_not_to_be_learned_has_no_loss(encoder: Encoder) -> None:
         prompted({"messages": [*ASKED, *SAID, *ASKED, bad | {"train": False}]})
 
 
-def test_turns_that_the_template_does_not_mark_one_by_one_cannot_be_left_out(encoder: Encoder) -> None:
+def test_turns_that_the_template_does_not_mark_one_by_one_cannot_be_left_out(encoder: RowEncoder) -> None:
     encoder.tokenizer.chat_template = (
         "{% for m in messages %}{% if m.role == 'assistant' and loop.last %}"
         "{% generation %}{{ m.content + eos_token }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
@@ -193,14 +193,14 @@ def test_turns_that_the_template_does_not_mark_one_by_one_cannot_be_left_out(enc
 
 
 @pytest.mark.parametrize("mark", [{"label": False}, {"label": "false"}, {"weight": 0}, {"rating": 5}])
-def test_a_completion_that_is_not_to_be_learned_is_refused(encoder: Encoder, mark: dict[str, Any]) -> None:
+def test_a_completion_that_is_not_to_be_learned_is_refused(encoder: RowEncoder, mark: dict[str, Any]) -> None:
     row = {"prompt": "2 + 2 =", "completion": " 5"}
     with pytest.raises(StageError, match=r"columns: {\w+: null}"):
         encoder.learned(row | mark, "completion")
     assert encoder.learned(row | {"label": True, "weight": 1}, "completion")
 
 
-def test_what_the_template_does_not_print_is_told_once(encoder: Encoder) -> None:
+def test_what_the_template_does_not_print_is_told_once(encoder: RowEncoder) -> None:
     encoder.tokenizer.chat_template = (
         "{% for m in messages %}{{ m.role }}: {% if m.role != 'tool' %}{{ m.content }}{% endif %}"
         "{% if loop.last and m.reasoning_content %}({{ m.reasoning_content }}){% endif %}\n{% endfor %}"
@@ -231,7 +231,7 @@ def test_what_the_template_does_not_print_is_told_once(encoder: Encoder) -> None
     assert "in 8 of 16 places" in told["reasoning_content of messages"]
 
 
-def test_what_the_template_prints_is_not_told(encoder: Encoder) -> None:
+def test_what_the_template_prints_is_not_told(encoder: RowEncoder) -> None:
     for _ in range(3):
         encoder.completion({"prompt": ASKED, "completion": SAID})
         encoder.learned({"messages": [{"role": "system", "content": "Be brief."}, *ASKED, *SAID]}, "assistant")
@@ -258,7 +258,7 @@ ANY_ROW = (
 )
 
 
-def encoded(encoder: Encoder, row: Row) -> object:
+def encoded(encoder: RowEncoder, row: Row) -> object:
     """What SFT learns of a row, or why it is refused."""
     try:
         return encoder.learned(row, "assistant" if "messages" in row else "all")
@@ -269,7 +269,7 @@ def encoded(encoder: Encoder, row: Row) -> object:
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(ANY_ROW, max_size=12))
 def test_rows_are_the_same_tokens_if_their_texts_were_tokenized_ahead(tokenizer: Any, rows: list[Row]) -> None:
-    ahead, alone = Encoder(tokenizer), Encoder(tokenizer)
+    ahead, alone = RowEncoder(tokenizer), RowEncoder(tokenizer)
 
     assert [encoded(ahead, row) for row in ahead.ahead(iter(rows))] == [encoded(alone, row) for row in rows]
     assert (ahead.chats, ahead.notices()) == (alone.chats, alone.notices())
@@ -278,7 +278,7 @@ def test_rows_are_the_same_tokens_if_their_texts_were_tokenized_ahead(tokenizer:
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(row=CONVERSATIONS)
 def test_the_marks_are_those_of_transformers(tokenizer: Any, row: Row) -> None:
-    encoder = Encoder(tokenizer)
+    encoder = RowEncoder(tokenizer)
     learned = [{**message, "train": True} if message["role"] == "assistant" else message for message in row["messages"]]
 
     ids, labels = encoder.learned(row | {"messages": learned}, "assistant")
@@ -294,7 +294,7 @@ def test_the_marks_are_those_of_transformers(tokenizer: Any, row: Row) -> None:
     assert [int(label != IGNORED) for label in labels] == theirs["assistant_masks"]
 
 
-def test_no_more_texts_are_tokenized_ahead_than_before(encoder: Encoder) -> None:
+def test_no_more_texts_are_tokenized_ahead_than_before(encoder: RowEncoder) -> None:
     read = 0
 
     def rows() -> Iterator[Row]:
@@ -307,7 +307,7 @@ def test_no_more_texts_are_tokenized_ahead_than_before(encoder: Encoder) -> None
     assert len(needed) == 100 and read <= 200
 
 
-def test_a_row_that_is_not_used_brings_no_chat(encoder: Encoder) -> None:
+def test_a_row_that_is_not_used_brings_no_chat(encoder: RowEncoder) -> None:
     """The model would stop, and be saved, as if it were tuned on tools."""
     turns = {"messages": [*ASKED, *SAID]}
 

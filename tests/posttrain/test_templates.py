@@ -11,7 +11,7 @@ from tasks.data.spec import SPECIAL_TOKENS
 from tasks.data.tokenizer import CHAT_TEMPLATE, CONFIG, untrained
 from tasks.job import StageError
 from tasks.posttrain.chat import chat_of, end_of_turn, has_generation, training_template
-from tasks.posttrain.encode import IGNORED, Encoder, Loss
+from tasks.posttrain.encode import IGNORED, Loss, RowEncoder
 from tasks.posttrain.trl_hooks.templates import trl_templates
 
 USER = {"role": "user", "content": "What is 2 + 2?"}
@@ -102,7 +102,7 @@ def test_trl_s_trainer_makes_the_same_of_a_row(row: dict[str, Any], loss: Loss, 
         processing_class=known,
     )
     made = trainer.train_dataset[0]
-    assert (made["input_ids"], made.get("labels", made["input_ids"])) == Encoder(known).learned(row, loss)
+    assert (made["input_ids"], made.get("labels", made["input_ids"])) == RowEncoder(known).learned(row, loss)
 
 
 def test_a_marked_template_is_left_alone_and_an_unknown_one_is_none() -> None:
@@ -121,7 +121,7 @@ def test_a_conversation_with_tools_is_rendered_with_them() -> None:
         ASSISTANT,
     ]
     row = {"messages": turns, "tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}]}
-    ids, labels = Encoder(known).learned(row, "assistant")
+    ids, labels = RowEncoder(known).learned(row, "assistant")
     assert '"name": "add", "parameters": {}' in known.decode(ids)
     assert '<tool_call>\n{"name": "add"' in known.decode([label for label in labels if label != IGNORED])
 
@@ -138,7 +138,7 @@ def test_the_token_that_ends_a_turn_is_found(template: str, ends: str) -> None:
 def test_marks_that_leave_out_the_end_of_a_turn_are_refused(after: str) -> None:
     known = tokenizer(f"{{% for message in messages %}}{MARKED_CONTENT}{after}{{% endfor %}}")
     with pytest.raises(StageError, match=r"without their end token, .*: the model would not learn to stop"):
-        Encoder(known).learned({"messages": [USER, ASSISTANT]}, "assistant")
+        RowEncoder(known).learned({"messages": [USER, ASSISTANT]}, "assistant")
 
 
 def test_chatml_that_passes_tools_over_gets_them() -> None:

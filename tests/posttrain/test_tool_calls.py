@@ -13,7 +13,7 @@ from trl.chat_template_utils import get_training_chat_template, is_chat_template
 
 from tasks.environments.environments import ToolResult
 from tasks.job import StageError
-from tasks.posttrain.encode import Encoder
+from tasks.posttrain.encode import RowEncoder
 from tasks.posttrain.tool_calls import ToolCalls, calls_of, tool_messages
 from tests.posttrain.tiny import tiny_model
 
@@ -40,14 +40,14 @@ def tokenizer_of(model: Path, family: str) -> Any:
 def test_a_call_that_the_template_renders_is_read_back(model: Path, family: str) -> None:
     """ToolCalls refuses a template where it is not."""
     tokenizer = tokenizer_of(model, family)
-    ToolCalls(tokenizer, Encoder(tokenizer), [])
+    ToolCalls(tokenizer, RowEncoder(tokenizer), [])
 
 
 @pytest.mark.parametrize("family", ["llama3", "phi3", "gemma3"])
 def test_a_template_without_calls_is_refused(model: Path, family: str) -> None:
     tokenizer = tokenizer_of(model, family)
     with pytest.raises(StageError, match=r"tool calls in a form that is not read back|by no special token"):
-        ToolCalls(tokenizer, Encoder(tokenizer), [])
+        ToolCalls(tokenizer, RowEncoder(tokenizer), [])
 
 
 @pytest.mark.long  # it imports vLLM
@@ -64,7 +64,7 @@ def test_answers_are_the_tokens_that_trl_appends(model: Path, family: str) -> No
         _is_vlm=False,
     )
 
-    ours = ToolCalls(tokenizer, Encoder(tokenizer), []).encoded(answers)
+    ours = ToolCalls(tokenizer, RowEncoder(tokenizer), []).encoded(answers)
     theirs = trl.GRPOTrainer._get_tool_suffix_ids(trainer, answers)
 
     assert ours == theirs
@@ -72,7 +72,7 @@ def test_answers_are_the_tokens_that_trl_appends(model: Path, family: str) -> No
 
 def test_several_calls_of_a_turn_keep_their_order(model: Path) -> None:
     tokenizer = tokenizer_of(model, "qwen3")
-    calls = ToolCalls(tokenizer, Encoder(tokenizer), [])
+    calls = ToolCalls(tokenizer, RowEncoder(tokenizer), [])
     written = ({"name": "a", "arguments": {}}, {"name": "b", "arguments": {"x": 1}})
     text = "".join(f"\n<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in written)
 

@@ -8,8 +8,8 @@ import pytest
 
 from tasks.environments.environments import Environments
 from tasks.environments.spec import ToolUse
-from tasks.posttrain.encode import Encoder
-from tasks.posttrain.spec import Limits
+from tasks.posttrain.encode import RowEncoder
+from tasks.posttrain.spec import LengthLimits
 from tasks.posttrain.tool_calls import ToolCalls
 from tasks.posttrain.turns import Conversation, converse, counts, totals
 from tests.posttrain.tiny import tiny_model
@@ -33,7 +33,7 @@ def calls(request: pytest.FixtureRequest, shops: Environments, tmp_path_factory:
 
     folder = tiny_model(tmp_path_factory.mktemp("model") / "tiny", turns=request.param)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    return ToolCalls(tokenizer, Encoder(tokenizer), shops.schemas)
+    return ToolCalls(tokenizer, RowEncoder(tokenizer), shops.schemas)
 
 
 Play = Callable[..., list[Conversation]]
@@ -53,7 +53,7 @@ def play(shops: Environments, calls: ToolCalls) -> Play:
             return turns, [[-0.5] * len(turn) for turn in turns]
 
         rows = [{"prompt": ASKED, "money": 3}] * len(scripts)
-        limits = Limits(prompt=2000, new=new, total=2000 + new, shown="")
+        limits = LengthLimits(prompt=2000, new=new, total=2000 + new, shown="")
         return converse(rows, [0] * len(rows), shops, calls, generate, limits, max_turns)
 
     return played

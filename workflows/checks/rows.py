@@ -21,7 +21,7 @@ from workflows.post_training import ResolvedStage
 from workflows.run_context import RunContext, positions_of, runs_on_a_cluster
 
 if TYPE_CHECKING:  # Transformers: not on the path of --help
-    from tasks.posttrain.encode import Encoder
+    from tasks.posttrain.encode import RowEncoder
     from tasks.rows.rows import First
 
 LOOK_S = 5.0  # at the rows of a set
@@ -133,7 +133,7 @@ def _rendered(
     return problems
 
 
-def _is_taken(row: Row, rows: RowsSpec, encoder: "Encoder") -> bool:
+def _is_taken(row: Row, rows: RowsSpec, encoder: "RowEncoder") -> bool:
     """Whether a row is used: not if the chat template rejects it and the set drops faulty rows."""
     from tasks.posttrain.encode import RowRefused
 
@@ -145,7 +145,7 @@ def _is_taken(row: Row, rows: RowsSpec, encoder: "Encoder") -> bool:
     return True
 
 
-def _refused(name: str, rows: RowsSpec, encoder: "Encoder") -> list[Problem]:
+def _refused(name: str, rows: RowsSpec, encoder: "RowEncoder") -> list[Problem]:
     """Rows of files that the chat template rejects, as far as there is time to look at them: the stages that use the
     others find them too, but after the model was loaded."""
     from tasks.posttrain.encode import RowRefused
@@ -233,7 +233,7 @@ def _not_to_be_learned(step: ResolvedStage, first: "First") -> Iterator[Problem]
             yield Problem(f"{step.path}.data", step.spec.data, f"rows to learn; {of_all}")
 
 
-def _encoder(context: RunContext, rows: Sequence[Row]) -> "Encoder | Problem | None":
+def _encoder(context: RunContext, rows: Sequence[Row]) -> "RowEncoder | Problem | None":
     """With the tokenizer of the model that the run starts from; None if that is not on this machine."""
     model = context.specs.get("start_from")
     if model is None or is_bucket(model.model) or model.missing() or importlib.util.find_spec("transformers") is None:
@@ -241,7 +241,7 @@ def _encoder(context: RunContext, rows: Sequence[Row]) -> "Encoder | Problem | N
     folder = model.folder()
     if folder is None:
         return None
-    from tasks.posttrain.encode import Encoder
+    from tasks.posttrain.encode import RowEncoder
     from tasks.tokenizers import load
 
     try:
@@ -250,10 +250,10 @@ def _encoder(context: RunContext, rows: Sequence[Row]) -> "Encoder | Problem | N
         return Problem("start_from.model", model.model, f"a folder whose tokenizer can be loaded: {error}")
     if not tokenizer.chat_template and any(map(is_conversational, rows)):
         say("start_from.model has no chat template: ChatML is used, and saved with the tuned models")
-    return Encoder(tokenizer)
+    return RowEncoder(tokenizer)
 
 
-def _tuned_on(step: ResolvedStage, first: "First", encoder: "Encoder", positions: int) -> list[Problem]:
+def _tuned_on(step: ResolvedStage, first: "First", encoder: "RowEncoder", positions: int) -> list[Problem]:
     limits = step.spec.limits(positions)
     try:
         lengths = [step.spec.encode(row, str(first.kind), encoder).lengths for row in first.rows]
@@ -279,7 +279,7 @@ def _tuned_on(step: ResolvedStage, first: "First", encoder: "Encoder", positions
     return [Problem(f"{step.path}.max_prompt_tokens", step.spec.max_prompt_tokens, allowed)]
 
 
-def _asked(name: str, spec: EvaluatorSpec, rows: Sequence[Row], encoder: "Encoder", positions: int) -> list[Problem]:
+def _asked(name: str, spec: EvaluatorSpec, rows: Sequence[Row], encoder: "RowEncoder", positions: int) -> list[Problem]:
     """The problems of an evaluator with a prompt that the template rejects, or longer than the model's positions."""
     from tasks.evaluate.questions import question_of
 

@@ -13,7 +13,7 @@ from tasks.rows.stored import Row
 from tasks.spec import Problem
 
 if TYPE_CHECKING:  # Transformers: not on the path of --help
-    from tasks.posttrain.encode import Encoder
+    from tasks.posttrain.encode import RowEncoder
 
 METRICS = TRAINING | {
     "kl": "kl",
@@ -64,7 +64,7 @@ class KTOSpec(PostTrainSpec):
         if why := next((why for row in rows if (why := _unlabelled(row, kind))), ""):
             yield Problem("data", self.data, f"rows with a {LABEL}, true or false, or of kind preference; {why}")
 
-    def encode(self, row: Row, kind: str, encoder: "Encoder") -> Labelled:
+    def encode(self, row: Row, kind: str, encoder: "RowEncoder") -> Labelled:
         from tasks.posttrain.encode import prompted
 
         if why := _unlabelled(row, kind):

@@ -14,7 +14,7 @@ from tasks.rows.stored import TRAIN, Row
 from tasks.spec import Problem
 
 if TYPE_CHECKING:  # Transformers: not on the path of --help
-    from tasks.posttrain.encode import Encoder
+    from tasks.posttrain.encode import RowEncoder
 
 METRICS = TRAINING | {
     "mean_token_accuracy": "token_accuracy",
@@ -71,7 +71,7 @@ class SFTSpec(PostTrainSpec):
         if loss == "all" and not all(turn.get(TRAIN, True) for turn in turns):
             yield Problem("loss", loss, "assistant: some turns of the rows are not to be learned")
 
-    def encode(self, row: Row, kind: str, encoder: "Encoder") -> Learned:
+    def encode(self, row: Row, kind: str, encoder: "RowEncoder") -> Learned:
         import numpy as np
 
         from tasks.posttrain.encode import IGNORED, loss_of

@@ -13,7 +13,7 @@ from tasks.serve.spec import vllm_share
 from tasks.spec import Problem, Spec
 
 if TYPE_CHECKING:  # Transformers: not on the path of --help
-    from tasks.posttrain.encode import Encoder
+    from tasks.posttrain.encode import RowEncoder
 
 
 class PairsSpec(Spec):
@@ -79,7 +79,7 @@ class DPOSpec(PostTrainSpec):
     def learns_completions(self) -> bool:
         return self.pairs is not None and self.pairs.chosen == "gold"
 
-    def encode(self, row: Row, kind: str, encoder: "Encoder") -> Example:
+    def encode(self, row: Row, kind: str, encoder: "RowEncoder") -> Example:
         if kind != "preference":
             return super().encode(row, kind, encoder)
         (prompt, chosen), (other, rejected) = (encoder.completion(row, name) for name in ("chosen", "rejected"))

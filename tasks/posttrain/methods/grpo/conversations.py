@@ -8,7 +8,7 @@ from tasks.environments.environments import Environments
 from tasks.job import StageError
 from tasks.posttrain.methods.grpo.spec import GRPOSpec
 from tasks.posttrain.score import score
-from tasks.posttrain.spec import Limits
+from tasks.posttrain.spec import LengthLimits
 from tasks.posttrain.tool_calls import ToolCalls
 from tasks.posttrain.trl_hooks.turns import Converse
 from tasks.posttrain.turns import Conversation, Generate, converse
@@ -28,7 +28,7 @@ def with_tools(row: Row, environments: Environments) -> Row:
 
 
 def about(
-    rows: Sequence[Row], environments: Environments, calls: ToolCalls, spec: GRPOSpec, limits: Limits
+    rows: Sequence[Row], environments: Environments, calls: ToolCalls, spec: GRPOSpec, limits: LengthLimits
 ) -> Converse:
     """Conversations about these rows. An environment's seed follows from the run's seed, the step and the row: the
     completions of a group meet the same one."""

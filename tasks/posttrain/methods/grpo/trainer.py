@@ -30,7 +30,7 @@ from tasks.posttrain.methods.grpo.rollout_servers import RolloutServers
 from tasks.posttrain.methods.grpo.spec import GRPOSpec
 from tasks.posttrain.rows import choose, kind_of
 from tasks.posttrain.score import of_all_ranks, reserved, score, try_on_gold
-from tasks.posttrain.spec import TRAINING, Limits, PromptIds
+from tasks.posttrain.spec import TRAINING, LengthLimits, PromptIds
 from tasks.posttrain.tool_calls import ToolCalls
 from tasks.posttrain.trainer import LOGGED, ends, prepare
 from tasks.posttrain.trl_hooks.grpo import ServedGeneration, TokenTrainer, colocated, generate_live
@@ -187,7 +187,7 @@ def equal_groups(rewards: Sequence[float | None], generations: int) -> float:
     return sum(len(set(group) - {None}) < 2 for group in groups) / len(groups)
 
 
-def notices(lines: Sequence[Mapping[str, float]], spec: GRPOSpec, limits: Limits) -> Iterator[str]:
+def notices(lines: Sequence[Mapping[str, float]], spec: GRPOSpec, limits: LengthLimits) -> Iterator[str]:
     """What the run's metrics say of its use."""
     equal, cut_off = (fmean([line[name] for line in lines if name in line] or [0.0]) for name in (EQUAL, "cut_off"))
     groups = spec.steps * spec.batch_size // spec.generations
