@@ -56,7 +56,7 @@ class KeyWriter:
 
     def _flush(self) -> None:
         keys = np.frombuffer(b"".join(self._seen), ">u8").reshape(-1, 2).astype(np.uint64)
-        order = np.lexsort((keys[:, 1], keys[:, 0]))
+        order = sorted_order(keys[:, 0], keys[:, 1])
         rows = np.fromiter(self._seen.values(), np.uint64, len(self._seen))
         np.save(self.folder / f"keys-{self._files:05}.npy", np.stack([keys[order, 0], keys[order, 1], rows[order]]))
         self._files += 1
@@ -94,12 +94,23 @@ def exact_drops(scans: Sequence[Path], of: HashRange) -> Places:
             parts.append(part)
     upper, lower, places = np.concatenate(parts, axis=1)
     del parts
-    order = np.lexsort((lower, upper))  # stable: equal hashes stay in the order of their places
+    order = sorted_order(upper, lower)
     upper, lower, places = upper[order], lower[order], places[order]
     same = np.zeros(len(order), bool)
     same[1:] = (upper[1:] == upper[:-1]) & (lower[1:] == lower[:-1])
     firsts = np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))
     return by_dropped(np.stack([places[same], places[firsts[same]]], axis=1))
+
+
+def sorted_order(upper: Places, lower: Places) -> npt.NDArray[np.intp]:
+    """The order that sorts hashes by their halves; equal hashes stay in order. The lower halves are compared only where
+    the upper ones are equal, which is faster than `np.lexsort`, above all for parts that are sorted."""
+    order = np.argsort(upper, kind="stable")
+    equal = np.diff(upper[order]) == 0
+    tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
+    of_tied = order[tied]
+    order[tied] = of_tied[np.lexsort((lower[of_tied], upper[of_tied]))]
+    return order
 
 
 @dataclass(frozen=True)

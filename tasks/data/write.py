@@ -142,11 +142,11 @@ def _filter(
         table, of = group.read().filter(pa.array(chosen[span])), rows[span][chosen[span]]
         if item.near:
             _count_similar(tally.of(item.near, item.source), table, of, item.scans)
-        keep = ~of.similar
+            table = table.filter(pa.array(~of.similar))
         if item.steps:
-            documents = documents_in(table.filter(pa.array(keep)))
-            keep[keep] = [curation.apply(document, item.source, tally) is not None for document in documents]
-        writer.add_table(table.filter(pa.array(keep)))
+            keep = [curation.apply(document, item.source, tally) is not None for document in documents_in(table)]
+            table = table.filter(pa.array(keep, pa.bool_()))
+        writer.add_table(table)
 
 
 def _count_similar(count: Count, table: pa.Table, rows: _Rows, scans: Sequence[Path]) -> None:
