@@ -68,7 +68,11 @@ def put(address: str, content: bytes) -> None:
 def pod(home: Path, s3: str, environment: dict[str, str]) -> str:
     """The command line that Flyte gives to a pod, run as it would be; what it leaves on its streams."""
     home.mkdir()
-    flyte = {"FLYTE_INTERNAL_EXECUTION_ID": "e1", "FLYTE_AWS_ENDPOINT": s3, "MLFLOW_TRACKING_URI": "http://127.0.0.1:1"}
+    flyte = {
+        "FLYTE_INTERNAL_EXECUTION_ID": "e1",
+        "FLYTE_AWS_ENDPOINT": s3,
+        "MLFLOW_TRACKING_URI": f"sqlite:///{home}/mlflow.db",
+    }
     own = {"BATON_HOME": str(home / "home"), "TOY_STARTS": str(home / "starts"), "PATH": f"{BIN}:{os.environ['PATH']}"}
     execute = [
         "pyflyte-execute", "--inputs", "s3://flyte/inputs.pb", "--output-prefix", f"s3://flyte/out/{home.name}",
