@@ -5,7 +5,7 @@
 #   PIP_FIND_LINKS=DIR           where torch's CPU build is, if not on PyTorch's index
 #   RECIPE=FILE                  another recipe for `make demo`
 #   CHECK='--only sft'           options of `make gpu-check`; see python -m workflows.gpu_check --help
-#   WORKERS=N                    processes of `make test`, each of 4 GB: three on two cores, since they wait a third of the time
+#   WORKERS=N                    processes of `make test`; three share two cores, since they wait a third of the time
 #   TESTS="FOLDER …"             a part of the tests for `make test` and `make test-long`
 #   VENV=FOLDER                  where the environment is, if one clone has both
 

@@ -6,6 +6,7 @@ MLflow and PyArrow are imported late to keep `pyflyte run --help` fast.
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -36,15 +37,26 @@ def part(generation: "Generation", name: str) -> Any:
 
 
 def parts(generations: "Sequence[Generation]", name: str) -> list[Any]:
-    """The same of several generations. Raises LedgerError."""
-    with _ledger() as ledger, ThreadPoolExecutor(READERS) as pool:
-        return [*pool.map(ledger.load, [generation.part(name) for generation in generations])]
+    """The same of several generations; corpora without `gone`, which has an entry for each earlier corpus: those of
+    1,000 generations would take some 50 MB in Flyte's messages. Raises LedgerError."""
+    wanted = [generation.part(name) for generation in generations]
+    with _ledger() as ledger:
+
+        def loaded(one: Any) -> Any:
+            artifact = ledger.load(one)
+            return artifact.model_copy(update={"gone": {}}) if isinstance(artifact, Corpus) else artifact
+
+        pool = ThreadPoolExecutor(READERS)
+        try:  # with a copy of the context, which has Flyte's access to storage
+            pending = [pool.submit(copy_context().run, loaded, one) for one in wanted]
+            return [each.result() for each in pending]
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def corpora_of(generations: "Sequence[Generation]") -> list[Corpus]:
-    """Their corpora, for stages that read the files alone: without `gone`, which has an entry for each earlier corpus,
-    so that those of 1,000 generations would take some 50 MB in Flyte's messages. Raises LedgerError."""
-    return [corpus.model_copy(update={"gone": {}}) for corpus in parts(generations, "corpus")]
+    """Their corpora, for stages that read the files alone. Raises LedgerError."""
+    return parts(generations, "corpus")
 
 
 def champion(name: str) -> list[HFModel]:

@@ -119,7 +119,7 @@ def end_of_turn(tokenizer: Any, template: str) -> int | None:
 
 
 def rendered_with_marks(
-    tokenizer: Any, template: str, conversation: list[Row], **options: Any
+    tokenizer: Any, template: str, conversation: list[Row], /, **options: Any
 ) -> tuple[str, list[tuple[int, int]]]:
     """A conversation's text, and the ranges of its characters that the template marks. It is the first half of
     Transformers' `apply_chat_template(…, return_assistant_tokens_mask=True)` (5.17), which also tokenizes."""
@@ -137,9 +137,9 @@ def marked_tokens(tokens: Encoding, ranges: list[tuple[int, int]]) -> list[int]:
     mask = [0] * len(tokens)
     for begin, end in ranges:
         first, last = tokens.char_to_token(begin), tokens.char_to_token(end - 1)
-        if first is None:  # nothing is written after it
+        if first is None:
             break
-        after = last + 1 if last else len(mask)
+        after = len(mask) if last is None else last + 1
         mask[first:after] = [1] * (after - first)
     return mask
 

@@ -93,17 +93,17 @@ class RowEncoder:
         """The tokens that end generation: those that end a turn, or the end of text before there was a chat."""
         return list(dict.fromkeys(chat.end for chat in self.chats.values())) or [self.tokenizer.eos_token_id]
 
-    def ahead(self, rows: Iterable[Row]) -> Iterator[Row]:
+    def ahead(self, rows: Iterable[Row], marked: bool = True) -> Iterator[Row]:
         """Yield the rows. Their texts are tokenized before, many together: the tokenizers library takes all cores for
         that, and one for a single text. At most as much text as before, so that a run that needs few rows does not
-        wait for many."""
+        wait for many. `marked`: whether conversations will be rendered by the template with marks, if there is one."""
         batch: list[Row] = []
         texts: list[str] = []
         done = amount = 0  # characters
         try:
             for row in rows:
                 batch.append(row)
-                texts += (found := self._texts(row))
+                texts += (found := self._texts(row, marked))
                 amount += sum(map(len, found))
                 if not found or amount >= min(done, AHEAD):
                     yield from self._tokenize(batch, texts)
@@ -199,11 +199,12 @@ class RowEncoder:
         if chat.marked is None:
             raise StageError(f"loss: assistant is not possible.{self._why(row, 'assistant')}")
         self.unprinted.look(row)
+        options = self._options(row, row["messages"])
         with self._refusing(row):
-            text, spans = rendered_with_marks(self.tokenizer, chat.marked, **self._options(row, row["messages"]))
-        tokens = self._tokens(text)
-        ids, masks = tokens.ids, marked_tokens(tokens, spans)
-        if chat.marked != chat.template and ids != self._render(row, row["messages"]):
+            text, spans = rendered_with_marks(self.tokenizer, chat.marked, options.pop("conversation"), **options)
+            tokens = self._tokens(text)
+            ids, masks = tokens.ids, marked_tokens(tokens, spans)
+        if chat.marked != chat.template and text != self._rendered(row, row["messages"]):
             self.unlike += 1
         if any(masks) and chat.end not in {token for token, mask in zip(ids, masks, strict=True) if mask}:
             raise StageError(
@@ -297,7 +298,7 @@ class RowEncoder:
         self._tokenized = dict(zip(unique, self._encoded(unique), strict=True)) if unique else {}
         return rows
 
-    def _texts(self, row: Row) -> list[str]:
+    def _texts(self, row: Row, marked: bool) -> list[str]:
         """The texts that are tokenized in a row. None if its template rejects it, or is not known yet: a row that is
         not used must not be the first of a chat."""
         names = ("prompt", *ANSWERS) if "prompt" in row else ("text",)
@@ -306,7 +307,8 @@ class RowEncoder:
             with suppress(RowRefused):
                 if "prompt" in row:
                     texts.append(self._rendered(row, row["prompt"], add_generation_prompt=True))
-                texts += [self._text(row, conversation) for conversation in turns]
+                template = self._chat_of(row).marked if marked and "prompt" not in row else None
+                texts += [self._rendered(row, conversation, template) for conversation in turns]
         return texts
 
     def _chat_of(self, row: Row) -> Chat:

@@ -222,6 +222,10 @@ class PostTrainSpec(StageSpec):
         """Whether the rows' own completions are learned, or preferred to others."""
         return False
 
+    def uses_marks(self, kind: str) -> bool:
+        """Whether rows of this kind are rendered by the chat template with marks."""
+        return False
+
     def encode(self, row: Row, kind: str, encoder: "RowEncoder") -> Example:
         """A row as it is trained on. Raises StageError."""
         from tasks.posttrain.encode import prompted

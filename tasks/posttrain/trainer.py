@@ -83,7 +83,8 @@ class Setup(Generic[S]):
         def encode(row: Row) -> Example:
             return self.spec.encode(row, kind, self.encoder)
 
-        return choose(self.job, self.spec.seed, self.limits, encode, enough, size, self.encoder.ahead)
+        ahead = partial(self.encoder.ahead, marked=self.spec.uses_marks(kind))
+        return choose(self.job, self.spec.seed, self.limits, encode, enough, size, ahead)
 
     def note(self, what: str, count: int, epochs: float) -> None:
         """Tell the user if rows are used more than once, and what a chat template does to them."""

@@ -7,12 +7,15 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from infra.tracking.redact import redact
-from infra.tracking.relations import contents
+from infra.tracking.relations import sources
 from tasks.job import Job
 from tasks.manifest import ArtifactError, Manifest, read_manifest, text_digest
 
 # an absolute path within a text: not a part of a URL, a tag or a relative path
 _PATH = re.compile(r"(?:file://|(?<![\w.:/\\<…]))(?:~[\w.-]*/|/)(?=[\w.~@+-])[^\s'\"`<>|:;,*?()\[\]{}]*")
+
+
+COMPARED = ("known", "newest")  # inputs that are corpora of other nights
 
 
 @dataclass(frozen=True)
@@ -24,9 +27,10 @@ class Link:
 
     @property
     def parents(self) -> Mapping[str, str]:
-        """What it has content of, by the names of its stage's inputs. Not the text of earlier corpora that an increment
-        was compared with: after 1,000 nights these would be half a million names."""
-        return contents(self.manifest.kind, self.manifest.digest, self.manifest.parents)
+        """What it was made from, by the names of its stage's inputs. Not the earlier corpora that an increment was
+        compared with: after 1,000 nights these would be half a million names."""
+        made_from = sources(self.manifest.kind, self.manifest.digest, self.manifest.parents)
+        return {name: digest for name, digest in made_from.items() if name.partition(".")[0] not in COMPARED}
 
 
 def chain(job: Job) -> list[Link]:

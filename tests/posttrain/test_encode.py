@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.job import StageError
+from tasks.posttrain.chat import marked_tokens
 from tasks.posttrain.encode import IGNORED, RowEncoder, RowRefused, prompted
 from tasks.posttrain.trl_hooks.templates import trl_templates
 from tasks.rows.stored import Row, without_marks
@@ -316,3 +317,14 @@ def test_a_row_that_is_not_used_brings_no_chat(encoder: RowEncoder) -> None:
         encoder.learned(row, "assistant")
 
     assert list(encoder.chats) == [False, True]
+
+
+def test_a_template_variable_may_have_any_name(encoder: RowEncoder) -> None:
+    row = {"messages": [*ASKED, *SAID]}
+    named = row | {"chat_template_kwargs": {"template": "a", "tokenizer": "b"}}
+    assert encoder.learned(named, "assistant") == encoder.learned(row, "assistant")
+
+
+def test_a_marked_token_alone_at_the_beginning_is_the_only_one(tokenizer: Any) -> None:
+    (tokens,) = tokenizer(["some text"], add_special_tokens=False).encodings
+    assert sum(marked_tokens(tokens, [tokens.offsets[0]])) == 1

@@ -71,6 +71,11 @@ class SFTSpec(PostTrainSpec):
         if loss == "all" and not all(turn.get(TRAIN, True) for turn in turns):
             yield Problem("loss", loss, "assistant: some turns of the rows are not to be learned")
 
+    def uses_marks(self, kind: str) -> bool:
+        from tasks.posttrain.encode import loss_of
+
+        return loss_of(self.loss, kind) == "assistant"
+
     def encode(self, row: Row, kind: str, encoder: "RowEncoder") -> Learned:
         import numpy as np
 
