@@ -24,7 +24,10 @@ LEFT_BEHIND = [
     "images/data.txt",
     "README.md",
     "docs/",
+    "infra/champion/",
+    "infra/compose.yaml",
     "infra/lineage/",
+    "infra/proxy/",
     "infra/flyte/values.yaml",
     "infra/flyte/Dockerfile",
 ]
