@@ -111,7 +111,8 @@ class Corpus(Artifact):
     edited: int = 0  # this and the next three: changes since the previous corpora of an increment
     renamed: int = 0
     deleted: int = 0
-    gone: dict[str, dict[str, int]] = {}  # documents that the source no longer has, by a corpus's digest and part
+    gone: int = 0  # documents of the known corpora that the source no longer has
+    known: str = ""  # of an increment: the key of the digests of the known corpora, oldest first
 
     def detail(self) -> str:
         return f"{number(self.documents)} documents"

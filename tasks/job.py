@@ -2,7 +2,7 @@
 
 An engine is a process, `python -m tasks.<stage>.<engine> JOB_DIR`, alone or under torchrun:
 
-    JOB_DIR/spec.json       in:  {"stage", "kind", "spec", "inputs": {name: {"path", "digest", "place", "files"}}}
+    JOB_DIR/spec.json       in:  {"stage", "kind", "spec", "inputs": {name: {"path", "digest", …}}}
     JOB_DIR/output/         out: the artifact, sealed by its manifest
     JOB_DIR/work            a folder: what a resume needs (checkpoints in progress). In a pod, each folder in it that
                             has a manifest is sent to storage (tasks/offsite.py)
@@ -61,6 +61,7 @@ class Input:
     path: str  # on this machine; empty if it is fetched when it is needed
     place: str = ""  # valid on other machines too
     files: Sequence[str] = ALL  # patterns of those that the job needs; others may be missing
+    implied: bool = False  # an ancestor of another input, and not recorded as a parent
 
     def local(self) -> Path:
         """Its directory, fetched first if necessary, its files checked against the digest: by one process per machine,
@@ -176,7 +177,7 @@ class Job:
         for path in (self.metrics, self.notices):
             if path.exists():
                 (self.record / path.name).write_bytes(path.read_bytes())
-        parents = {name: entry["digest"] for name, entry in self.inputs.items()}
+        parents = {name: entry["digest"] for name, entry in self.inputs.items() if not entry.get("implied")}
         manifest = write_manifest(self.output, self.kind, facts, redact_spec(self.raw_spec), parents, title=self.title)
         write_json(self.directory / "result.json", {"digest": manifest.digest})
 

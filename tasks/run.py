@@ -1,7 +1,7 @@
 """Run a stage's engine on its inputs: tracked, retried, finished work is reused."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
@@ -71,6 +71,7 @@ def run(
     hang_timeout_s: float | None = None,
     files: Mapping[str, Sequence[str]] = MappingProxyType({}),
     on_demand: str = "",
+    implied: Collection[str] = (),
     **inputs: Artifact | Sequence[Artifact] | Mapping[str, Artifact],
 ) -> A:
     """Run a stage's engine on its inputs, tracked, and return the artifact that it made.
@@ -80,9 +81,10 @@ def run(
     `hang_timeout_s` are those of run_engine. A list of artifacts, `more=[…]`, becomes the inputs more.0, more.1, …, a
     mapping, `parts={…}`, the inputs parts.corpus, parts.tokenizer, … (`Job.names` lists them). `files` has patterns of
     the files that the engine needs of such an input or list (none: the manifest alone); others are neither fetched nor
-    verified. `on_demand` names one that the engine itself fetches from storage, as far as it needs it. In a pod, the
-    artifact and its checkpoints are in storage (tasks/offsite.py). An artifact found there, or finished in the job
-    directory, is recorded as cached.
+    verified. `on_demand` names one that the engine itself fetches from storage, as far as it needs it. `implied` names
+    inputs that are ancestors of others, and are not recorded as the artifact's parents. In a pod, the artifact and its
+    checkpoints are in storage (tasks/offsite.py). An artifact found there, or finished in the job directory, is
+    recorded as cached.
     Raises EngineFailed, ArtifactError, StorageError, FlyteRecoverableException.
     """
     title = called().title or title or engine.stage
@@ -90,11 +92,12 @@ def run(
     if this_pod() and called().upstream:
         note_upstream(named.values(), called().upstream)
     digests = {name: artifact.digest for name, artifact in named.items()}
+    parents = {name: digest for name, digest in digests.items() if name not in implied}
     job_dir = job_directory(engine, spec.identity(), digests)
     remote = offsite(job_dir)
     _drop_damaged(job_dir / "output")
     spec_json = spec.model_dump(mode="json")
-    reuse = partial(_reuse, title, artifact_type, spec_json, digests)
+    reuse = partial(_reuse, title, artifact_type, spec_json, parents)
     if remote and (stored := remote.resume()):
         return reuse(*stored)
     request = {
@@ -103,7 +106,7 @@ def run(
         "kind": artifact_type.kind,
         "spec": spec.model_dump(mode="json", exclude={"placement": {"setup"}}),  # setup may contain secrets
         "storage": remote.storage if remote else None,
-        "inputs": _fetched(named, files, on_demand),
+        "inputs": _fetched(named, files, on_demand, implied),
     }
     command = shlex.join(["python", *engine.command(job_dir, processes, Node(nodes=nodes, address="MASTER_ADDR"))[1:]])
     start = partial(
@@ -114,7 +117,7 @@ def run(
         raise ignored_outputs("node 0 returns the result")
     if not remote and is_finished(job_dir):
         return reuse(address_of(str(job_dir / "output")), read_manifest(job_dir / "output"), job_dir)
-    with sigterm_as_exit(), tracked(title, job_dir, spec=spec_json, inputs=digests, command=command) as record:
+    with sigterm_as_exit(), tracked(title, job_dir, spec=spec_json, inputs=parents, command=command) as record:
         if remote:
             remote.check_memory()
         with _planned_memory_named(title, spec, remote), remote.sending() if remote else nullcontext():
@@ -130,7 +133,7 @@ def run(
 
 
 def _fetched(
-    named: Mapping[str, Artifact], files: Mapping[str, Sequence[str]], on_demand: str
+    named: Mapping[str, Artifact], files: Mapping[str, Sequence[str]], on_demand: str, implied: Collection[str]
 ) -> dict[str, dict[str, Any]]:
     """The inputs, as the fields of Input, fetched unless the engine does so. Those of which a few files are needed
     may be many: they are fetched side by side."""
@@ -139,7 +142,8 @@ def _fetched(
         item, group = named[name], name.partition(".")[0]
         patterns = tuple(files.get(group, ALL))
         path = "" if group == on_demand and is_bucket(item.place) else str(item.local(patterns))
-        return {"path": path, "digest": item.digest, "place": item.place, "files": patterns}
+        source = {"path": path, "digest": item.digest, "place": item.place, "files": patterns}
+        return source | {"implied": True} if name in implied else source
 
     in_part = [name for name in named if name.partition(".")[0] in files]
     pool = ThreadPoolExecutor(FETCHES, thread_name_prefix="inputs")

@@ -3,7 +3,7 @@
 MLflow and PyArrow are imported late to keep `pyflyte run --help` fast.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -37,18 +37,12 @@ def part(generation: "Generation", name: str) -> Any:
 
 
 def parts(generations: "Sequence[Generation]", name: str) -> list[Any]:
-    """The same of several generations; corpora without `gone`, which has an entry for each earlier corpus: those of
-    1,000 generations would take some 50 MB in Flyte's messages. Raises LedgerError."""
+    """The same of several generations. Raises LedgerError."""
     wanted = [generation.part(name) for generation in generations]
     with _ledger() as ledger:
-
-        def loaded(one: Any) -> Any:
-            artifact = ledger.load(one)
-            return artifact.model_copy(update={"gone": {}}) if isinstance(artifact, Corpus) else artifact
-
         pool = ThreadPoolExecutor(READERS)
         try:  # with a copy of the context, which has Flyte's access to storage
-            pending = [pool.submit(copy_context().run, loaded, one) for one in wanted]
+            pending = [pool.submit(copy_context().run, ledger.load, one) for one in wanted]
             return [each.result() for each in pending]
         finally:
             pool.shutdown(cancel_futures=True)
@@ -91,17 +85,23 @@ class Replayed:
 
 def replayed(accepted: "list[Generation]", newest: Corpus) -> list[Replayed]:
     """The text to replay of each generation, oldest first, without generations whose training text is gone. Reads
-    manifests alone, however large the corpora are. Raises LedgerError."""
+    manifests and a list of counts alone, however large the corpora are. Raises LedgerError, ArtifactError."""
+    from tasks.data.gone import gone_counts
+    from tasks.data.source_changes import GONE_COUNTS
+
+    gone = gone_counts(newest.local([GONE_COUNTS]))
     pairs = zip(corpora_of(accepted), parts(accepted, "shards"), strict=True)
-    texts = [remaining(number, corpus, shards, newest) for number, (corpus, shards) in enumerate(pairs)]
+    texts = [
+        remaining(number, corpus, shards, gone.get(corpus.digest, {})) for number, (corpus, shards) in enumerate(pairs)
+    ]
     return [text for text in texts if any(text.tokens.values())]
 
 
-def remaining(number: int, corpus: Corpus, shards: TokenizedCorpus, newest: Corpus) -> Replayed:
-    """What is left of a corpus in the source, by the newest increment."""
+def remaining(number: int, corpus: Corpus, shards: TokenizedCorpus, gone: Mapping[str, int]) -> Replayed:
+    """What is left of a corpus in the source, by the number of documents that are `gone` from each part."""
     from tasks.data.documents import stem
 
-    gone, tokens = newest.gone.get(corpus.digest, {}), {}
+    tokens = {}
     for name, trained in tokens_of(shards).items():
         documents = corpus.sources[name]["documents"] if name else corpus.documents
         tokens[name] = round(trained * (1 - gone.get(stem("train", name), 0) / max(1, documents)))

@@ -18,7 +18,7 @@ from tasks.data.known_documents import SCANS, Found, KnownItem
 from tasks.data.partitions import Partition
 from tasks.data.readers.raw import Broken, add_broken, broken_text
 from tasks.data.scan import Counts, Scanned, Size
-from tasks.data.source_changes import CHANGES, GONE
+from tasks.data.source_changes import CHANGES, GONE, GONE_COUNTS
 from tasks.data.source_spec import has_metadata
 from tasks.data.spec import CorpusSpec
 from tasks.data.write import Written
@@ -65,8 +65,8 @@ def assemble(
     if known:
         if not rows:
             raise no_documents(spec, counts, broken)
-        shutil.copy(known.folder / CHANGES, job.output)
-        shutil.copy(known.folder / GONE, job.output)
+        for file in (CHANGES, GONE, GONE_COUNTS):
+            shutil.copy(known.folder / file, job.output)
         more |= Found.read(known.folder).model_dump()
     else:
         _refuse_empty(spec, counts, sizes, broken)

@@ -7,7 +7,7 @@ be written to a file with its times, to be read instead of the corpora:
     names.parquet    columns time, name, id, said ("train", "held_out", "moved", "deleted")
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -206,13 +206,13 @@ class Known:
         the text that it was edited from, if any: of several the first counts."""
         return self._rows(_NEW)
 
-    def gone(self) -> Gone:
-        """The documents of the corpora that are not in the source now, after `compare`."""
+    def gone(self, corpora: Sequence[str]) -> Gone:
+        """The documents of the corpora, given by their digests, that are not in the source now, after `compare`."""
         times = self.tables.execute(_GONE).fetchnumpy()["time"]
         starts = np.searchsorted(times, [part.start for part in self._parts])
         ends = np.searchsorted(times, [part.end for part in self._parts])
         spans = zip(self._parts, starts, ends, strict=True)
-        return Gone({(part.digest, part.stem): times[a:b] - part.start for part, a, b in spans if b > a})
+        return Gone({(part.digest, part.stem): times[a:b] - part.start for part, a, b in spans if b > a}, corpora)
 
     def count_known(self, prefix: str = "") -> int:
         """The number of known names that begin so, after `compare`."""

@@ -1,12 +1,15 @@
-"""`gone.arrow` of an increment: the known documents that are not in the source now, by their places.
+"""The known documents that are not in the source at an increment, by their places.
 
-    columns corpus (its digest), part (the stem of its files: train, train-web, held_out), rows (in the part, from 0)
+    gone.arrow   columns corpus (its digest), part (the stem of its files: train, train-web, held_out), rows (in the
+                 part, from 0). Arrow IPC, with one row for each part of a known corpus that has such documents; zstd
+                 leaves less than two bytes of each document.
+    gone.json    {corpus: {part: number of such documents}} of every known corpus, oldest first
 
-An Arrow IPC file, with one row for each part of a known corpus that has such documents; zstd leaves less than
-two bytes of each document.
+After many nights neither is small, so they are files: the manifests of all nights are read each night.
 """
 
-from collections.abc import Collection, Sequence
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import feather
 
-from tasks.data.source_changes import GONE
+from infra.storage.durable import write_json
+from tasks.data.source_changes import GONE, GONE_COUNTS
 from tasks.job import StageError
 from tasks.manifest import read_manifest
 
@@ -24,6 +28,7 @@ _SCHEMA = pa.schema([("corpus", pa.string()), ("part", pa.string()), ("rows", pa
 Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
 CorpusPart = tuple[str, str]  # a corpus' digest, and the stem of its files
+Counts = dict[str, dict[str, int]]  # documents by corpus and part
 
 
 @dataclass(frozen=True)
@@ -31,26 +36,26 @@ class Gone:
     """The rows of each part, in ascending order."""
 
     rows: dict[CorpusPart, Rows]
-    known: Collection[str] = ()  # digests of the corpora of which it tells
+    known: Sequence[str] = ()  # digests of the corpora of which it tells
 
     def write(self, folder: Path) -> None:
+        write_json(folder / GONE_COUNTS, self.counts())
         columns = [[digest for digest, _ in self.rows], [part for _, part in self.rows], [*self.rows.values()]]
         feather.write_feather(pa.table(columns, schema=_SCHEMA), folder / GONE, compression="zstd")
 
     @classmethod
     def read(cls, increment: Path) -> "Gone":
         """Raises StageError if the corpus is no increment."""
-        about = read_manifest(increment)
-        known = {about.digest, *(digest for name, digest in about.parents.items() if name.startswith("known."))}
         if not (increment / GONE).exists():
             raise StageError(f"{increment}: has no {GONE}, so it is not an increment; give a corpus made by `find_new`")
         table = feather.read_table(increment / GONE, memory_map=False)
         parts = zip(table["corpus"].to_pylist(), table["part"].to_pylist(), strict=True)
+        known = [*gone_counts(increment), read_manifest(increment).digest]
         return cls({part: rows.values.to_numpy() for part, rows in zip(parts, table["rows"], strict=True)}, known)
 
-    def counts(self) -> dict[str, dict[str, int]]:
-        """The number of rows of each corpus, by part."""
-        counts: dict[str, dict[str, int]] = {}
+    def counts(self) -> Counts:
+        """The number of rows of each known corpus, by part."""
+        counts: Counts = {digest: {} for digest in self.known}
         for (digest, part), rows in self.rows.items():
             counts.setdefault(digest, {})[part] = len(rows)
         return counts
@@ -68,3 +73,8 @@ class Gone:
         mask = np.ones(documents, bool)
         mask[rows] = False
         return np.split(mask, np.cumsum(sizes)[:-1])
+
+
+def gone_counts(increment: Path) -> Counts:
+    """`gone.json`, which needs no other file of the increment."""
+    return dict(json.loads((increment / GONE_COUNTS).read_bytes()))

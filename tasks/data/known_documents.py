@@ -21,7 +21,7 @@ from tasks.data.partition_cache import Kept
 from tasks.data.rounds import NOTHING, Report, put
 from tasks.data.scan import names_in
 from tasks.job import Input, StageError
-from tasks.manifest import remove
+from tasks.manifest import json_key, remove
 
 FOUND = "found.json"
 SCANS = "partitions.json"  # in a corpus' record: the scans that it was made of
@@ -33,7 +33,8 @@ class Found(BaseModel):
     edited: int = 0
     renamed: int = 0
     deleted: int = 0
-    gone: dict[str, dict[str, int]] = {}  # known documents: of each corpus, by its digest, and stem of its files
+    gone: int = 0  # known documents that the source no longer has
+    known: str = ""  # see Corpus
 
     @classmethod
     def read(cls, folder: Path) -> "Found":
@@ -72,13 +73,16 @@ def find_known(item: KnownItem, report: Report) -> None:
     changes = known.compare(_today(item.scans))
     _refuse_lost(known, item.sources)
     edits = _write_masks(known, item.scans, partial)
-    gone = known.gone()
+    digests = [corpus.digest for corpus in item.corpora]
+    gone = known.gone(digests)
     known.close()
     remove(partial / "tables")
     changes.write(partial)
     gone.write(partial)
-    counts = gone.counts()
-    outcome = Found(edited=edits, renamed=len(changes.renamed), deleted=len(changes.deleted), gone=counts)
+    lost = sum(map(len, gone.rows.values()))
+    outcome = Found(
+        edited=edits, renamed=len(changes.renamed), deleted=len(changes.deleted), gone=lost, known=json_key(digests)
+    )
     (partial / FOUND).write_text(outcome.model_dump_json())
     put(partial, item.folder)
 

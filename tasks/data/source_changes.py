@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 CHANGES = "changes.json"
 GONE = "gone.arrow"  # gone.py
+GONE_COUNTS = "gone.json"
 
 
 class Named(BaseModel):

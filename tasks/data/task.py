@@ -1,12 +1,15 @@
 """The data stages as Flyte tasks: source → corpus → tokenizer → tokenized shards; and, for a source that changes, new
 documents, merged corpora and merged shards."""
 
+from collections.abc import Sequence
+
 import images
 from infra.process.launch import Engine
 from infra.process.torchrun_env import placed_nodes
 from tasks.artifacts import Corpus, Rows, StoredPartitions, TokenizedCorpus, Tokenizer
-from tasks.data.source_changes import GONE
+from tasks.data.source_changes import GONE, GONE_COUNTS
 from tasks.data.spec import CorpusSpec, GatherSpec, ReadShareSpec, ShardsSpec, ShareSpec, TokenizerSpec
+from tasks.manifest import json_key
 from tasks.run import run
 from tasks.stage import stage
 
@@ -15,11 +18,12 @@ CORPUS = Engine("corpus", "tasks.data.corpus", version="1")
 TOKENIZER = Engine("tokenizer", "tasks.data.tokenizer", version="3")
 ENCODE = Engine("encode_partitions", "tasks.data.encode_partitions", version="2")
 SHARDS = Engine("shards", "tasks.data.shards", version="3")
-INCREMENT = Engine("increment", "tasks.data.increment", version="4")
+INCREMENT = Engine("increment", "tasks.data.increment", version="5")
 GATHER = Engine("gather", "tasks.data.gather", version="1")
 COMPACT = Engine("compact", "tasks.data.compact", version="2")
 
 AGAINST = {"against": Rows.held_out_files}
+LOST = {"newest": [GONE, GONE_COUNTS]}
 
 
 @stage(READ, image=images.DATA)
@@ -64,13 +68,23 @@ def find_new(spec: CorpusSpec, known: list[Corpus], against: list[Rows]) -> Corp
     """The sources' documents that are in none of the known corpora (oldest first), possibly none; `changes.json` lists
     the changes to the others. `against`: rows that no document may contain, as for `prepare_clean_corpus`."""
     nodes = placed_nodes(spec.partitions.machines)
-    return run(INCREMENT, Corpus, spec, nodes=nodes, files=AGAINST, on_demand="known", known=known, against=against)
+    return run(
+        INCREMENT, Corpus, spec, nodes=nodes, files=AGAINST, on_demand="known", implied=ancestors_of_last(known),
+        known=known, against=against,
+    )  # fmt: skip
+
+
+def ancestors_of_last(known: Sequence[Corpus]) -> list[str]:
+    """The names of the inputs that the last known corpus was compared with: all others, in continuous training."""
+    others = known[:-1]
+    covered = known and known[-1].known == json_key([corpus.digest for corpus in others])
+    return [f"known.{number}" for number in range(len(others))] if covered else []
 
 
 @stage(GATHER, image=images.DATA)
 def gather(spec: GatherSpec, corpora: list[Corpus], newest: Corpus) -> Corpus:
     """Merge some corpora, in order, without the documents that the source no longer had at the increment `newest`."""
-    files = {"newest": [GONE]} | ({} if spec.train else {"corpora": Corpus.held_out_files})
+    files = LOST | ({} if spec.train else {"corpora": Corpus.held_out_files})
     return run(GATHER, Corpus, spec, files=files, corpora=corpora, newest=newest)
 
 
@@ -80,5 +94,5 @@ def compact(
 ) -> TokenizedCorpus:
     """Make one data set of the shards of several corpora, in order, without the documents of `corpora` that the source
     no longer had at the increment `newest`; both are empty if it still has all."""
-    files = {"newest": [GONE], "corpora": Corpus.held_out_files}
+    files = LOST | {"corpora": Corpus.held_out_files}
     return run(COMPACT, TokenizedCorpus, spec, files=files, data=data, corpora=corpora, newest=newest)

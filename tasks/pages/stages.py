@@ -132,8 +132,7 @@ def _changes(source: Source) -> list[Block]:
     new = facts["documents"] + facts["held_out_documents"] - facts.get("edited", 0)
     counts: list[list[Cell]] = [["new", number(new)]]
     counts += [[name, number(len(changes[name]))] for name in ("edited", "renamed", "returned", "deleted")]
-    gone = sum(count for parts in facts.get("gone", {}).values() for count in parts.values())
-    counts.append(["gone", number(gone)])
+    counts.append(["gone", number(facts.get("gone", 0))])
     rows: list[list[Cell]] = [
         *([row["source"], "edited", f"{row['before'][:12]} → {row['after'][:12]}"] for row in changes["edited"]),
         *([row["after"], "renamed", f"was {row['before']}"] for row in changes["renamed"]),

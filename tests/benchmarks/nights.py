@@ -195,8 +195,7 @@ def measured(folder: Path, history: History, kept: str, threads: int) -> dict[st
         masks = [np.load(job / "known" / f"{number:05}.npy") for number in range(len(scans))]
         new = sum(int(np.count_nonzero(~mask[0])) for mask in masks)
         found = Found.read(job / "known")
-        gone = sum(count for parts in found.gone.values() for count in parts.values())
-        assert (new, found.edited, found.renamed, found.deleted, gone) == (0, 0, 0, 0, len(history.gone)), found
+        assert (new, found.edited, found.renamed, found.deleted, found.gone) == (0, 0, 0, 0, len(history.gone)), found
     return figures
 
 

@@ -76,10 +76,8 @@ def test_nothing_that_is_left_is_a_corpus_without_documents(tmp_path: Path) -> N
 def test_places_of_gone_documents_are_read_as_they_were_written(places: dict[tuple[str, str], set[int]]) -> None:
     rows = {part: np.array(sorted(numbers)) for part, numbers in places.items()}
     with TemporaryDirectory() as folder:
-        Gone(rows).write(Path(folder))
-        write_manifest(
-            Path(folder), "corpus", {}, parents={f"known.{number}": key * 64 for number, key in enumerate("abc")}
-        )
+        Gone(rows, [key * 64 for key in "abc"]).write(Path(folder))
+        write_manifest(Path(folder), "corpus", {})
         gone = Gone.read(Path(folder))
     assert {part: set(read.tolist()) for part, read in gone.rows.items()} == places
     assert all(mask.all() for mask in gone.present(("c" * 64, "train"), [3]))
@@ -93,4 +91,4 @@ def test_places_of_gone_documents_are_read_as_they_were_written(places: dict[tup
 
 def test_places_beyond_a_corpus_are_refused() -> None:
     with pytest.raises(StageError, match="corpus aaaaaaaaaaaa: has 2 documents in train, and row 2 is gone"):
-        Gone({("a" * 64, "train"): np.array([2])}, {"a" * 64}).present(("a" * 64, "train"), [2])
+        Gone({("a" * 64, "train"): np.array([2])}, ["a" * 64]).present(("a" * 64, "train"), [2])

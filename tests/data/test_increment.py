@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.artifacts import Corpus
 from tasks.data import compact as compact_engine
 from tasks.data import corpus as corpus_engine
 from tasks.data import gather as gather_engine
@@ -22,8 +23,9 @@ from tasks.data import tokenizer as tokenizer_engine
 from tasks.data.documents import SPLITS, Split, read_documents, split_of
 from tasks.data.gone import Gone
 from tasks.data.source_changes import Changes
+from tasks.data.task import ancestors_of_last
 from tasks.job import Job, StageError
-from tasks.manifest import read_manifest, text_digest, write_manifest
+from tasks.manifest import json_key, read_manifest, text_digest, write_manifest
 from tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
 from tests.data.by_hand import digest, facts, new_job, run
 
@@ -97,8 +99,20 @@ def gone_ids(chain: Chain) -> list[str]:
 def test_nothing_new_is_a_corpus_without_documents(chain: Chain) -> None:
     corpus = chain.look()
     counts = facts(chain.corpora[0]) | dict.fromkeys(("edited", "renamed", "deleted"))
-    assert facts(corpus) == dict.fromkeys(counts, 0) | {"gone": {}}
+    known = json_key([digest(chain.corpora[0])])
+    assert facts(corpus) == dict.fromkeys(counts, 0) | {"gone": 0, "known": known}
     assert Changes.read(corpus) == Changes()
+
+
+def test_of_the_known_corpora_the_last_one_stands_for_those_that_it_was_compared_with(chain: Chain) -> None:
+    chain.corpora = []
+    for _ in range(3):
+        (chain.source / f"more-{len(chain.corpora)}.txt").write_text(f"more on day {len(chain.corpora)}\n")
+        chain.look()
+    known = [Corpus.from_place(str(corpus)) for corpus in chain.corpora]
+    assert ancestors_of_last([]) == ancestors_of_last(known[:1]) == []
+    assert ancestors_of_last(known) == ["known.0", "known.1"]
+    assert ancestors_of_last([known[0], known[2]]) == ancestors_of_last([known[1], known[0], known[2]]) == []
 
 
 def test_only_what_is_new_is_in_it_and_what_happened_is_counted(chain: Chain) -> None:

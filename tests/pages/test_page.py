@@ -64,7 +64,7 @@ def test_an_increment_tells_what_became_of_the_source(run: dict[str, Path], tmp_
         deleted=[Named(source=f"{number}.py", id="d" * 64) for number in range(500)],
     ).write(tmp_path / "increment")
     manifest = read_manifest(tmp_path / "increment")
-    gone = {"gone": {manifest.digest: {"train": 300, "held_out": 201}}}
+    gone = {"gone": 501}
     write_manifest(tmp_path / "increment", manifest.kind, manifest.facts | gone)
     text = Reading(stage_page(tmp_path / "increment")).text
     shown = ["Since the previous corpora", "501", "502 changes, the first 400 shown", "aaaaaaaaaaaa → bbbbbbbbbbbb"]

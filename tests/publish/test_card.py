@@ -186,8 +186,7 @@ def increment(folder: Path, number: int, known: list[Path]) -> Path:
     folder.mkdir()
     (folder / "train-00000.txt").write_text(str(number))
     earlier = {f"known.{night}": read_manifest(path).digest for night, path in enumerate(known)}
-    gone = {digest: {"train": 1} for digest in earlier.values()}
-    write_manifest(folder, "corpus", {"documents": 4321, "gone": gone}, {}, earlier)
+    write_manifest(folder, "corpus", {"documents": 4321, "gone": number, "known": "k"}, {}, earlier)
     return folder
 
 
@@ -202,4 +201,18 @@ def test_a_card_does_not_grow_by_the_nights_that_a_corpus_was_compared_with(tmp_
     text = (published(tmp_path / "published", {}, model=model, **inputs) / "README.md").read_text()
     assert "4,321" in text and "corpus_29" in text
     assert not [number for number in range(29) if f"corpus_{number} " in text]
-    assert "known." not in text and "gone" not in text
+    assert "known" not in text and "gone" not in text
+
+
+def test_a_card_says_what_it_does_not_describe(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "model")
+    corpus = increment(tmp_path / "corpus", 7, [])
+    parents = {"corpus": read_manifest(corpus).digest}
+    write_manifest(model, "hf_model", read_manifest(model).facts, {}, parents)
+    text = (published(tmp_path / "whole", {}, model=model, corpus=corpus) / "README.md").read_text()
+    assert "trained on the data above alone" in text
+    write_manifest(model, "hf_model", read_manifest(model).facts, {}, parents | {"resume.0": "ab" * 32})
+    text = (published(tmp_path / "continued", {}, model=model, corpus=corpus) / "README.md").read_text()
+    assert "resume.0 abababababab |" in text
+    assert "data of earlier versions, which their cards describe: what abababababab was\n  made from" in text
+    assert "data above alone" not in text

@@ -39,11 +39,11 @@ def corpus(
         writer.add(document("", f"{split} {source or ''} {text}"))
         writer.close()
     Changes().write(place)
-    Gone({part: np.array([row]) for part, row in gone.items()}).write(place)
+    digests = [address.rpartition("/")[2] for address in known]
+    Gone({part: np.array([row]) for part, row in gone.items()}, digests).write(place)
     (place / RECORD).mkdir()
     (place / RECORD / "samples.json").write_text("[]")
-    parents = {f"known.{number}": address.rpartition("/")[2] for number, address in enumerate(known)}
-    return send(str(place), write_manifest(place, "corpus", FACTS, parents=parents).digest, storage)
+    return send(str(place), write_manifest(place, "corpus", FACTS).digest, storage)
 
 
 def fetched(pod: Pod) -> list[str]:
@@ -62,7 +62,7 @@ def test_held_out_text_is_merged_without_the_training_text(s3: S3, tmp_path: Pat
         made = pod.succeed()
         merged = fetch(made["place"], made["digest"])
     assert [item.text for item in read_documents(merged, "held_out")] == ["held_out  b"]
-    assert fetched(pod) == ["gone.arrow", "held_out-00000.parquet", "held_out-00000.parquet"]
+    assert fetched(pod) == ["gone.arrow", "gone.json", "held_out-00000.parquet", "held_out-00000.parquet"]
 
 
 def tokenized(s3: S3, tmp_path: Path, sources: Sequence[str]) -> tuple[list[list[str]], list[int]]:
@@ -107,4 +107,4 @@ def test_a_report_needs_no_texts_and_no_weights(s3: S3, tmp_path: Path) -> None:
         sent = send(str(model), write_manifest(model, "hf_model", facts).digest, storage)
         pod = start(s3, tmp_path, storage, "report", "{}", corpus(tmp_path / "0", storage, "a"), sent)
         pod.succeed()
-    assert fetched(pod) == ["changes.json", "report.md", "samples.json"]
+    assert fetched(pod) == ["changes.json", "gone.json", "report.md", "samples.json"]

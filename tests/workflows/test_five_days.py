@@ -259,6 +259,13 @@ def test_the_edited_and_the_deleted_file_are_told_of(week: World) -> None:
     assert [each["source"] for each in changes["deleted"]] == [f"code/{DELETED}.py"]
 
 
+def test_an_increment_names_the_newest_known_corpus_alone(week: World) -> None:
+    parents = read_manifest(Path(by_number()[4].part("corpus").place)).parents
+    assert {name: digest for name, digest in parents.items() if name.startswith("known.")} == {
+        "known.2": _digest(3, "corpus")
+    }
+
+
 def test_the_killed_run_continued_from_its_checkpoint(week: World) -> None:
     (job,) = [
         job for job in _jobs(week, "pretrain") if read_manifest(job / "output").digest == _digest(4, "checkpoint")
