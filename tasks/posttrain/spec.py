@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from infra.progress import say
 from tasks.environments.spec import ToolUse
@@ -160,15 +160,6 @@ class PostTrainSpec(StageSpec):
 
     layout: TuningLayout = not_identity(TuningLayout(), "Processes, sharding and micro batches")
     survival: Survival = not_identity(Survival(), "How dead or hung processes are handled")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_before_layout(cls, given: Any) -> Any:
-        """Recipes from before `layout` have its `micro_batch` as `micro_batch_size`."""
-        if not isinstance(given, dict) or "micro_batch_size" not in given or "layout" in given:
-            return given
-        rest = {name: value for name, value in given.items() if name != "micro_batch_size"}
-        return rest | {"layout": {"micro_batch": given["micro_batch_size"]}}
 
     def micro_batch(self) -> int:
         """Examples in one forward and backward pass of a process."""

@@ -24,7 +24,7 @@ SPEC: dict[str, Any] = {
     "data": "twice",
     "steps": 10,
     "batch_size": 8,
-    "micro_batch_size": 8,
+    "layout": {"micro_batch": 8},
     "warmup_steps": 1,
     "learning_rate": 0.02,
     "checkpoint_every": 4,

@@ -59,7 +59,3 @@ def test_a_layout_is_in_no_cache_key() -> None:
     assert one.identity() == other.identity()
     what, how = other.split_options()
     assert what.with_options(how) == other
-
-
-def test_a_recipe_from_before_layouts_is_read() -> None:
-    assert SFTSpec.model_validate({"data": "rows", "micro_batch_size": 4}).layout == TuningLayout(micro_batch=4)

@@ -155,7 +155,7 @@ def test_a_weight_takes_16_to_18_bytes_and_4_more_with_a_reference() -> None:
         found = estimate(spec, large, 151_936, 4096)
         return found.total / large.parameters(151_936)
 
-    once: dict[str, Any] = {**LIMITS, "batch_size": 1, "micro_batch_size": 1}
+    once: dict[str, Any] = {**LIMITS, "batch_size": 1, "layout": {"micro_batch": 1}}
     twice = once | {"batch_size": 2}
     assert 16 < bytes_each(SFTSpec(**once)) < bytes_each(SFTSpec(**twice)) < 18.1
     assert 20 < bytes_each(DPOSpec(**once)) < bytes_each(DPOSpec(**twice)) < 22.1

@@ -30,7 +30,7 @@ SPEC = {
     "data": "twice",
     "steps": 12,
     "batch_size": 8,
-    "micro_batch_size": 8,
+    "layout": {"micro_batch": 8},
     "warmup_steps": 1,
     "learning_rate": 0.003,
     "max_new_tokens": 16,
@@ -131,7 +131,7 @@ def test_preferences_that_are_given_are_learned_as_they_are(inputs: dict[str, Pa
         for row in said_twice()
     ]
     rows = tiny_rows(tmp_path / "rows", [*preferences, preferences[0] | {"rejected": said("no " * 50)}], "preference")
-    spec = SPEC | {"batch_size": 32, "micro_batch_size": 32, "steps": 13, "label": "polite"}
+    spec = SPEC | {"batch_size": 32, "layout": {"micro_batch": 32}, "steps": 13, "label": "polite"}
     job = write_job(tmp_path / "job", "dpo", spec, model=inputs["model"], rows=rows)
 
     train(open_job(job))

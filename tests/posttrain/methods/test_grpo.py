@@ -32,7 +32,7 @@ SPEC = {
     "data": "twice",
     "steps": 6,
     "batch_size": 32,
-    "micro_batch_size": 16,
+    "layout": {"micro_batch": 16},
     "generations": 4,
     "warmup_steps": 1,
     "learning_rate": 0.003,

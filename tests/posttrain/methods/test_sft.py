@@ -33,7 +33,7 @@ SPEC = {
     "data": "twice",
     "steps": 12,
     "batch_size": 8,
-    "micro_batch_size": 4,
+    "layout": {"micro_batch": 4},
     "warmup_steps": 2,
     "learning_rate": 0.01,
     "checkpoint_every": 3,
@@ -192,7 +192,13 @@ def test_more_positions_than_the_model_has_are_refused(inputs: dict[str, Path], 
 def test_a_model_without_a_template_is_tuned_on_chat_answers_and_stops(tmp_path: Path) -> None:
     said = [chat(row | {"completion": "yes"}) for row in said_twice()]
     rows = tiny_rows(tmp_path / "rows", said, "messages")
-    spec = SPEC | {"label": "talker", "steps": 25, "batch_size": 16, "micro_batch_size": 16, "checkpoint_every": 25}
+    spec = SPEC | {
+        "label": "talker",
+        "steps": 25,
+        "batch_size": 16,
+        "layout": {"micro_batch": 16},
+        "checkpoint_every": 25,
+    }
     job = write_job(tmp_path / "job", "sft", spec, model=tiny_model(tmp_path / "model", turns=True), rows=rows)
 
     assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
@@ -210,7 +216,7 @@ def test_a_model_without_a_template_is_tuned_on_chat_answers_and_stops(tmp_path:
 
 def test_packed_rows_have_the_loss_of_rows_by_themselves(inputs: dict[str, Path], tmp_path: Path) -> None:
     rows = tiny_rows(tmp_path / "rows", said_twice(8), "prompt_completion")
-    spec = SPEC | {"steps": 2, "warmup_steps": 0, "micro_batch_size": 8, "seed": 3}
+    spec = SPEC | {"steps": 2, "warmup_steps": 0, "layout": {"micro_batch": 8}, "seed": 3}
     losses = []
     for packing in (True, False):
         job = write_job(tmp_path / f"{packing}", "sft", spec | {"packing": packing}, model=inputs["model"], rows=rows)
