@@ -82,17 +82,16 @@ def test_only_who_knows_the_token_can_connect(tmp_path: Path) -> None:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert where["address"] == "127.0.0.1"
         with pytest.raises(AuthenticationError), RolloutServers(tmp_path / "other", 1, timeout_s=1) as others:
-            others.answer_in_background()
-            Client(("127.0.0.1", others.port), authkey=bytes.fromhex(where["token"]))
+            Client(("127.0.0.1", others.listener.port), authkey=bytes.fromhex(where["token"]))
     assert not file.exists()
 
 
 def test_a_port_scan_keeps_no_engine_from_connecting(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Nor do clients that say nothing, who get no more of its places than there are."""
     with RolloutServers(tmp_path, 1, timeout_s=1) as servers, ExitStack() as stack:
-        accepted = servers.answer_in_background()
+        accepted = servers.listener.accepted
         for number in range(150):
-            client = stack.enter_context(socket.create_connection(("127.0.0.1", servers.port)))
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", servers.listener.port)))
             client.sendall(SCANS[number % len(SCANS)])
         began = time.monotonic()
         engine = stack.enter_context(connected(tmp_path))
@@ -111,7 +110,7 @@ def test_who_does_not_prove_that_it_knows_the_token_is_disconnected(
 ) -> None:
     monkeypatch.setattr(rollout_listener, "HANDSHAKE_S", 0.5)
     with RolloutServers(tmp_path, 1, timeout_s=1) as servers, pytest.raises(OSError, match=r"reset|Broken pipe"):
-        client = socket.create_connection(("127.0.0.1", servers.port))
+        client = socket.create_connection(("127.0.0.1", servers.listener.port))
         for _ in range(100):  # byte by byte
             client.sendall(b"\x00")
             time.sleep(0.05)
@@ -148,7 +147,7 @@ def test_nobody_connects_once_all_engines_are_there(tmp_path: Path) -> None:
         engine.send_bytes(b'{"result": "0-1"}')
         servers._accept()
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", servers.port))
+            socket.create_connection(("127.0.0.1", servers.listener.port))
 
 
 def connected(job: Path) -> Connection:

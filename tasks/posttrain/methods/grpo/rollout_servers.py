@@ -95,9 +95,9 @@ class RolloutServers:
 
     def __enter__(self) -> "RolloutServers":
         token = secrets.token_bytes(32)
-        self._listener = RolloutListener(self._interface, token)
-        self._closing.callback(self._listener.close)
-        where = {"address": self.address, "port": self.port, "token": token.hex()}
+        self.listener = RolloutListener(self._interface, token)
+        self._closing.callback(self.listener.close)
+        where = {"address": self.address, "port": self.listener.port, "token": token.hex()}
         file = self.job_dir / "work" / RENDEZVOUS
         _write_private(file, json.dumps(where))
         self._closing.callback(file.unlink, missing_ok=True)
@@ -164,22 +164,13 @@ class RolloutServers:
         shares = self._results(asked, self.timeout_s)
         return [(ids, logprobs) for share in shares for ids, logprobs in share]
 
-    @property
-    def port(self) -> int:
-        return self._listener.port
-
-    def answer_in_background(self) -> "queue.SimpleQueue[Connection]":
-        """The connections of those who know the token, as they come."""
-        return self._listener.accepted
-
     def _accept(self) -> None:
         """Wait until all engines have connected; nobody else can from then on."""
-        accepted = self.answer_in_background()
         deadline = time.monotonic() + OPEN_S
         connections: dict[str, Connection] = {}
         while len(connections) < self.count:
             try:
-                connection = accepted.get(timeout=POLL_S)
+                connection = self.listener.accepted.get(timeout=POLL_S)
                 _limit(connection, self.timeout_s)
                 connections[json.loads(connection.recv_bytes())["result"]] = connection
             except (EOFError, OSError):
@@ -192,7 +183,7 @@ class RolloutServers:
                         f"{self.count} rollout servers should have connected to {self.address} within {OPEN_S:.0f} s; "
                         f"connected: {connected}"
                     ) from None
-        self._listener.close()
+        self.listener.close()
         self._names = {connections[name]: name for name in sorted(connections)}
 
     def _call_all(self, call: str, timeout_s: float, **arguments: Any) -> list[Any]:
