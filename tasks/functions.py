@@ -129,11 +129,15 @@ class Function(Spec):
                 raise StageError(f"{self.name}: another function's file is named {name} too; rename one of them")
         write_files(self.source or {}, folder)
 
+    def request(self) -> dict[str, Any]:
+        """The arguments of `load_function` beside the folder, for another process."""
+        return {"module": self.module, "attribute": self.attribute, "in_folder": self.source is not None}
+
     def load(self, folder: Path) -> Callable[..., Any]:
         """The function itself, imported from `folder` or from its package. Raises StageError."""
         self.write(folder)
         try:
-            return load_function(folder, self.module, self.attribute, in_folder=self.source is not None)
+            return load_function(folder, **self.request())
         except Unusable as error:
             raise StageError(f"{self.name}: {error}") from error
 

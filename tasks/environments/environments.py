@@ -23,7 +23,6 @@ from typing import Any, Self
 
 from tasks.environments.host import LOAD_S, SILENT_S
 from tasks.environments.spec import ToolUse
-from tasks.functions import Function
 from tasks.job import StageError
 from tasks.load_function import SOURCES
 from tasks.rewards.user_process import UserProcess
@@ -81,10 +80,10 @@ class Environments:
             functions = {at: function.pinned() for at, function in self.spec.tool_functions().items()}
             for function in functions.values():
                 function.write(folder / SOURCES)
-            places = {at: _place(function) for at, function in functions.items()}
+            places = {at: function.request() for at, function in functions.items()}
             environment = places.pop("environment", None)
-            common = {"memory_gb": self.spec.tool_memory_gb, "timeout_s": LOAD_S}
-            request = {"environment": environment, "tools": list(places.values()), **common}
+            tools, memory_gb = list(places.values()), self.spec.tool_memory_gb
+            request = {"environment": environment, "tools": tools, "memory_gb": memory_gb}
             described = self._process.ask(json.dumps({"open": request}), LOAD_S)
         except BaseException:
             self.close()
@@ -151,7 +150,3 @@ class Environments:
         with self.waiting():
             answers = self._process.ask(request, SILENT_S)
         return {int(number): answer for number, answer in answers.items()}
-
-
-def _place(function: Function) -> dict[str, Any]:
-    return {"module": function.module, "attribute": function.attribute, "in_folder": function.source is not None}

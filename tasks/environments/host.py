@@ -3,7 +3,7 @@
 
 A request is a line of JSON on standard input, its answer a line of JSON on standard output:
 
-    {"open": {"environment": place or null, "tools": [place], "memory_gb", "timeout_s"}}    a place: {"module", …}
+    {"open": {"environment": place or null, "tools": [place], "memory_gb"}}    a place: {"module", …}
     {"tell": {id: message}, "timeout_s"}        {id: answer} of the conversations' processes (conversation.py)
     {"drop": true}                              ends all conversations
 
@@ -90,7 +90,7 @@ class Host:
         return self.tell(request["tell"], request["timeout_s"])
 
     def _open(
-        self, environment: dict[str, Any] | None, tools: list[dict[str, Any]], memory_gb: float, timeout_s: float
+        self, environment: dict[str, Any] | None, tools: list[dict[str, Any]], memory_gb: float
     ) -> dict[str, Any]:
         self.memory_bytes = int(memory_gb * 1e9)
         self.environment = self._load(environment) if environment else None  # type: ignore[assignment]

@@ -222,5 +222,4 @@ def _request(reward: RewardSpec) -> dict[str, Any]:
         options = reward.builtin
         builtin = {"builtin": reward.kind, "class": type(options).__name__}
         return {"name": reward.label, **builtin, "options": options.model_dump(mode="json") if options else {}}
-    place = {"module": function.module, "attribute": function.attribute, "in_folder": function.source is not None}
-    return {"name": reward.label, **place}
+    return {"name": reward.label, **function.request()}
