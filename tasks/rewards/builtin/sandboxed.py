@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import cached_property
 from typing import Any
 
@@ -61,16 +62,8 @@ class Sandboxed(Builtin):
 
     @cached_property
     def _pool(self) -> Pool:
-        limits = Limits(
-            wall_s=self.wall_s,
-            cpu_s=self.cpu_s,
-            memory_mb=self.memory_mb,
-            processes=self.processes,
-            output_kb=self.output_kb,
-            disk_mb=self.disk_mb,
-            files=self.files,
-        )
-        return Pool(Sandbox(limits, self.read), self.workers)
+        limits = {field.name: getattr(self, field.name) for field in fields(Limits)}
+        return Pool(Sandbox(Limits(**limits), self.read), self.workers)
 
     def close(self) -> None:
         """Stop the sandboxes that wait for a program."""
