@@ -15,7 +15,7 @@ from tasks.posttrain.spec import PROMPTED
 from tasks.posttrain.trainer import Setup, ends
 from tasks.rewards.scorer import Scorer
 from tasks.rows.marks import refusal
-from tasks.rows.stored import Row, reward_columns
+from tasks.rows.stored import Row
 from tasks.vllm.engine import close_engines, open_engine, sample
 from tasks.vllm.hooks import leave_transformers_alone
 
@@ -101,12 +101,6 @@ def make_pairs(setup: Setup[DPOSpec], sampling: PairsSpec, prompts: Sequence[Pro
 
 def _golds(scorer: Scorer, prompts: Sequence[Prompt]) -> list[ScoredCompletion | None]:
     """The rows' own completions with their rewards."""
-    rows = [prompt.row for prompt in prompts]
-    ids = [prompt.gold_ids for prompt in prompts]
-    scores = scorer.score(
-        [row["prompt"] for row in rows],
-        [row["completion"] for row in rows],
-        reward_columns(rows),
-        completion_ids=ids,
-    )
+    rows, ids = [prompt.row for prompt in prompts], [prompt.gold_ids for prompt in prompts]
+    scores = score(scorer, rows, [row["completion"] for row in rows], ids)
     return [ScoredCompletion(tokens, total) for tokens, total in zip(ids, scores.total, strict=True)]
