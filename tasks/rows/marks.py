@@ -1,7 +1,7 @@
 """Fields that mark rows and turns that are not to be learned.
 
-    turn = learned_turn(message, "messages[1]")    whether a turn is learned; removes the marks. Raises MarkError
-    refusal(row, "messages")                       why a row is not to be learned; empty if it may be
+    learned_turn(message, "messages[1]")    whether a turn is learned; removes the marks. Raises RowError
+    refusal(row, "messages")                why a row is not to be learned; empty if it may be
 
 A turn that is marked so has no loss on its tokens. A row that is not to be learned, or has a rating or a
 fraction as its weight, is refused, since all rows are learned with the same weight.
@@ -13,6 +13,7 @@ ms-swift (loss), torchtune (masked), Megatron and verl (loss_mask), TRL's KTO (l
 from collections.abc import Mapping
 from typing import Any
 
+from tasks.rows.check import RowError
 from tasks.rows.stored import TRAIN, Row
 
 _LEARN = (
@@ -26,20 +27,17 @@ _WORTH = ("rating",)
 _WORDS = {"true": True, "false": False}
 
 
-class MarkError(ValueError):
-    """A mark that is not supported."""
-
-
-def learned_turn(message: Row) -> bool:
-    """Whether a turn is to be learned, by its marks, which are removed. Raises MarkError."""
+def learned_turn(message: Row, place: str) -> bool:
+    """Whether a turn is to be learned, by its marks, which are removed. Raises RowError for one that is not
+    supported."""
     learned = True
     for name in [name for name in TURN if name in message]:
         value = message.pop(name)
         answer = _answer(name, value)
         if answer is None:
-            raise MarkError(f"{name}: a turn is learned or not: true or false, 1 or 0, not {value!r:.40}")
+            raise RowError(f"{place}.{name}: a turn is learned or not: true or false, 1 or 0, not {value!r:.40}")
         if answer and value is not None and message.get("role") != "assistant" and name in _LEARN:
-            raise MarkError(f"{name}: only the assistant's turns are learned; leave it out of other turns")
+            raise RowError(f"{place}.{name}: only the assistant's turns are learned; leave it out of other turns")
         learned = learned and answer
     return learned
 

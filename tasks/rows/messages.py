@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tasks.rows.check import RowError, decoded
-from tasks.rows.marks import MarkError, learned_turn
+from tasks.rows.marks import learned_turn
 from tasks.rows.stored import TRAIN, Row
 
 Note = Callable[[str], None]  # records a change made to a row
@@ -113,10 +113,7 @@ def _message(column: str, place: int, message: Any, note: Note) -> Any:
 
 
 def _learned(column: str, place: int, message: Row, note: Note) -> bool:
-    try:
-        learned = learned_turn(message)
-    except MarkError as error:
-        raise RowError(f"{column}[{place}].{error}") from error
+    learned = learned_turn(message, f"{column}[{place}]")
     if learned or message.get("role") != "assistant" or column == "prompt":
         return True  # as far as it would be learned
     if column in ANSWERS:
