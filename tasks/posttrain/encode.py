@@ -29,8 +29,7 @@ from tasks.job import StageError
 from tasks.posttrain.chat import Chat, chat_of, marked_tokens, rendered_with_marks
 from tasks.posttrain.unprinted import Unprinted, conversations
 from tasks.rows.marks import refusal
-from tasks.rows.messages import ANSWERS
-from tasks.rows.stored import TRAIN, Row, common_prefix, is_conversational, without_marks
+from tasks.rows.stored import ANSWERS, TRAIN, Row, common_prefix, is_conversational, without_marks
 from tasks.tokenizers import beginning, begun
 
 Loss = Literal["assistant", "completion", "all"]

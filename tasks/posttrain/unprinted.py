@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tasks.job import StageError
-from tasks.rows.messages import ANSWERS
-from tasks.rows.stored import OPTIONAL, TRAIN, Row
+from tasks.rows.stored import ANSWERS, OPTIONAL, TRAIN, Row
 
 MOST = 16  # conversations that are tried for each field
 # what identifies a call has no content; the role decides on all else

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tasks.data.json_values import DEEPEST, SURROGATE, Unreadable, kind_of
-from tasks.rows.stored import OPTIONAL, TRAIN, Row
+from tasks.rows.stored import ANSWERS, OPTIONAL, TRAIN, Row
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 COLUMNS = {  # by kind of row
@@ -22,7 +22,6 @@ COLUMNS = {  # by kind of row
     "preference": ("prompt", "chosen", "rejected"),
     "prompt": ("prompt",),
 }
-_ANSWERS = ("completion", "chosen", "rejected")
 # arguments of Transformers' apply_chat_template that are not template variables, or that the row itself sets
 _RENDERING = {
     "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "max_length", "messages",
@@ -143,10 +142,10 @@ def _conversation(name: str, messages: list[Any]) -> Iterator[str]:
     if not messages:
         yield f"{name}: at least one message expected"
         return
-    last = "user" if name in _ANSWERS else "start"
+    last = "user" if name in ANSWERS else "start"
     for place, message in enumerate(messages):
         role = message["role"]
-        if role in ("system", "developer") and place == 0 and name not in _ANSWERS:
+        if role in ("system", "developer") and place == 0 and name not in ANSWERS:
             continue
         if role not in _NEXT[last]:
             yield f"{name}[{place}].role: {' or '.join(_NEXT[last])}, not {role}{_why(role, last)}"

@@ -9,11 +9,10 @@ from typing import Any
 
 from tasks.rows.check import RowError, decoded
 from tasks.rows.marks import learned_turn
-from tasks.rows.stored import TRAIN, Row
+from tasks.rows.stored import ANSWERS, TRAIN, Row
 
 Note = Callable[[str], None]  # records a change made to a row
 
-ANSWERS = ("completion", "chosen", "rejected")
 FIELDS = (
     "role",
     "content",

@@ -21,6 +21,7 @@ Row = dict[str, Any]
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
+ANSWERS = ("completion", "chosen", "rejected")  # columns of what follows a prompt
 OPTIONAL = ("tools", "chat_template_kwargs")  # TRL's columns allowed in any kind of row
 TRAIN = "train"  # of an assistant's turn: false if it is not to be learned
 
@@ -73,7 +74,7 @@ def partial_columns(rows: Sequence[Row]) -> set[str]:
 def repeats_prompt(row: Row) -> bool:
     """Whether every answer to a text prompt begins with that prompt."""
     prompt = row.get("prompt")
-    answers = [row[name] for name in ("completion", "chosen", "rejected") if isinstance(row.get(name), str)]
+    answers = [row[name] for name in ANSWERS if isinstance(row.get(name), str)]
     if not isinstance(prompt, str) or not answers:
         return False
     return all(answer.lstrip().startswith(prompt.strip()) for answer in answers)
