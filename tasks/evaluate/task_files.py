@@ -233,7 +233,7 @@ class _Search:
     def _put_together(self, pattern: str, path: Path, folders: Sequence[Path]) -> None:
         """The files that a string with unknown parts, or a glob, may name."""
         if FILE_PATTERN.fullmatch(pattern):
-            self.files.update(self._matches(pattern, folders, path, partial(_globbed, pattern), "/" in pattern))
+            self.files.update(self._matches(pattern, folders, path, partial(matching, pattern), "/" in pattern))
 
     def _opened(self, name: str, path: Path, folders: Sequence[Path]) -> None:
         """The file or folder that a string of a Python file names, if any: most strings name none."""
@@ -355,10 +355,6 @@ def matching(pattern: str, base: Path) -> list[Path]:
 def _is_beside(path: Path, folder: Path) -> bool:
     """Whether it is a folder, and not one that contains the file."""
     return folder.is_dir() and not path.is_relative_to(folder)
-
-
-def _globbed(pattern: str, base: Path) -> list[Path]:
-    return [file for file in matching(pattern, base) if file.is_file()]
 
 
 def _pattern(node: ast.AST) -> str:
