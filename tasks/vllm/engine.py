@@ -61,7 +61,6 @@ class Engine(LLM):  # type: ignore[misc]
 class Completion:
     """A completion of one prompt."""
 
-    text: str  # without the end-of-text token, with other special tokens
     token_ids: tuple[int, ...]  # with the end-of-text token, if it was reached
     logprobs: tuple[float, ...]  # per token, in nats, under the distribution it was drawn from
     ended: bool  # by the end-of-text token, not by max_tokens
@@ -185,7 +184,6 @@ def sample(
     outputs = [request.outputs[0] for request in llm.generate(requests, params, use_tqdm=False)]
     return [
         Completion(
-            text=output.text,
             token_ids=tuple(output.token_ids),
             logprobs=tuple(step[token].logprob for token, step in zip(output.token_ids, output.logprobs, strict=True)),
             ended=output.finish_reason == "stop",

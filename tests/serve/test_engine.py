@@ -68,15 +68,14 @@ def test_replaced_weights_are_the_ones_that_answer(
         assert (truth.max(dim=-1).values - truth[range(len(written)), written]).max() < CLOSE
 
 
-def test_text_is_the_tokens_without_the_end(models: tuple[Path, Path], probed: dict[str, Completions]) -> None:
+def test_a_completion_ends_by_the_end_of_text_or_at_the_limit(
+    models: tuple[Path, Path], probed: dict[str, Completions]
+) -> None:
     tokenizer = AutoTokenizer.from_pretrained(models[0])
     for completion in probed["greedy"] + probed["drawn"]:
         written = completion["token_ids"]
         assert completion["ended"] == (written[-1] == tokenizer.eos_token_id)
         assert completion["ended"] or len(written) == MAX_TOKENS
-        shown = written[:-1] if completion["ended"] else written
-        # a character that was cut in its middle by max_tokens is not shown
-        assert completion["text"].rstrip("\ufffd") == tokenizer.decode(shown).rstrip("\ufffd")
 
 
 def test_an_engine_that_computes_another_model_than_transformers_is_refused(probed: dict[str, Any]) -> None:
