@@ -40,8 +40,9 @@ class Builtin(Spec):
         return False
 
     def wants(self) -> list[tuple[str, ...]]:
-        """Required columns, one of each tuple; `completion_ids` counts as a column."""
-        return []
+        """Required columns, one of each tuple: that of its field `column`. `completion_ids` counts as a column."""
+        column: str | None = getattr(self, "column", None)
+        return [(column,)] if column else []
 
     def environment(self) -> list[str]:
         """Environment variables that it needs."""
@@ -80,7 +81,7 @@ class Comparing(Builtin):
         return True
 
     def wants(self) -> list[tuple[str, ...]]:
-        return [(self.column,) if self.column else ANSWERS]
+        return super().wants() or [ANSWERS]
 
     def answers(self, columns: Mapping[str, Any]) -> list[str | None]:
         """Each row's right answer as text."""

@@ -36,9 +36,6 @@ class CodeTests(Code):
     def compares(self) -> bool:
         return True
 
-    def wants(self) -> list[tuple[str, ...]]:
-        return [(self.column,)]
-
     def _programs(self, completions: int, columns: Mapping[str, Sequence[Any]]) -> int:
         return sum(len(tests) if _are_pairs(tests) else 1 for tests in columns[self.column])
 

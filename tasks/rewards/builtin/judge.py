@@ -55,9 +55,6 @@ class Judge(Builtin):
             return [Problem("highest", self.highest, f"more than lowest ({self.lowest})")]
         return []
 
-    def wants(self) -> list[tuple[str, ...]]:
-        return [(self.column,)] if self.column else []
-
     def environment(self) -> list[str]:
         return [self.key_variable] if self.key_variable else []
 

@@ -15,9 +15,6 @@ class PythonOutput(Code):
 
     column: str = Field("answer", description="column with the right output")
 
-    def wants(self) -> list[tuple[str, ...]]:
-        return [(self.column,)]
-
     def __call__(
         self,
         *,

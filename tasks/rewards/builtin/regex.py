@@ -21,9 +21,6 @@ class Regex(Builtin):
     def compares(self) -> bool:
         return self.column is not None
 
-    def wants(self) -> list[tuple[str, ...]]:
-        return [(self.column,)] if self.column else []
-
     def problems(self) -> list[Problem]:
         try:
             re.compile(self.pattern)
