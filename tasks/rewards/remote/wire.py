@@ -367,26 +367,11 @@ class Remote:
     def __getattr__(self, name: str) -> Any:
         return self.__peer__.ask("getattr", self, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        self.__peer__.ask("setattr", self, name, value)
-
-    def __delattr__(self, name: str) -> None:
-        self.__peer__.ask("delattr", self, name)
-
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         return self.__peer__.ask(self, *arguments, **keywords)
 
-    def __copy__(self) -> Any:
-        return self.__peer__.ask("copy", self)
-
     def __deepcopy__(self, memo: Any) -> Any:
         return self.__peer__.ask("deepcopy", self)
-
-    def __instancecheck__(self, value: Any) -> Any:
-        return self.__peer__.ask("isinstance", value, self)
-
-    def __subclasscheck__(self, value: Any) -> Any:
-        return self.__peer__.ask("issubclass", value, self)
 
 
 def _forward(name: str, operation: str, *, reflected: bool = False) -> None:
@@ -401,10 +386,10 @@ BINARY = (
     "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "lshift", "rshift", "and", "or",
     "xor",
 )  # fmt: skip
-for _name in OPERATIONS.keys() - {
-    "getattr", "setattr", "delattr", "isinstance", "issubclass", "copy", "deepcopy", "and_", "or_",
-}:  # fmt: skip
+for _name in OPERATIONS.keys() - {"getattr", "isinstance", "issubclass", "deepcopy", "and_", "or_"}:
     _forward(_name, _name)
+_forward("instancecheck", "isinstance", reflected=True)
+_forward("subclasscheck", "issubclass", reflected=True)
 for _name in BINARY:
     _forward(_name, {"and": "and_", "or": "or_"}.get(_name, _name))
     _forward(f"r{_name}", {"and": "and_", "or": "or_"}.get(_name, _name), reflected=True)
