@@ -70,7 +70,34 @@ class Setup(Generic[S]):
 
     def arguments(self) -> dict[str, Any]:
         """Arguments common to TRL's configs."""
-        return arguments(self.job, self.spec, self.model)
+        spec = self.spec
+        gpu = torch.cuda.is_available()
+        sharded = spec.layout.sharding == "fsdp2"
+        if sharded:
+            fsdp.allow_cpus()
+        return {
+            **(fsdp.arguments(self.model, spec.layout.cpu_offload) if sharded else {}),
+            "output_dir": str(checkpoints(self.job).path),
+            "max_steps": spec.steps,
+            "per_device_train_batch_size": spec.micro_batch(),
+            "gradient_accumulation_steps": spec.batch_size // (spec.micro_batch() * spec.layout.world),
+            "learning_rate": spec.learning_rate,
+            "warmup_steps": spec.warmup_steps,
+            "weight_decay": spec.weight_decay,
+            "seed": spec.seed,
+            "bf16": spec.precision == "bf16",
+            "use_cpu": not gpu,
+            "ddp_timeout": COLLECTIVE_S,
+            "gradient_checkpointing": spec.layout.recomputes(gpu),
+            "dataloader_pin_memory": gpu,
+            "save_strategy": "steps",
+            "save_steps": spec.checkpoint_every,
+            "save_total_limit": None,  # the Trainer would delete old checkpoints before the new one is on disk
+            "logging_steps": 1,
+            "logging_nan_inf_filter": False,
+            "report_to": "none",
+            "disable_tqdm": True,
+        }
 
     def model_arguments(self) -> dict[str, Any]:
         """Arguments common to TRL's trainers."""
@@ -97,8 +124,46 @@ class Setup(Generic[S]):
         fit(trainer, self.job, metrics, **options)
 
     def finish(self, trainer: Any) -> None:
-        """Write the output."""
-        finish(self.job, trainer, self.source, self.spec, self.encoder)
+        """Write the output: `source` with the trainer's weights, its adapter merged, in `source`'s dtype, or the
+        adapter alone; and the chat template if it was tuned on chat. Then delete the checkpoints. Collective; rank 0
+        writes, and the others wait as long as it takes: torchrun waits for another machine's ranks for 5 minutes
+        only."""
+        spec = self.spec
+        self.job.heart.beat(trainer.state.global_step, "hand-over")
+        alone = spec.adapter is not None and spec.adapter.output == "adapter"
+        weights = full_weights(trainer.model) if alone or self._has_no_whole_weights() else None
+        if process.is_first():
+            whole = trainer.model if weights is None or alone else _with_weights(self.source, spec, weights)
+            self._write(trainer, None if alone else merged(whole), weights)
+        process.barrier()
+
+    def _write(self, trainer: Any, model: Any, weights: dict[str, torch.Tensor] | None) -> None:
+        """Write the model, or the weights of its adapter if it is None, and seal the output."""
+        job, spec = self.job, self.spec
+        facts = read_manifest(Path(job.inputs["model"]["path"])).facts | {"label": spec.label or job.stage}
+        facts.pop("base", None)
+        with _full_disk_as_stage_error(job.output, "the run continues from its last checkpoint"):
+            for old in job.output.iterdir() if job.output.exists() else ():
+                if old.name != RECORD:  # left by a killed engine
+                    shutil.rmtree(old) if old.is_dir() else old.unlink()
+            job.output.mkdir(exist_ok=True)
+            if model is not None:
+                save_like(model, self.source, job.output)
+            elif spec.adapter and weights is not None:
+                write_adapter(job, spec.adapter.lora, weights)
+                facts["base"] = base_facts(job)
+                copy_small_files(self.source, job.output)
+            if model is not None or not self._has_no_whole_weights():
+                tuned = trainer.model if model is None else model
+                probe(tuned, trainer.processing_class).write(job.record)
+            self.encoder.write(job.output)
+            job.finish(**facts)
+        checkpoints(job).remove_all()
+        forget_source(job)
+
+    def _has_no_whole_weights(self) -> bool:
+        """Whether the trained model is sharded, or in 4 bits."""
+        return self.spec.layout.sharding == "fsdp2" or _in_4_bits(self.spec)
 
 
 def prepare(job: Job, kind: type[S], dropout: bool = True) -> Setup[S]:
@@ -151,52 +216,6 @@ def ends(model: Any, encoder: RowEncoder) -> list[int]:
     return list(model.generation_config.eos_token_id)
 
 
-def finish(job: Job, trainer: Any, source: Path, spec: PostTrainSpec, encoder: RowEncoder) -> None:
-    """Write the output: `source` with the trainer's weights, its adapter merged, in `source`'s dtype, or the adapter
-    alone; and the chat template if it was tuned on chat. Then delete the checkpoints. Collective; rank 0 writes, and
-    the others wait as long as it takes: torchrun waits for another machine's ranks for 5 minutes only."""
-    job.heart.beat(trainer.state.global_step, "hand-over")
-    alone = spec.adapter is not None and spec.adapter.output == "adapter"
-    from_files = alone or spec.layout.sharding == "fsdp2" or _in_4_bits(spec)
-    weights = full_weights(trainer.model) if from_files else None
-    if process.is_first():
-        model = None if alone else merged(trainer.model if weights is None else _with_weights(source, spec, weights))
-        _write(job, trainer, model, weights, source, spec, encoder)
-    process.barrier()
-
-
-def _write(
-    job: Job,
-    trainer: Any,
-    model: Any,
-    weights: dict[str, torch.Tensor] | None,
-    source: Path,
-    spec: PostTrainSpec,
-    encoder: RowEncoder,
-) -> None:
-    """Write the model, or the weights of its adapter if it is None, and seal the output."""
-    facts = read_manifest(Path(job.inputs["model"]["path"])).facts | {"label": spec.label or job.stage}
-    facts.pop("base", None)
-    with _full_disk_as_stage_error(job.output, "the run continues from its last checkpoint"):
-        for old in job.output.iterdir() if job.output.exists() else ():
-            if old.name != RECORD:  # left by a killed engine
-                shutil.rmtree(old) if old.is_dir() else old.unlink()
-        job.output.mkdir(exist_ok=True)
-        if model is not None:
-            save_like(model, source, job.output)
-        elif spec.adapter and weights is not None:
-            write_adapter(job, spec.adapter.lora, weights)
-            facts["base"] = base_facts(job)
-            copy_small_files(source, job.output)
-        tuned = model if model is not None else trainer.model
-        if model is not None or not (spec.layout.sharding == "fsdp2" or _in_4_bits(spec)):
-            probe(tuned, trainer.processing_class).write(job.record)
-        encoder.write(job.output)
-        job.finish(**facts)
-    checkpoints(job).remove_all()
-    forget_source(job)
-
-
 def _in_4_bits(spec: PostTrainSpec) -> bool:
     return spec.adapter is not None and spec.adapter.quantize is not None
 
@@ -226,37 +245,6 @@ def _full_disk_as_stage_error(folder: Path, continues: str) -> Iterator[None]:
         raise StageError(
             f"{folder} could not be written: {error}. Make room there and start again: {continues}"
         ) from error
-
-
-def arguments(job: Job, spec: PostTrainSpec, model: Any) -> dict[str, Any]:
-    """Arguments common to TRL's configs."""
-    gpu = torch.cuda.is_available()
-    sharded = spec.layout.sharding == "fsdp2"
-    if sharded:
-        fsdp.allow_cpus()
-    return {
-        **(fsdp.arguments(model, spec.layout.cpu_offload) if sharded else {}),
-        "output_dir": str(checkpoints(job).path),
-        "max_steps": spec.steps,
-        "per_device_train_batch_size": spec.micro_batch(),
-        "gradient_accumulation_steps": spec.batch_size // (spec.micro_batch() * spec.layout.world),
-        "learning_rate": spec.learning_rate,
-        "warmup_steps": spec.warmup_steps,
-        "weight_decay": spec.weight_decay,
-        "seed": spec.seed,
-        "bf16": spec.precision == "bf16",
-        "use_cpu": not gpu,
-        "ddp_timeout": COLLECTIVE_S,
-        "gradient_checkpointing": spec.layout.recomputes(gpu),
-        "dataloader_pin_memory": gpu,
-        "save_strategy": "steps",
-        "save_steps": spec.checkpoint_every,
-        "save_total_limit": None,  # the Trainer would delete old checkpoints before the new one is on disk
-        "logging_steps": 1,
-        "logging_nan_inf_filter": False,
-        "report_to": "none",
-        "disable_tqdm": True,
-    }
 
 
 class Stateful(Protocol):

@@ -61,7 +61,7 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = tiny_rows(root / "rows", said_twice(), "prompt_completion")
     job = write_job(root / "job", "sft", SPEC, model=tiny_model(root / "model"), rows=rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "finish", lambda *_: None)
+        patch.setattr(trainer.Setup, "finish", lambda *_: None)
         sft.train(open_job(job))
     assert [path.name for path in complete_checkpoints(job)] == ["checkpoint-3", "checkpoint-4"]
     return job

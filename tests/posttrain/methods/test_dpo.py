@@ -111,7 +111,7 @@ def test_damaged_samples_are_made_again(
     shutil.copytree(tuned / "work" / "pairs", job / "work" / "pairs")
     flip_a_bit(job / "work" / "pairs" / "pairs.json")
     for after in ("fit", "finish"):
-        monkeypatch.setattr(trainer, after, lambda *_, **__: None)
+        monkeypatch.setattr(trainer.Setup, after, lambda *_, **__: None)
 
     train(open_job(job))
 
