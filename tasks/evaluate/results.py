@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.evaluate.estimates import chance_of_pass
-from tasks.manifest import ArtifactError, Manifest, read_manifest
+from tasks.manifest import Manifest, read_manifest
 from tasks.metric import Metric, known_mean, metrics_of
 from tasks.rows.stored import read_lines
 
@@ -107,10 +107,7 @@ class Results:
 
 def read_results(directory: Path) -> Results:
     """Open an EvalReport's directory. Raises ArtifactError."""
-    manifest = read_manifest(directory)
-    if "metrics" not in manifest.facts:
-        raise ArtifactError(f"{directory}: written by an older version of the stage; evaluate the model again")
-    return Results(directory, manifest)
+    return Results(directory, read_manifest(directory))
 
 
 def difference(before: Results, after: Results, name: str) -> MetricDifference:

@@ -8,7 +8,6 @@ import pytest
 
 from tasks.artifacts import EvalReport
 from tasks.evaluate.results import Results, difference, read_results
-from tasks.manifest import ArtifactError, write_manifest
 from tests.promote.made import metric, seal
 
 Lines = list[dict[str, Any]]
@@ -54,9 +53,3 @@ def test_a_difference_of_bits_is_weighted_by_bytes(tmp_path: Path) -> None:
     found = difference(before, after, "bits_per_byte")
     assert found.value == pytest.approx(-0.5)
     assert found.standard_error == pytest.approx(0)
-
-
-def test_a_report_without_metrics_is_to_be_made_again(tmp_path: Path) -> None:
-    write_manifest(tmp_path, "eval_report", {"label": "base", "model_digest": "m", "prompts": 7})
-    with pytest.raises(ArtifactError, match="evaluate the model again"):
-        read_results(tmp_path)
