@@ -166,6 +166,11 @@ class Spec(BaseModel):
         return type(self).model_validate(self.model_dump(mode="json") | options | inner)
 
 
+def not_identity(default: Any, description: str, **bounds: Any) -> Any:
+    """A field that says how a result is reached, not what it is: it enters no cache key and no digest."""
+    return Field(default, description=description, json_schema_extra={"identity": False}, **bounds)
+
+
 class StageSpec(Spec):
     """The spec of a whole stage."""
 
@@ -176,12 +181,8 @@ class StageSpec(Spec):
     uses_gpus: ClassVar[bool] = False  # where there are any
     estimate: ClassVar[str] = ""  # "module:function" that estimates what it needs (tasks/need.py); "": little
 
-    placement: Placement | None = Field(
-        None, description="Where the stage runs, if not on this machine", json_schema_extra={"identity": False}
-    )
-    pod: PodSpec | None = Field(
-        None, description="What its pod on a Flyte cluster asks for", json_schema_extra={"identity": False}
-    )
+    placement: Placement | None = not_identity(None, "Where the stage runs, if not on this machine")
+    pod: PodSpec | None = not_identity(None, "What its pod on a Flyte cluster asks for")
 
     def nodes(self) -> int:
         """The machines that the stage runs on."""
@@ -255,11 +256,6 @@ class StageSpec(Spec):
         """A copy for a machine that lacks this machine's files: they are uploaded to the storage. Raises
         StorageError."""
         return self
-
-
-def not_identity(default: Spec, description: str) -> Any:
-    """A field that says how a result is reached, not what it is: it enters no cache key and no digest."""
-    return Field(default, description=description, json_schema_extra={"identity": False})
 
 
 def _number(spec: Spec, field: str) -> int:

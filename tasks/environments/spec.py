@@ -11,7 +11,7 @@ of each tool tell the model how to call it. `get_reward()`, if there is one, is 
 from pydantic import Field
 
 from tasks.functions import FUNCTION, Function, same_names
-from tasks.spec import Problem, Spec
+from tasks.spec import Problem, Spec, not_identity
 
 
 class ToolUse(Spec):
@@ -36,24 +36,17 @@ class ToolUse(Spec):
         description="model's turns per completion; calls in the last one are run, but not answered",
         json_schema_extra={"identity": "if set"},
     )
-    tool_timeout_s: float = Field(
+    tool_timeout_s: float = not_identity(
         30.0,
+        "time limit of one call; the process of an environment that exceeds it is killed. Seconds",
         gt=0,
         le=86_400,
-        description="time limit of one call; the process of an environment that exceeds it is killed. Seconds",
-        json_schema_extra={"identity": False},
     )
-    tool_memory_gb: float = Field(
-        4.0,
-        gt=0,
-        le=10_000,
-        description="memory of one completion's environment; beyond it, allocations fail. GB",
-        json_schema_extra={"identity": False},
+    tool_memory_gb: float = not_identity(
+        4.0, "memory of one completion's environment; beyond it, allocations fail. GB", gt=0, le=10_000
     )
-    tool_variables: list[str] = Field(
-        [],
-        description="environment variables visible to the environment and the tools, such as an API key",
-        json_schema_extra={"identity": False},
+    tool_variables: list[str] = not_identity(
+        [], "environment variables visible to the environment and the tools, such as an API key"
     )
 
     def uses_tools(self) -> bool:

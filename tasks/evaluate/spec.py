@@ -13,7 +13,7 @@ from tasks.evaluate.results import SETS
 from tasks.evaluate.task_files import gathered, is_file_name
 from tasks.rewards.spec import MOST, RewardSpec, rewards_problems
 from tasks.serve.spec import vllm_share
-from tasks.spec import PathText, Problem, Spec, StageSpec
+from tasks.spec import PathText, Problem, Spec, StageSpec, not_identity
 
 TURNS = ("turns", "tool_calls", "tool_errors", "environments_lost")  # metrics of conversations
 
@@ -46,9 +46,7 @@ class EvaluatorSpec(ToolUse):
     task_data: dict[str, str] = Field(
         {}, repr=False, description="BLAKE3 of the other files that the tasks read; filled in by Baton"
     )
-    task_place: PathText | None = Field(
-        None, description="Folder or archive that has these; filled in by Baton", json_schema_extra={"identity": False}
-    )
+    task_place: PathText | None = not_identity(None, "Folder or archive that has these; filled in by Baton")
     lm_eval_version: str | None = Field(None, description="Version of lm-eval; filled in by Baton")
     chat_template: bool = Field(
         False, description="lm-eval's apply_chat_template: send each task's prompt as a user turn"

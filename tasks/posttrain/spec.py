@@ -117,11 +117,7 @@ class PostTrainSpec(StageSpec):
     splits_messages: ClassVar[bool] = True  # rows of kind messages into a prompt and the last turn, its completion
     rates: ClassVar[tuple[Rate, ...]]  # learning rates of every weight, by the model's size
 
-    data: str = Field(
-        "",
-        description="set of rows, by its name under the recipe's `data` (required)",
-        json_schema_extra={"identity": False},
-    )
+    data: str = not_identity("", "set of rows, by its name under the recipe's `data` (required)")
     engine: Literal["trl"] = Field("trl", description="training library")
     label: str = Field("", description="name of the tuned model; filled in by Baton from the stage's name")
     steps: int = Field(100, ge=1, le=1_000_000, description="optimizer steps")

@@ -4,7 +4,7 @@ import re
 
 from pydantic import Field
 
-from tasks.spec import Problem, StageSpec
+from tasks.spec import Problem, StageSpec, not_identity
 
 
 class PublishSpec(StageSpec):
@@ -15,11 +15,10 @@ class PublishSpec(StageSpec):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$",
         description="Name in the model registry and on the card",
     )
-    best: str | None = Field(
+    best: str | None = not_identity(
         None,
-        description="Metric by which the best single model of the run, of any stage and seed, is chosen to be served "
+        "Metric by which the best single model of the run, of any stage and seed, is chosen to be served "
         "and published: bits_per_byte, or an evaluator's such as sums.right; null: the last stage's, of the first seed",
-        json_schema_extra={"identity": False},
     )
     alias: str | None = Field(
         None,

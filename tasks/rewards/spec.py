@@ -32,7 +32,7 @@ from tasks.rewards.builtin.program import Verifier
 from tasks.rewards.builtin.python_output import PythonOutput
 from tasks.rewards.builtin.regex import Regex
 from tasks.rewards.builtin.similarity import Similarity
-from tasks.spec import Problem, Spec
+from tasks.spec import Problem, Spec, not_identity
 
 BUILTINS = (
     "math", "match", "regex", "json_schema", "length", "format", "similarity", "judge", "diversity", "code_tests",
@@ -74,20 +74,19 @@ class RewardSpec(Spec):
         description="whether it must score the rows' own answers higher than shuffled ones; null: if it compares "
         "with a column of the rows",
     )
-    timeout_s: float = Field(
-        120.0, gt=0, le=86_400, description="time limit of one call with all completions of a step; seconds",
-        json_schema_extra={"identity": False},
-    )  # fmt: skip
-    memory_gb: float = Field(
-        4.0, gt=0, le=10_000,
-        description="memory of each process of the function; beyond it, allocations fail. Of the rewards of one file "
+    timeout_s: float = not_identity(
+        120.0, "time limit of one call with all completions of a step; seconds", gt=0, le=86_400
+    )
+    memory_gb: float = not_identity(
+        4.0,
+        "memory of each process of the function; beyond it, allocations fail. Of the rewards of one file "
         "the largest counts. GB",
-        json_schema_extra={"identity": False},
-    )  # fmt: skip
-    environment: list[str] = Field(
-        [], description="environment variables visible to the function, such as an API key or HTTPS_PROXY",
-        json_schema_extra={"identity": False},
-    )  # fmt: skip
+        gt=0,
+        le=10_000,
+    )
+    environment: list[str] = not_identity(
+        [], "environment variables visible to the function, such as an API key or HTTPS_PROXY"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -139,11 +138,7 @@ class RewardSpec(Spec):
 
 def tried_field() -> Any:
     """Field of a stage that trains with rewards."""
-    return Field(
-        False,
-        description="Whether the rewards have been tried on the rows' own answers; filled in by Baton",
-        json_schema_extra={"identity": False},
-    )
+    return not_identity(False, "Whether the rewards have been tried on the rows' own answers; filled in by Baton")
 
 
 def rewards_problems(rewards: Sequence[RewardSpec]) -> list[Problem]:

@@ -21,7 +21,7 @@ from infra.storage.address import File, digest_of
 from infra.storage.buckets import is_bucket
 from tasks.data.source_spec import FilesSource, HuggingFaceSource, expanded
 from tasks.functions import Function
-from tasks.spec import PathText, Problem, Spec, StageSpec
+from tasks.spec import PathText, Problem, Spec, StageSpec, not_identity
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".parquet")
 SOURCES = ("path", "huggingface", "function")
@@ -89,11 +89,10 @@ class RowsSpec(StageSpec):
     arguments: dict[str, Any] = Field(
         default_factory=dict, description="further arguments of the function, by name; no secrets: see environment"
     )
-    environment: list[VariableName] = Field(
+    environment: list[VariableName] = not_identity(
         [],
+        "environment variables that the function reads, such as an API key; they must be set where it runs",
         max_length=100,
-        description="environment variables that the function reads, such as an API key; they must be set where it runs",
-        json_schema_extra={"identity": False},
     )
     documents: bool = Field(
         False,

@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from tasks.spec import Problem, Spec, StageSpec
+from tasks.spec import Problem, Spec, StageSpec, not_identity
 
 MOST_CONCURRENT = 1024
 
@@ -12,7 +12,7 @@ MOST_CONCURRENT = 1024
 def vllm_share(default: float, what_for: str) -> Any:
     """Field for vLLM's fraction of a GPU's memory in specs whose result doesn't depend on it: not in the cache key."""
     description = f"vLLM's fraction of a GPU's memory, {what_for}; more allows larger batches"
-    return Field(default, gt=0, le=1, description=description, json_schema_extra={"identity": False})
+    return not_identity(default, description, gt=0, le=1)
 
 
 class LoadSpec(Spec):
@@ -60,9 +60,7 @@ class ServeSpec(StageSpec):
     )
     cpu_cache_gib: int = Field(1, ge=1, le=4096, description="Size of the KV cache on CPU; GiB")
     load: LoadSpec | None = Field(LoadSpec(), description="Load test; null: none")
-    start_timeout_s: float = Field(
-        1800, gt=0, le=1e6, description="Time limit of a server's start; seconds", json_schema_extra={"identity": False}
-    )
+    start_timeout_s: float = not_identity(1800, "Time limit of a server's start; seconds", gt=0, le=1e6)
 
     def uses_vllm(self) -> bool:
         return True

@@ -15,7 +15,7 @@ from pydantic import Field, PrivateAttr
 from tasks.load_function import Unusable
 from tasks.rewards.builtin.builtin import Builtin
 from tasks.rewards.call import text_of
-from tasks.spec import Problem
+from tasks.spec import Problem, not_identity
 
 _SCORE = re.compile(r"score\W{0,5}(-?[0-9]{1,9})(?![0-9])", re.IGNORECASE)
 _TASK = """\
@@ -33,11 +33,10 @@ class Judge(Builtin):
 
     _has_scored: bool = PrivateAttr(False)
 
-    url: str = Field(
+    url: str = not_identity(
         "http://localhost:8000/v1",
+        "the API's base URL; by default that of a vLLM server on this machine",
         pattern=r"^https?://",
-        description="the API's base URL; by default that of a vLLM server on this machine",
-        json_schema_extra={"identity": False},
     )
     model: str = Field(min_length=1, description="the model's name on the server")
     rubric: str = Field(min_length=1, description="criteria of the scores")
@@ -45,10 +44,8 @@ class Judge(Builtin):
     lowest: int = Field(1, description="the worst score")
     highest: int = Field(10, description="the best score")
     max_tokens: int = Field(512, ge=1, description="maximum length of a reply; tokens")
-    key_variable: str | None = Field(
-        None, description="environment variable with the server's API key", json_schema_extra={"identity": False}
-    )
-    concurrency: int = Field(16, ge=1, description="concurrent requests", json_schema_extra={"identity": False})
+    key_variable: str | None = not_identity(None, "environment variable with the server's API key")
+    concurrency: int = not_identity(16, "concurrent requests", ge=1)
 
     def problems(self) -> list[Problem]:
         if self.highest <= self.lowest:

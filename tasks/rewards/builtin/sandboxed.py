@@ -7,7 +7,7 @@ from dataclasses import fields
 from functools import cached_property
 from typing import Any
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from infra.sandbox.pool import Pool
 from infra.sandbox.program import Limits, NoSandbox, Program, Result
@@ -15,17 +15,15 @@ from infra.sandbox.sandbox import Sandbox
 from tasks.load_function import Unusable
 from tasks.rewards.builtin.builtin import Builtin, final
 from tasks.rewards.call import text_of
+from tasks.spec import not_identity
 
-_EXTRA: dict[str, JsonValue] = {"identity": False}  # how a result is reached, not what it is
 _FENCE = re.compile(r"^```[^\n`]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 class Sandboxed(Builtin):
     """Limits are of one program with all its children, and much lower than what a machine has."""
 
-    workers: int = Field(
-        2, ge=1, le=1024, description="programs that run at the same time; each takes a core", json_schema_extra=_EXTRA
-    )
+    workers: int = not_identity(2, "programs that run at the same time; each takes a core", ge=1, le=1024)
     wall_s: float = Field(5.0, gt=0, le=3600, description="time limit of a program; seconds")
     cpu_s: int = Field(5, ge=1, le=3600, description="limit of processor time of each of its processes; seconds")
     memory_mb: int = Field(512, ge=64, le=1_000_000, description="memory limit of all its processes together; MiB")
@@ -38,11 +36,7 @@ class Sandboxed(Builtin):
     disk_mb: int = Field(16, ge=1, le=100_000, description="limit of the files that it writes; MiB")
     files: int = Field(1000, ge=1, le=1_000_000, description="limit of the number of files that it writes")
     output_kb: int = Field(64, ge=1, le=100_000, description="limit of its output, and of its errors; KiB")
-    read: list[str] = Field(
-        [],
-        description="folders of the machine that programs may read, and import Python modules from",
-        json_schema_extra=_EXTRA,
-    )
+    read: list[str] = not_identity([], "folders of the machine that programs may read, and import Python modules from")
 
     def runs_code(self) -> bool:
         return True

@@ -11,7 +11,7 @@ from tasks.posttrain.spec import Method, PostTrainSpec, RewardList, StepCost, VL
 from tasks.rates import ANY_SIZE, Rate
 from tasks.rewards.spec import MOST, RewardSpec, rewards_problems, tried_field
 from tasks.serve.spec import vllm_share
-from tasks.spec import Problem
+from tasks.spec import Problem, not_identity
 
 
 class GRPOSpec(ToolUse, PostTrainSpec):
@@ -47,24 +47,19 @@ class GRPOSpec(ToolUse, PostTrainSpec):
         "is maximized",
     )
     rewards_tried: bool = tried_field()
-    drift: DriftSpec | None = Field(
-        None,
-        description="stop the run, with the worst tokens, if trainer and vLLM drift apart; null: only log it",
-        json_schema_extra={"identity": False},
+    drift: DriftSpec | None = not_identity(
+        None, "stop the run, with the worst tokens, if trainer and vLLM drift apart; null: only log it"
     )
-    check_weights_every: int | None = Field(
+    check_weights_every: int | None = not_identity(
         50,
+        "steps between checks, by digests of all tensors, that vLLM holds exactly the trainer's weights "
+        "(not in rollout servers with tensor parallelism); null: none",
         ge=1,
         le=1_000_000,
-        description="steps between checks, by digests of all tensors, that vLLM holds exactly the trainer's weights "
-        "(not in rollout servers with tensor parallelism); null: none",
-        json_schema_extra={"identity": False},
     )
     gpu_memory_share: float = vllm_share(0.3, "while training, without `rollout_servers`")
-    rollout_servers: RolloutServers | None = Field(
-        None,
-        description="vLLM engines on GPUs or machines of their own; null: one in each of `layout`'s processes",
-        json_schema_extra={"identity": False},
+    rollout_servers: RolloutServers | None = not_identity(
+        None, "vLLM engines on GPUs or machines of their own; null: one in each of `layout`'s processes"
     )
 
     def nodes(self) -> int:
