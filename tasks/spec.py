@@ -79,8 +79,7 @@ class Spec(BaseModel):
         }
 
     def _unset(self) -> set[str]:
-        """The fields that are in the identity unless they have their default: added after results existed, which they
-        must not make anew (`json_schema_extra={"identity": "if set"}`)."""
+        """The fields of `identity_if_set` that have their default."""
         return {
             name
             for name, field in type(self).model_fields.items()
@@ -169,6 +168,12 @@ class Spec(BaseModel):
 def not_identity(default: Any, description: str, **bounds: Any) -> Any:
     """A field that says how a result is reached, not what it is: it enters no cache key and no digest."""
     return Field(default, description=description, json_schema_extra={"identity": False}, **bounds)
+
+
+def identity_if_set(default: Any, description: str, **bounds: Any) -> Any:
+    """A field that is in the identity unless it has its default: added after results existed, which it must not make
+    anew."""
+    return Field(default, description=description, json_schema_extra={"identity": "if set"}, **bounds)
 
 
 class StageSpec(Spec):

@@ -8,33 +8,21 @@ is appended to the last user message. Its other public methods are the tools. Ty
 of each tool tell the model how to call it. `get_reward()`, if there is one, is added to the rewards.
 """
 
-from pydantic import Field
-
 from tasks.functions import FUNCTION, Function, same_names
-from tasks.spec import Problem, Spec, not_identity
+from tasks.spec import Problem, Spec, identity_if_set, not_identity
 
 
 class ToolUse(Spec):
     """The environment or the tools of a stage that samples from a model."""
 
-    environment: Function | None = Field(
+    environment: Function | None = identity_if_set(
         None,
-        description="class with `reset` and methods that the model can call, one instance per completion (TRL's "
+        "class with `reset` and methods that the model can call, one instance per completion (TRL's "
         f"environment_factory): {FUNCTION}",
-        json_schema_extra={"identity": "if set"},
     )
-    tools: list[Function] = Field(
-        [],
-        max_length=64,
-        description="functions that the model can call (TRL's tools)",
-        json_schema_extra={"identity": "if set"},
-    )
-    max_turns: int = Field(
-        8,
-        ge=1,
-        le=1_000,
-        description="model's turns per completion; calls in the last one are run, but not answered",
-        json_schema_extra={"identity": "if set"},
+    tools: list[Function] = identity_if_set([], "functions that the model can call (TRL's tools)", max_length=64)
+    max_turns: int = identity_if_set(
+        8, "model's turns per completion; calls in the last one are run, but not answered", ge=1, le=1_000
     )
     tool_timeout_s: float = not_identity(
         30.0,

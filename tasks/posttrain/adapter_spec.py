@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from tasks.pretrain.model_spec import ModelSpec
-from tasks.spec import Problem, Spec
+from tasks.spec import Problem, Spec, identity_if_set
 
 MOST_SERVED = 512  # vLLM's largest rank
 
@@ -40,17 +40,15 @@ class AdapterSpec(Spec):
     """What is trained in place of the whole model."""
 
     lora: LoRASpec = Field(LoRASpec(), description="Low-rank adaptation")
-    quantize: Literal["nf4"] | None = Field(
+    quantize: Literal["nf4"] | None = identity_if_set(
         None,
-        description="hold the frozen model in 4 bits: QLoRA with NormalFloat and double quantization (Dettmers et al. "
+        "hold the frozen model in 4 bits: QLoRA with NormalFloat and double quantization (Dettmers et al. "
         "2023); null: in bf16 if it is stored so",
-        json_schema_extra={"identity": "if set"},
     )
-    output: Literal["merged", "adapter"] = Field(
+    output: Literal["merged", "adapter"] = identity_if_set(
         "merged",
-        description="the stage's model: `merged` into the original weights; or the `adapter` alone, in PEFT's format, "
+        "the stage's model: `merged` into the original weights; or the `adapter` alone, in PEFT's format, "
         "which evaluation, vLLM and the next stage use together with its base",
-        json_schema_extra={"identity": "if set"},
     )
 
     def problems(self) -> list[Problem]:

@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tasks.evaluate.results import BITS, SETS
-from tasks.spec import Problem, StageSpec
+from tasks.spec import Problem, StageSpec, identity_if_set
 
 NAME = rf"^({'|'.join(SETS)})\.{BITS}$|^[A-Za-z0-9][\w-]*(\.[\w@-]+)+$"
 UNITS = "relative to the champion's for bits per byte, difference of means for the others (0.03 of a share: 3 points)"
@@ -43,13 +43,12 @@ class PromotionSpec(StageSpec):
         description=f"Largest accepted regression, by metric; {UNITS}. "
         "Two evaluations of one model on 600 sampled prompts differ by about 3 points",
     )
-    max_new_text_ratio: float | None = Field(
+    max_new_text_ratio: float | None = identity_if_set(
         FAR,
+        "Reject a candidate, and set its text aside, if the champion needs more than this many times as "
+        "many bits per byte for the new text as for the old: noise, or another kind of text than before. null: never",
         gt=1,
         le=1000,
-        description="Reject a candidate, and set its text aside, if the champion needs more than this many times as "
-        "many bits per byte for the new text as for the old: noise, or another kind of text than before. null: never",
-        json_schema_extra={"identity": "if set"},
     )
     seed: int = Field(0, ge=0, lt=2**31, description="Seed of the bootstrap")
 
