@@ -60,7 +60,8 @@ SAMPLES = 12
 def work(job: Job) -> None:
     spec = job.spec(EvaluateSpec)
     with ExitStack() as stack:
-        evaluate(job, spec, {name: stack.enter_context(Environments(one)) for name, one in _with_tools(spec)})
+        tools = {name: evaluator for name, evaluator in spec.evaluators().items() if evaluator.uses_tools()}
+        evaluate(job, spec, {name: stack.enter_context(Environments(one)) for name, one in tools.items()})
 
 
 def evaluate(job: Job, spec: EvaluateSpec, environments: Mapping[str, Environments]) -> None:
@@ -148,10 +149,6 @@ def evaluate(job: Job, spec: EvaluateSpec, environments: Mapping[str, Environmen
     job.metric(0, **{name: metric.value for name, metric in metrics.items()})
     job.finish(**facts)
     saved.remove()
-
-
-def _with_tools(spec: EvaluateSpec) -> list[tuple[str, EvaluatorSpec]]:
-    return [(name, evaluator) for name, evaluator in spec.evaluators().items() if evaluator.uses_tools()]
 
 
 def _schemas(environments: Environments | None) -> list[dict[str, Any]] | None:

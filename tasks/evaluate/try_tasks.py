@@ -96,7 +96,7 @@ def _answered(name: str, spec: EvaluatorSpec, model: str, folder: Path) -> Tried
     from tasks.evaluate.harness import SameName, build, load_tasks, metric_name, run_tasks
     from tasks.evaluate.task_configs import named_metrics
 
-    lm_eval.evaluator.add_env_info = _nothing  # it takes seconds to describe the machine
+    lm_eval.evaluator.add_env_info = lambda results: None  # it takes seconds to describe the machine
     tasks = load_tasks(name, spec, folder)
     guesses = Guesses(tasks.single, model)
     for request in build(tasks, guesses):
@@ -112,10 +112,6 @@ def _answered(name: str, spec: EvaluatorSpec, model: str, folder: Path) -> Tried
         untried = f"scoring made-up answers raises {described(error, folder)[:500]}, which a model's answers may not"
         return Tried([metric_name(*one) for one in sorted(named.metrics)], None, sorted(more), untried=untried)
     return Tried([*harnessed.metrics], sorted({name for item in harnessed.items for name in item["rewards"]}))
-
-
-def _nothing(results: Any) -> None:
-    pass
 
 
 def _from_configs(spec: EvaluatorSpec, folder: Path, absent: str) -> Tried:

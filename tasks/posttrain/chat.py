@@ -61,7 +61,8 @@ class Chat:
             (directory / TEMPLATE).write_text(self.template)
         path = directory / GENERATION
         config = json.loads(path.read_text()) if path.exists() else {}
-        before = config.get("eos_token_id", _eos_of_model(directory))
+        of_model = json.loads((directory / CONFIG).read_text()).get("eos_token_id")
+        before = config.get("eos_token_id", of_model)
         ends = with_end(before, self.end)
         if ends not in (before, [before]):
             write_json(path, config | {"eos_token_id": ends})
@@ -165,7 +166,3 @@ def chatml(tokenizer: Any) -> list[str]:
         plain = plain.replace(IM_END, str(tokenizer.eos_token))
     begin = tokenizer.decode(beginning(tokenizer.backend_tokenizer))
     return [f"{{{{- {json.dumps(begin, ensure_ascii=False)} }}}}\n{plain}", plain] if begin else [plain]
-
-
-def _eos_of_model(directory: Path) -> Any:
-    return json.loads((directory / CONFIG).read_text()).get("eos_token_id")
