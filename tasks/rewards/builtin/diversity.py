@@ -55,8 +55,8 @@ class Diversity(Comparing):
         distinct = {*self._recent, *new}
         texts = Counter(text for _, text, _ in distinct)
         shares, expected = _shares(distinct), _shares({*self._usual, *usual})
-        _remember(self._recent, new, self.window)
-        _remember(self._usual, usual, USUAL)
+        self._recent = deque([*self._recent, *new], self.window)
+        self._usual = deque([*self._usual, *usual], USUAL)
         tolerance = max(TOLERANCE, 1 / max(len(distinct), 1))
         within = {shape: min(1.0, (expected.get(shape, 0.0) + tolerance) / share) for shape, share in shares.items()}
         return [min(1 / texts[text], within[shape] if expected else 1.0) for _, text, shape in new]
@@ -73,12 +73,6 @@ class Diversity(Comparing):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._recent = deque(map(tuple, state["recent"]))
         self._usual = deque(map(tuple, state["usual"]))
-
-
-def _remember(known: deque[Answer], new: list[Answer], most: int) -> None:
-    known.extend(new)
-    while len(known) > most:
-        known.popleft()
 
 
 def _shares(answers: Iterable[Answer]) -> dict[str, float]:
