@@ -14,11 +14,10 @@ rewards see (tasks/rewards/user_process.py), and are no sandbox against an attac
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any, Self
 
 from tasks.environments.host import LOAD_S, SILENT_S
@@ -68,15 +67,12 @@ class Environments:
         return self.spec.environment.attribute if self.spec.environment else "tools"
 
     def __enter__(self) -> Self:
-        self._home = TemporaryDirectory(prefix="baton-environments-", ignore_cleanup_errors=True)
-        folder = Path(self._home.name) / "0"
-        self._process = UserProcess(
-            folder,
-            self.spec.tool_variables,
-            "tasks.environments.host",
-            what="environment" if self.spec.environment else "tool",
-        )
-        try:
+        with ExitStack() as stack:
+            home = stack.enter_context(TemporaryDirectory(prefix="baton-environments-", ignore_cleanup_errors=True))
+            folder = Path(home) / "0"
+            what = "environment" if self.spec.environment else "tool"
+            self._process = UserProcess(folder, self.spec.tool_variables, "tasks.environments.host", what=what)
+            stack.callback(self._process.close)
             functions = {at: function.pinned() for at, function in self.spec.tool_functions().items()}
             for function in functions.values():
                 function.write(folder / SOURCES)
@@ -85,18 +81,12 @@ class Environments:
             tools, memory_gb = list(places.values()), self.spec.tool_memory_gb
             request = {"environment": environment, "tools": tools, "memory_gb": memory_gb}
             described = self._process.ask(json.dumps({"open": request}), LOAD_S)
-        except BaseException:
-            self.close()
-            raise
+            self._open = stack.pop_all()
         self.schemas, self.owns_reward = described["schemas"], described["owns_reward"]
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._process.close()
-        self._home.cleanup()
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
 
     def reset(self, rows: Sequence[Row], seeds: Sequence[int]) -> list[str | None]:
         """Begin a conversation for each row, in place of those before; returns what `reset` returned. `seeds` seed

@@ -15,10 +15,10 @@ fails, StageError names it, the row, and the line.
 import json
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any, Self
 
 from infra.storage.durable import write_json
@@ -55,21 +55,14 @@ class Scorer:
         self._processes: list[UserProcess] = []
 
     def __enter__(self) -> Self:
-        self._home = TemporaryDirectory(prefix="baton-rewards-", ignore_cleanup_errors=True)
-        try:
-            self._start(Path(self._home.name))
-        except BaseException:
-            self.close()
-            raise
+        with ExitStack() as stack:
+            home = stack.enter_context(TemporaryDirectory(prefix="baton-rewards-", ignore_cleanup_errors=True))
+            self._start(Path(home), stack)
+            self._open = stack.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        for process in self._processes:
-            process.close()
-        self._home.cleanup()
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
 
     def score(
         self,
@@ -141,7 +134,7 @@ class Scorer:
     def _longest_s(self) -> float:
         return max((reward.timeout_s for reward in self.rewards), default=0.0)
 
-    def _start(self, home: Path) -> None:
+    def _start(self, home: Path, stack: ExitStack) -> None:
         groups: dict[str, list[RewardSpec]] = {}
         for reward in self.rewards:
             groups.setdefault(_group(reward), []).append(reward)
@@ -151,6 +144,7 @@ class Scorer:
             # what runs programs limits them itself, and their memory is not that of the worker
             memory_gb = 0 if _runs_code(members[0]) else max(reward.memory_gb for reward in members)
             process = UserProcess(home / str(number), environment, "tasks.rewards.worker", owner, str(memory_gb))
+            stack.callback(process.close)
             self._processes.append(process)
             for reward in members:
                 if reward.function:
