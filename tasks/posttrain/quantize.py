@@ -12,6 +12,7 @@ import torch
 from safetensors import safe_open
 from transformers import BitsAndBytesConfig
 
+from tasks.hf_files import tensors_in
 from tasks.posttrain.model_files import load_causal_lm
 
 
@@ -37,13 +38,10 @@ def in_4_bits(weight: torch.Tensor) -> bool:
 
 def original_weights(path: Path) -> Callable[[str], torch.Tensor]:
     """A function that reads a weight of a Hugging Face directory by its name."""
-    files: dict[str, Path] = {}
-    for file in path.glob("*.safetensors"):
-        with safe_open(file, "pt") as weights:
-            files |= dict.fromkeys(weights.keys(), file)
+    tensors = tensors_in(path)
 
     def read(name: str) -> torch.Tensor:
-        with safe_open(files[name], "pt") as weights:
+        with safe_open(path / tensors[name].file.name, "pt") as weights:
             tensor: torch.Tensor = weights.get_tensor(name)
         return tensor
 

@@ -1,7 +1,6 @@
 """Copy a model's files into the published directory."""
 
 import errno
-import json
 import os
 import shutil
 from pathlib import Path
@@ -9,10 +8,10 @@ from typing import Any
 
 from infra.storage.durable import write_json
 from tasks.adapter_base import ADAPTER, ADAPTER_CONFIG, BASE, ModelFolders
+from tasks.hf_files import INDEX, tensors_in
 from tasks.manifest import MANIFEST, RECORD, remove
 
 CARD = "README.md"
-INDEX = "model.safetensors.index.json"  # as Transformers writes it for weights in several files
 LINK_BYTES = 1 << 20  # files of this size and more are linked: weights are never edited in place, a config may be
 
 # links are an optimization: another disk, a file system without links, too many links
@@ -44,13 +43,9 @@ def _copy(source: Path, target: Path) -> None:
 
 def _index(base: Path) -> dict[str, Any]:
     """Where the tensors of a base are, from the folder above `base/`."""
-    size, weight_map = 0, dict[str, str]()
-    for path in sorted(base.glob("*.safetensors")):
-        with path.open("rb") as stream:
-            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-        tensors = {name: entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"}
-        size += sum(end - start for start, end in tensors.values())
-        weight_map |= dict.fromkeys(tensors, f"{BASE}/{path.name}")
+    tensors = tensors_in(base)
+    size = sum(tensor.end - tensor.begin for tensor in tensors.values())
+    weight_map = {name: f"{BASE}/{tensor.file.name}" for name, tensor in tensors.items()}
     return {"metadata": {"total_size": size}, "weight_map": weight_map}
 
 
