@@ -97,18 +97,10 @@ def tune(job: Job, environments: Environments | None, servers: RolloutServers | 
         try_on_gold(spec.rewards, rows, encoder.ended, spec.rewards_tried)
     stops = ends(model, encoder)
     alive = partial(job.heart.beat, phase="rollout")
+    settings: dict[str, Any] = {"seed": spec.seed, "alive": alive, "check_every": spec.check_weights_every}
     if spec.rollout_servers:
-        workers = spec.rollout_servers.tensor_parallel
-        generate_live(
-            ServedGeneration,
-            seed=spec.seed,
-            alive=alive,
-            check_every=spec.check_weights_every,
-            servers=servers,
-            workers=workers,
-        )
-    else:
-        generate_live(colocated(), seed=spec.seed, alive=alive, check_every=spec.check_weights_every)
+        settings |= {"servers": servers, "workers": spec.rollout_servers.tensor_parallel}
+    generate_live(ServedGeneration if spec.rollout_servers else colocated(), **settings)
     with Scorer(spec.rewards) if process.is_first() else nullcontext() as scorer:
         if scorer:
             scorer.refuse_partial(rows)
