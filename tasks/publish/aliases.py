@@ -40,7 +40,6 @@ class Version:
     content: str  # digest of the published files: those of the HFModel and the card
     source: str
     tags: dict[str, str]
-    created: float  # seconds since 1970
 
 
 def version_at(name: str, alias: str, patience_s: float = PATIENCE_S) -> Version | None:
@@ -132,5 +131,4 @@ def as_version(version: ModelVersion) -> Version:
         content=tags.get(DIGEST_TAG, ""),
         source=str(version.source),
         tags=tags,
-        created=version.creation_timestamp / 1000,
     )
