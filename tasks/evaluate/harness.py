@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NoReturn
 
 from lm_eval import simple_evaluate
 from lm_eval.api.group import Group
@@ -154,14 +154,10 @@ class _Receiver(LM):  # type: ignore[misc]  # lm-eval has no types
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         return str(self.model.apply_chat_template(chat_history, add_generation_prompt=add_generation_prompt))
 
-    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
+    def loglikelihood(self, requests: list[Instance]) -> NoReturn:
         raise _Built
 
-    def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
-        raise _Built
-
-    def generate_until(self, requests: list[Instance]) -> list[str]:
-        raise _Built
+    loglikelihood_rolling = generate_until = loglikelihood
 
 
 def _evaluate(tasks: Tasks, model: LM, seed: int | None) -> dict[str, Any]:
