@@ -43,7 +43,7 @@ def need(spec: PostTrainSpec, on: Conditions) -> Need | None:
             yield Work("rollouts", read=spec.steps * read)
             per_s = SYNC_NETWORK if servers and servers.nodes else SYNC_HERE
             yield Work("weight sync", seconds=spec.steps * BF16 * on.parameters / per_s)
-        yield on.start(vllm=spec.samples_model())
+        yield on.start(vllm=spec.uses_vllm())
 
     return on.need(
         spec,
@@ -54,5 +54,5 @@ def need(spec: PostTrainSpec, on: Conditions) -> Need | None:
         processes=layout.world,
         precision=spec.precision,
         sampled=spec.steps * spec.batch_size * limits.new if samples else 0,
-        not_counted="" if samples or not spec.samples_model() else "sampling before the first step",
+        not_counted="" if samples or not spec.uses_vllm() else "sampling before the first step",
     )

@@ -232,11 +232,8 @@ class PostTrainSpec(StageSpec):
         """The engines that sample completions from the model; empty: the rows' are used."""
         return []
 
-    def samples_model(self) -> bool:
-        return bool(self.vllm_engines())
-
     def uses_vllm(self) -> bool:
-        return self.samples_model()
+        return bool(self.vllm_engines())
 
     def samples_every_step(self) -> bool:
         """Whether each optimizer step samples its batch of completions from the model."""
@@ -265,7 +262,7 @@ class PostTrainSpec(StageSpec):
     def limits(self, positions: int) -> LengthLimits:
         """Length limits for a model with so many positions; they may exceed the positions."""
         prompt, new = self.max_prompt_tokens, self.max_new_tokens
-        if new is None and self.samples_model():
+        if new is None and self.uses_vllm():
             new = min(SAMPLED, positions // 2)
         total = min(positions, LENGTH + (prompt or new or 0)) if prompt is None or new is None else prompt + new
         fields = [

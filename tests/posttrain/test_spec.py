@@ -11,7 +11,7 @@ from tasks.posttrain.spec import LENGTH, SAMPLED, PostTrainSpec
 
 
 class Sampling(PostTrainSpec):
-    def samples_model(self) -> bool:
+    def uses_vllm(self) -> bool:
         return True
 
 
