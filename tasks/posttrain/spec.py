@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVa
 from pydantic import Field
 
 from infra.progress import say
-from tasks.environments.spec import ToolUse
 from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.layout import MICRO_BATCH, TuningLayout
 from tasks.posttrain.rollout_spec import RolloutServers
@@ -241,10 +240,6 @@ class PostTrainSpec(StageSpec):
 
     def servers(self) -> RolloutServers | None:
         """vLLM engines on separate GPUs or machines."""
-        return None
-
-    def tool_use(self) -> ToolUse | None:
-        """The environment and the tools that completions may use."""
         return None
 
     def reward_lists(self) -> list[RewardList]:

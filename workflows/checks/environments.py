@@ -50,11 +50,10 @@ def _problems(context: RunContext) -> Iterator[Problem]:
 def _users(context: RunContext) -> Iterator[tuple[str, ToolUse, str, bool]]:
     """(path, spec, set of rows, whether it has rewards) of what uses an environment or tools on this machine, and can
     be tried."""
-    users: list[tuple[str, ToolUse, str, bool]] = [
-        (step.path, tools, step.spec.data, any(each.rewards for each in step.spec.reward_lists()))
-        for step in context.tunings()
-        if (tools := step.spec.tool_use()) and not step.spec.placement
-    ]
+    users: list[tuple[str, ToolUse, str, bool]] = []
+    for step in context.tunings():
+        if isinstance(spec := step.spec, ToolUse) and not spec.placement:
+            users.append((step.path, spec, spec.data, any(each.rewards for each in spec.reward_lists())))
     if "evaluate" in context and not context.specs["evaluate"].placement:
         evaluators = context.specs["evaluate"].evaluators()
         users += [

@@ -103,9 +103,6 @@ class GRPOSpec(ToolUse, PostTrainSpec):
     def rows_used(self) -> float | str:
         return self.steps * self.batch_size / self.generations
 
-    def tool_use(self) -> ToolUse:
-        return self
-
     def reward_lists(self) -> list[RewardList]:
         return [RewardList("rewards", self.rewards, has_environment=self.environment is not None)]
 
