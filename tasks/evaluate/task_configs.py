@@ -26,7 +26,7 @@ from lm_eval.tasks._yaml_loader import load_yaml
 
 from infra.paths import baton_home
 from infra.storage.durable import make_folder, write_json
-from tasks.evaluate.task_files import is_file_name, with_local_data
+from tasks.evaluate.task_files import as_list, is_file_name, with_local_data
 from tasks.job import StageError
 
 SHIPPED = Path(lm_eval.tasks.__file__).parent
@@ -99,7 +99,7 @@ def _includes(path: Path, root: Path) -> list[Path]:
     named = load_yaml(path, resolve_func=False, recursive=False).get("include") or [] if is_file_name(path.name) else []
     return [
         Path(os.path.normpath(path.parent / name if (path.parent / name).is_file() else root / name))
-        for name in (named if isinstance(named, list) else [named])
+        for name in as_list(named)
     ]
 
 
@@ -115,7 +115,7 @@ def _with_local_data(config: dict[str, Any], folder: Path, root: Path) -> dict[s
 
 def _members(config: Mapping[str, Any]) -> Iterator[str]:
     """The names of a group's members, also in groups inside of it."""
-    for member in _listed(config.get("task") if _is_group(config) else None):
+    for member in as_list(config.get("task") if _is_group(config) else None):
         if isinstance(member, dict):
             yield from _members(member) if _is_group(member) else [str(member.get("task"))]
         elif member:
@@ -125,10 +125,6 @@ def _members(config: Mapping[str, Any]) -> Iterator[str]:
 def _is_group(config: Mapping[str, Any]) -> bool:
     """A task of a Python class may name a group that it is in."""
     return "group" in config and "class" not in config
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 @cache
@@ -210,7 +206,7 @@ def _of_group(name: str, config: Mapping[str, Any], index: Mapping[str, Entry]) 
         or {filter_name for _, named, filter_name in members.metrics if named == metric.metric}
     }
     # a group inside of this one has another name then, `group::inner`
-    inline = any(isinstance(member, dict) and "group" in member for member in _listed(config.get("task")))
+    inline = any(isinstance(member, dict) and "group" in member for member in as_list(config.get("task")))
     return Names(metrics | members.metrics, members.more | ({name} if members.more or inline else set()))
 
 

@@ -324,7 +324,7 @@ def _local_files(value: Any, bases: Sequence[Path]) -> Any:
     if isinstance(value, dict):
         return {key: _local_files(item, bases) for key, item in value.items()}
     if isinstance(value, list):
-        return [file for item in value for file in _as_list(_local_files(item, bases))]
+        return [file for item in value for file in as_list(_local_files(item, bases))]
     if not isinstance(value, str) or "://" in value:
         return value
     paths = next((files for base in bases if (files := matching(value, base))), None)
@@ -333,7 +333,7 @@ def _local_files(value: Any, bases: Sequence[Path]) -> Any:
     return str(paths[0]) if len(paths) == 1 else [str(file) for file in paths]
 
 
-def _as_list(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
