@@ -47,10 +47,6 @@ class TuningLayout(Spec):
         share = max(1, batch_size // self.world)
         return self.micro_batch or next(size for size in range(min(at_most, share), 0, -1) if share % size == 0)
 
-    def torchrun_processes(self) -> int | None:
-        """The number of processes on each machine for torchrun; None: the engine runs without it."""
-        return None if self.sharding == "none" else self.processes
-
     def recomputes(self, gpu: bool) -> bool:
         """Whether each layer is recomputed in the backward pass."""
         return gpu if self.gradient_checkpointing == "auto" else self.gradient_checkpointing

@@ -190,7 +190,7 @@ class PostTrainSpec(StageSpec):
     def processes(self) -> dict[str, Any]:
         """How its engine is started: arguments of tasks.run.run."""
         return {
-            "processes": self.layout.torchrun_processes(),
+            "processes": None if self.layout.sharding == "none" else self.layout.processes,  # None: without torchrun
             "nodes": self.layout.nodes,
             "max_restarts": self.survival.max_restarts,
             "hang_timeout_s": self.survival.hang_timeout_s,

@@ -167,18 +167,14 @@ class Setup(Generic[S]):
 
 
 def prepare(job: Job, kind: type[S], dropout: bool = True) -> Setup[S]:
-    """Load the job's model, and check the lengths. Raises StageError."""
-    spec, source = spec_of(job, kind), source_of(job)
-    model, tokenizer = load_model(source, spec, dropout)
-    return Setup(job, spec, source, model, tokenizer, limits_of(model, spec), RowEncoder(tokenizer))
-
-
-def spec_of(job: Job, kind: type[S]) -> S:
-    """The job's spec, resolved for its model; a learning rate that is far too high is reported."""
+    """Load the job's model, resolve its spec for that, and check the lengths; a learning rate that is far too high is
+    reported. Raises StageError."""
     spec, facts = job.spec(kind), read_manifest(Path(job.inputs["model"]["path"])).facts
     if warning := spec.rate_warning(facts["parameters"]):
         job.notice(warning)
-    return spec.resolved(facts["parameters"])
+    spec, source = spec.resolved(facts["parameters"]), source_of(job)
+    model, tokenizer = load_model(source, spec, dropout)
+    return Setup(job, spec, source, model, tokenizer, limits_of(model, spec), RowEncoder(tokenizer))
 
 
 def load_model(path: Path, spec: PostTrainSpec, dropout: bool = True) -> tuple[Any, Any]:
