@@ -202,7 +202,7 @@ def _group(reward: RewardSpec) -> str:
 
 
 def _runs_code(reward: RewardSpec) -> bool:
-    return reward.builtin is not None and reward.builtin.runs_code()
+    return reward.builtin is not None and reward.builtin.runs_code
 
 
 def _environment(reward: RewardSpec) -> list[str]:

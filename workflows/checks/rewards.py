@@ -29,7 +29,7 @@ def _problems(context: RunContext) -> Iterator[Problem]:
         first = valid_first(rows)
         for number, reward in enumerate(rewards):
             try:
-                tried = reward.builtin is None or reward.builtin.runs_code()
+                tried = reward.builtin is None or reward.builtin.runs_code
                 named = _imported(reward.pinned().model_dump_json(exclude={"weight"})) if tried else {}
             except StageError as error:
                 yield Problem(f"{path}.{number}", reward.label, f"a function that can be used as a reward; {error}")

@@ -8,7 +8,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
@@ -33,6 +33,9 @@ TOLD = 20  # different messages of a reward
 class Builtin(Spec):
     """A reward's options; called as `reward(prompts=…, completions=…, **columns)`."""
 
+    runs_code: ClassVar[bool] = False  # whether it runs programs, for which a machine may lack the means: see `prepare`
+    each_s: ClassVar[float] = 0.0  # seconds that a completion may need beyond timeout_s
+
     _told: set[str] = PrivateAttr(default_factory=set)
 
     def compares(self) -> bool:
@@ -48,16 +51,12 @@ class Builtin(Spec):
         """Environment variables that it needs."""
         return []
 
-    def runs_code(self) -> bool:
-        """Whether it runs programs, for which a machine may lack the means: `prepare` tells."""
-        return False
-
     def prepare(self) -> None:
         """Called once where it will run, before any call. Raises Unusable."""
 
     def extra_s(self, completions: int, columns: Mapping[str, Sequence[Any]]) -> float:
         """Seconds that one call may need beyond its timeout_s."""
-        return 0.0
+        return self.each_s * completions
 
     def _tell(self, message: str) -> None:
         """Print what nothing else shows: each message once, and not for ever."""

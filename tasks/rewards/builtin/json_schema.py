@@ -2,8 +2,8 @@
 Remote references are not fetched."""
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field
 
@@ -18,6 +18,7 @@ class JsonSchema(Builtin):
     """1 for a valid document, ½ for other JSON, 0 for anything else."""
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+    each_s: ClassVar[float] = EACH_S
 
     schema_: dict[str, Any] = Field(alias="schema", description="a JSON Schema; draft 2020-12 unless it names another")
 
@@ -51,9 +52,6 @@ class JsonSchema(Builtin):
         except Exception as error:  # a number that overflows, a missing reference, a pattern that takes too long
             self._tell(f"json_schema: a document could not be checked: {type(error).__name__}: {error}")
             return False
-
-    def extra_s(self, completions: int, columns: Mapping[str, Sequence[Any]]) -> float:
-        return EACH_S * completions
 
 
 def _parsed(text: str) -> Any:

@@ -6,9 +6,9 @@ Hugging Face's math-verify parses and compares them; if it cannot parse the row'
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 from tasks.rewards.builtin.builtin import Comparing, final
 
@@ -28,8 +28,7 @@ _OPPOSITES = re.compile(r"\b(?:yes|no|true|false)\b", re.IGNORECASE)
 class Math(Comparing):
     """1 for an answer that is mathematically equal, else 0."""
 
-    def extra_s(self, completions: int, columns: Mapping[str, Sequence[Any]]) -> float:
-        return 3.0 * TIMEOUT_S * completions
+    each_s: ClassVar[float] = 3.0 * TIMEOUT_S
 
     def __call__(self, *, completions: Sequence[Any], **columns: Any) -> list[float | None]:
         pairs = zip(completions, self.answers(columns), strict=True)

@@ -1,8 +1,8 @@
 """Reward completions that match a regular expression; with `column`, whose match is the row's answer."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -13,6 +13,8 @@ from tasks.spec import Problem
 
 class Regex(Builtin):
     """1 if the pattern is found and, with `column`, its first group (or whole match) equals the answer, else 0."""
+
+    each_s: ClassVar[float] = EACH_S
 
     pattern: str = Field(min_length=1, description="in Python's syntax, used with re.search: `^…$` matches the whole")
     column: str | None = Field(None, description="column with the answer that the last match's first group must equal")
@@ -44,6 +46,3 @@ class Regex(Builtin):
         except TimeoutError:
             self._tell(f"regex: {self.pattern!r} takes more than {EACH_S:g} s on a completion, which is worth 0")
             return []
-
-    def extra_s(self, completions: int, columns: Mapping[str, Sequence[Any]]) -> float:
-        return EACH_S * completions

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -23,6 +23,8 @@ _FENCE = re.compile(r"^```[^\n`]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 class Sandboxed(Builtin):
     """Limits are of one program with all its children, and much lower than what a machine has."""
 
+    runs_code: ClassVar[bool] = True
+
     workers: int = not_identity(2, "programs that run at the same time; each takes a core", ge=1, le=1024)
     wall_s: float = Field(5.0, gt=0, le=3600, description="time limit of a program; seconds")
     cpu_s: int = Field(5, ge=1, le=3600, description="limit of processor time of each of its processes; seconds")
@@ -37,9 +39,6 @@ class Sandboxed(Builtin):
     files: int = Field(1000, ge=1, le=1_000_000, description="limit of the number of files that it writes")
     output_kb: int = Field(64, ge=1, le=100_000, description="limit of its output, and of its errors; KiB")
     read: list[str] = not_identity([], "folders of the machine that programs may read, and import Python modules from")
-
-    def runs_code(self) -> bool:
-        return True
 
     def prepare(self) -> None:
         try:
