@@ -147,10 +147,6 @@ class EvaluateSpec(StageSpec):
         """With that of each evaluator."""
         return super().identity() | {name: evaluator.identity() for name, evaluator in self.evaluators().items()}
 
-    def pinned(self) -> Self:
-        """A copy with the current content of the files its evaluators name. Raises UserError."""
-        return self.model_copy(update={name: evaluator.pinned() for name, evaluator in self.evaluators().items()})
-
     def sent(self, storage: str) -> Self:
         changed = {
             name: one.model_copy(update={"task_place": send_packed(files, storage)})
