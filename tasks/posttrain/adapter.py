@@ -24,7 +24,9 @@ def peft_config(adapter: AdapterSpec, model: Any) -> LoraConfig:
     """PEFT's configuration. Raises StageError if the model has no such layers."""
     lora = adapter.lora
     if lora.targets != "all-linear":
-        layers = {name.rpartition(".")[2] for name, module in model.named_modules() if _adaptable(model, module)}
+        linear = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+        head = model.get_output_embeddings()
+        layers = {name.rpartition(".")[2] for name, module in linear.items() if module is not head}
         if unknown := sorted({*lora.targets} - layers):
             raise StageError(
                 f"adapter.lora.targets: {', '.join(unknown)}: the model has {', '.join(sorted(layers))}; or all-linear"
@@ -36,10 +38,6 @@ def peft_config(adapter: AdapterSpec, model: Any) -> LoraConfig:
         lora_dropout=lora.dropout,
         target_modules=lora.targets,
     )
-
-
-def _adaptable(model: Any, module: torch.nn.Module) -> bool:
-    return isinstance(module, torch.nn.Linear) and module is not model.get_output_embeddings()
 
 
 def base_of(model: Any) -> Any:
@@ -90,12 +88,7 @@ def merged_weights(model: PeftModel) -> Iterator[tuple[str, torch.Tensor]]:
             whole = original(plain).to(weight.device) if in_4_bits(weight) else weight.data
             if layer := adapted.get(name):
                 whole = whole.float() + layer.get_delta_weight("default").float()
-            yield plain, _whole(whole)
-
-
-def _whole(weight: torch.Tensor) -> torch.Tensor:
-    """A weight that may be sharded, gathered."""
-    return weight.full_tensor() if isinstance(weight, DTensor) else weight
+            yield plain, whole.full_tensor() if isinstance(whole, DTensor) else whole
 
 
 def _has_adapter(module: torch.nn.Module) -> bool:

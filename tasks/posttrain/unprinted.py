@@ -29,7 +29,8 @@ class Unprinted:
         self._rows: dict[str, list[Row]] = defaultdict(list)
 
     def look(self, row: Row) -> None:
-        names = {name for message in _messages(row) for name, value in message.items() if value}
+        messages = [message for conversation in conversations(row)[:1] for message in conversation]
+        names = {name for message in messages for name, value in message.items() if value}
         names |= {name for name in OPTIONAL if row.get(name)}
         for name in names.difference(NOT_LOOKED_AT):
             if len(self._rows[name]) < MOST:
@@ -57,11 +58,6 @@ def conversations(row: Row) -> list[list[Row]]:
         return []
     answers = [row[name] for name in ANSWERS if isinstance(row.get(name), list)]
     return [prompt + answer for answer in answers] or [prompt]
-
-
-def _messages(row: Row) -> Iterator[Row]:
-    for conversation in conversations(row)[:1]:
-        yield from conversation
 
 
 def _with_and_without(name: str, row: Row, render: Render) -> Iterator[tuple[Any, Any]]:
