@@ -156,25 +156,19 @@ class EvaluateSpec(StageSpec):
         return self.model_copy(update=changed)
 
     def problems(self) -> list[Problem]:
-        problems = [problem.under(name) for name, one in self.evaluators().items() for problem in one.problems()]
-        problems += [
-            Problem(name, name, f"a name of letters, digits, _ and -, other than {', '.join(SETS)}")
-            for name in self.evaluators()
-            if name in SETS or not re.fullmatch(r"[A-Za-z0-9][\w-]*", name, re.ASCII)
-        ]
+        problems: list[Problem] = []
         names = [name.lower() for name in self.evaluators()]
-        problems += [
-            Problem(name, name, "a name that differs from the others' in more than upper and lower case")
-            for name in self.evaluators()
-            if names.count(name.lower()) > 1
-        ]
-        problems += [
-            Problem(
-                f"{name}.max_new_tokens", evaluator.max_new_tokens, f"less than max_model_len ({self.max_model_len})"
-            )
-            for name, evaluator in self.evaluators().items()
-            if evaluator.data and self.max_model_len and evaluator.max_new_tokens >= self.max_model_len
-        ]
+        for name, one in self.evaluators().items():
+            problems += [problem.under(name) for problem in one.problems()]
+            if name in SETS or not re.fullmatch(r"[A-Za-z0-9][\w-]*", name, re.ASCII):
+                allowed = f"a name of letters, digits, _ and -, other than {', '.join(SETS)}"
+                problems.append(Problem(name, name, allowed))
+            if names.count(name.lower()) > 1:
+                allowed = "a name that differs from the others' in more than upper and lower case"
+                problems.append(Problem(name, name, allowed))
+            if one.data and self.max_model_len and one.max_new_tokens >= self.max_model_len:
+                allowed = f"less than max_model_len ({self.max_model_len})"
+                problems.append(Problem(f"{name}.max_new_tokens", one.max_new_tokens, allowed))
         if not self.bits_per_byte and not self.evaluators():
             problems.append(Problem("", "nothing", "at least one evaluator, or leave `evaluate` out"))
         return problems
