@@ -30,7 +30,6 @@ class Chosen(Generic[T]):
     rows: list[T]
     amount: float  # total size of the rows
     too_long: int  # rows skipped
-    refused: int = 0  # rows that the chat template rejects, skipped
 
     def counts(self) -> dict[str, float]:
         """Metrics to record as step 0."""
@@ -99,7 +98,7 @@ def choose(
             f"{too_long} of {too_long + len(chosen)} rows are longer than {limits.shown} and left out (the longest has "
             f"{longest} tokens)"
         )
-    return Chosen(chosen, total, too_long, len(refused))
+    return Chosen(chosen, total, too_long)
 
 
 def note_epochs(job: Job, what: str, rows: int, epochs: float) -> None:

@@ -72,12 +72,12 @@ def generations(name: str, patience_s: float = PATIENCE_S) -> list[Generation]:
     return [_generation(version, number) for number, version in enumerate(decided, 1)]
 
 
-def champion(name: str, patience_s: float = PATIENCE_S) -> Generation | None:
+def champion(name: str) -> Generation | None:
     """The champion, however it was promoted. Raises StageError if the registry stays unreachable."""
-    version = version_at(name, CHAMPION, patience_s)
+    version = version_at(name, CHAMPION)
     if version is None:
         return None
-    known = {version.version: version for version in generations(name, patience_s)}
+    known = {version.version: version for version in generations(name)}
     return known.get(version.version) or _generation(version, 0)
 
 

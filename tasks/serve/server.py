@@ -30,6 +30,7 @@ VLLM = "tasks.serve.vllm_server"
 LOOPBACK = "127.0.0.1"
 STOP_GRACE_S = 15.0  # from SIGTERM to SIGKILL
 POLL_S = 0.25  # between two health checks of a starting server
+REPORT_S = 15.0  # between two lines about it
 LOG_LINES = 15  # lines of its log to show, if none of them ends a traceback
 ERROR = re.compile(r"(\(\w+ pid=\d+\) )?[\w.]+(Error|Exception): ")
 
@@ -63,7 +64,7 @@ class Served:
         return [*files, "--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2", "--lora-modules", *names]
 
 
-def open_served(directory: Path, name: str | None = None, base: Path | None = None) -> Served:
+def open_served(directory: Path, base: Path | None = None) -> Served:
     """Open the model in an HFModel's or a PublishedModel's directory, verifying every file; an adapter with its `base`,
     by default where that was when the adapter was trained. Raises ArtifactError."""
     manifest = read_manifest(directory)
@@ -71,8 +72,8 @@ def open_served(directory: Path, name: str | None = None, base: Path | None = No
         raise ArtifactError(f"{directory}: a {manifest.kind}; only an hf_model or a published_model can be served")
     digest = manifest.digest if manifest.kind == "hf_model" else manifest.parents.get("model", manifest.digest)
     model = open_model(directory, base)
-    shown = name or manifest.facts.get("registry_name") or manifest.facts["label"]
-    return Served(directory, digest, shown, None if model.weights == directory else model.weights)
+    name = manifest.facts.get("registry_name") or manifest.facts["label"]
+    return Served(directory, digest, name, None if model.weights == directory else model.weights)
 
 
 def engine_arguments(spec: ServeSpec) -> list[str]:
@@ -166,14 +167,14 @@ class Server:
         stop_group(self.process, grace_s)
 
 
-def report_waiting(server: Server, title: str, every_s: float = 15.0) -> Callable[[float], None]:
+def report_waiting(server: Server, title: str) -> Callable[[float], None]:
     """A callback that reports periodically while a server starts."""
     reported = 0.0
     say(f"  {title}: starting its server (log: {server.log})")
 
     def report(waited: float) -> None:
         nonlocal reported
-        if waited - reported > every_s:
+        if waited - reported > REPORT_S:
             reported = waited
             say(f"  {title}: {waited:.0f} s, loading")
 
