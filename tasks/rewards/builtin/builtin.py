@@ -88,6 +88,14 @@ class Comparing(Builtin):
         values = next(columns[name] for name in names if name in columns)
         return [None if value is None else final(value) for value in values]
 
+    def __call__(self, *, completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        pairs = zip(completions, self.answers(columns), strict=True)
+        return [None if answer is None else self.worth(final(one), answer) for one, answer in pairs]
+
+    def worth(self, text: str, answer: str) -> float | None:
+        """The reward of a completion's text, without its thinking."""
+        raise NotImplementedError
+
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:

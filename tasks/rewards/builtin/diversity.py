@@ -48,7 +48,8 @@ class Diversity(Comparing):
     def wants(self) -> list[tuple[str, ...]]:
         return super().wants() if self.shapes else []
 
-    def __call__(self, *, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
+    def __call__(self, *, completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        prompts = columns["prompts"]
         new = [self._hashed(prompt, final(text)) for prompt, text in zip(prompts, completions, strict=True)]
         answers = self.answers(columns) if self.shapes else []
         usual = [self._hashed(prompt, text) for prompt, text in zip(prompts, answers, strict=False) if text is not None]

@@ -6,11 +6,10 @@ Hugging Face's math-verify parses and compares them; if it cannot parse the row'
 """
 
 import re
-from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, ClassVar
 
-from tasks.rewards.builtin.builtin import Comparing, final
+from tasks.rewards.builtin.builtin import Comparing
 
 TIMEOUT_S = 2  # of each parsing and comparison: `9^{9^9}` would take forever. Whole seconds (math-verify uses SIGALRM)
 ENDING = 500  # characters that are parsed: pages of repetition take math-verify seconds
@@ -30,20 +29,15 @@ class Math(Comparing):
 
     each_s: ClassVar[float] = 3.0 * TIMEOUT_S
 
-    def __call__(self, *, completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        pairs = zip(completions, self.answers(columns), strict=True)
-        return [None if answer is None else _reward(final(completion), answer) for completion, answer in pairs]
+    def worth(self, text: str, answer: str) -> float | None:
+        from math_verify import verify
 
-
-def _reward(completion: str, answer: str) -> float | None:
-    from math_verify import verify
-
-    if word := _word(answer.rpartition("####")[2]):
-        same = _same(_given_answer(_ending(completion)), word)
-        if same or len(word) > 1:
-            return float(same)
-    gold = _parsed(answer)
-    return float(verify(gold, _parsed(_ending(completion)), timeout_seconds=TIMEOUT_S)) if gold else None
+        if word := _word(answer.rpartition("####")[2]):
+            same = _same(_given_answer(_ending(text)), word)
+            if same or len(word) > 1:
+                return float(same)
+        gold = _parsed(answer)
+        return float(verify(gold, _parsed(_ending(text)), timeout_seconds=TIMEOUT_S)) if gold else None
 
 
 def _ending(text: str) -> str:

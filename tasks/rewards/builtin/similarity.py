@@ -6,11 +6,11 @@ if words are compared. Computed bit-parallel on integers (H. Hyyrö, "Bit-parall
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from tasks.rewards.builtin.builtin import Comparing, final
+from tasks.rewards.builtin.builtin import Comparing
 
 
 class Similarity(Comparing):
@@ -18,11 +18,7 @@ class Similarity(Comparing):
 
     unit: Literal["words", "characters"] = Field("words", description="unit of comparison")
 
-    def __call__(self, *, completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        pairs = zip(completions, self.answers(columns), strict=True)
-        return [None if answer is None else self._ratio(final(one), answer) for one, answer in pairs]
-
-    def _ratio(self, text: str, answer: str) -> float:
+    def worth(self, text: str, answer: str) -> float:
         words = self.unit == "words"
         first, second = (text.split(), answer.split()) if words else (list(text.strip()), list(answer.strip()))
         total = len(first) + len(second)
