@@ -32,9 +32,7 @@ class Guesses(LM):  # type: ignore[misc]  # lm-eval has no types
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         if self.encoder is None:
             return "".join(CHATML.format_map(turn) for turn in chat_history)
-        return self.encoder.rendered(
-            chat_history, add_generation_prompt=add_generation_prompt, continue_final_message=not add_generation_prompt
-        )
+        return self.encoder.rendered(chat_history, add_generation_prompt)
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
         return [(-1.0 - number, number % 2 == 0) for number, _ in enumerate(requests)]

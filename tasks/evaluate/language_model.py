@@ -68,9 +68,7 @@ class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         return self.encoder.template if chat_template else None
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        return self.encoder.rendered(
-            chat_history, add_generation_prompt=add_generation_prompt, continue_final_message=not add_generation_prompt
-        )
+        return self.encoder.rendered(chat_history, add_generation_prompt)
 
     def _loglikelihood_tokens(self, requests: Sequence[Scored], **kwargs: Any) -> list[tuple[float, bool]]:
         """(log-probability in nats, whether greedy decoding gives it) of each continuation."""

@@ -160,9 +160,10 @@ class RowEncoder:
             )
         return ids, labels
 
-    def rendered(self, messages: list[Row], **options: bool) -> str:
-        """The text of a conversation. Raises StageError."""
-        return self._rendered({}, messages, None, **options)
+    def rendered(self, messages: list[Row], generates: bool) -> str:
+        """The text of a conversation, up to where the model's next turn begins, or within its last turn. Raises
+        StageError."""
+        return self._rendered({}, messages, add_generation_prompt=generates, continue_final_message=not generates)
 
     def decoded(self, ids: Sequence[int]) -> str:
         """Decode sampled tokens as TRL does for rewards: without special tokens."""
