@@ -20,7 +20,7 @@ from pydantic import Field
 
 from infra.errors import UserError
 from tasks.functions import FUNCTION, NAME, Function
-from tasks.spec import Problem, StageSpec
+from tasks.spec import Problem, StageSpec, not_identity
 
 GROUP = "baton.stages"  # of entry points
 
@@ -43,19 +43,14 @@ class CustomSpec(StageSpec):
     makes: Literal["model", "artifact"] = Field(
         "model", description="model: a Hugging Face folder, which is evaluated; artifact: any files, with facts"
     )
-    hours: float | None = Field(
-        None,
-        gt=0,
-        le=1e5,
-        description="Hours that it takes, for the plan's times and costs; null: not known",
-        json_schema_extra={"identity": False},
+    hours: float | None = not_identity(
+        None, "Hours that it takes, for the plan's times and costs; null: not known", gt=0, le=1e5
     )
-    memory_gb: float | None = Field(
+    memory_gb: float | None = not_identity(
         None,
+        "Memory that it takes, which the plan shows and its pod asks for, GB; null: the pod's default",
         gt=0,
         le=1e6,
-        description="Memory that it takes, which the plan shows and its pod asks for, GB; null: the pod's default",
-        json_schema_extra={"identity": False},
     )
     spec: dict[str, Any] = Field({}, description="The stage's own fields, as the function's first argument has them")
     function: Function | None = Field(None, description="the function that `stage` names; filled in by Baton")

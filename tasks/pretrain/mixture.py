@@ -12,19 +12,15 @@ from typing import Any
 
 from pydantic import Field
 
-from tasks.spec import Spec
+from tasks.spec import Spec, not_identity
 
 
 class SourceShare(Spec):
     """How much of a named source is trained on."""
 
     weight: float | None = Field(None, gt=0, description="relative to the other sources; null for all: size in tokens")
-    epochs: float | None = Field(
-        None,
-        gt=0,
-        description="limit of its repetition; null: none",
-        json_schema_extra={"identity": False},  # an error or not: no other result
-    )
+    # an error or not: no other result
+    epochs: float | None = not_identity(None, "limit of its repetition; null: none", gt=0)
 
 
 @dataclass(frozen=True)
