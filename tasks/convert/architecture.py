@@ -6,14 +6,14 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary position embedding (Su et al. 2021), and its frequency scaling for long contexts."""
+    """Rotary position embedding (Su et al. 2021), and its scaling for long contexts, with config.json's names."""
 
     theta: float
     scaling: Literal["default", "linear", "llama3", "yarn"] = "default"
     factor: float = 1.0
-    original_positions: int = 0  # llama3 and yarn: context length before scaling
-    low_frequency: float = 1.0  # llama3
-    high_frequency: float = 4.0  # llama3
+    original_max_position_embeddings: int = 0  # llama3 and yarn: context length before scaling
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
     attention_factor: float = 1.0  # yarn: scales cosines and sines

@@ -78,27 +78,13 @@ class Config:
             )
 
 
-_ROPE_FIELDS: dict[str, dict[str, str]] = {
-    "default": {},
-    "linear": {"factor": "factor"},
-    "llama3": {
-        "factor": "factor",
-        "low_freq_factor": "low_frequency",
-        "high_freq_factor": "high_frequency",
-        "original_max_position_embeddings": "original_positions",
-    },
-    "yarn": {
-        "factor": "factor",
-        "original_max_position_embeddings": "original_positions",
-        "beta_fast": "beta_fast",
-        "beta_slow": "beta_slow",
-        "attention_factor": "attention_factor",
-        "truncate": "truncate",
-    },
-}  # fmt: skip
-
-
 _ROPE_OPTIONAL = ("beta_fast", "beta_slow", "attention_factor", "truncate")
+_ROPE_FIELDS: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor", "original_max_position_embeddings", *_ROPE_OPTIONAL),
+}
 
 
 def rope(fields: dict[str, Any]) -> Rope:
@@ -124,11 +110,11 @@ def rope(fields: dict[str, Any]) -> Rope:
     if unknown:
         listed = ", ".join(f"{name} = {shown(fields[name])}" for name in sorted(unknown))
         raise ConversionError(f"config.json: the converter does not know what {listed} means for rope_type {kind}")
-    result = Rope(theta=theta, scaling=kind, **{known[name]: value for name, value in fields.items()})
-    if kind == "llama3" and result.high_frequency <= result.low_frequency:
+    result = Rope(theta=theta, scaling=kind, **fields)
+    if kind == "llama3" and result.high_freq_factor <= result.low_freq_factor:
         raise ConversionError(
-            f"config.json: rope_parameters.high_freq_factor is {result.high_frequency}; it must be greater than "
-            f"low_freq_factor ({result.low_frequency})"
+            f"config.json: rope_parameters.high_freq_factor is {result.high_freq_factor}; it must be greater than "
+            f"low_freq_factor ({result.low_freq_factor})"
         )
     return result
 

@@ -33,8 +33,8 @@ def _interpolated(plain: Tensor, factor: float, ramp: Tensor) -> Tensor:
 
 def _llama3_ramp(rope: Rope, plain: Tensor) -> Tensor:
     """Llama 3.1 (Grattafiori et al. 2024; formula from its released code): by rotations in the original context."""
-    rotations = rope.original_positions * plain / (2 * math.pi)
-    return ((rotations - rope.low_frequency) / (rope.high_frequency - rope.low_frequency)).clamp(0, 1)
+    rotations = rope.original_max_position_embeddings * plain / (2 * math.pi)
+    return ((rotations - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)).clamp(0, 1)
 
 
 def _yarn_ramp(rope: Rope, size: int) -> Tensor:
@@ -50,7 +50,8 @@ def _yarn_ramp(rope: Rope, size: int) -> Tensor:
 
 def _dimension_with(rotations: float, rope: Rope, size: int) -> float:
     """The fractional dimension that has so many rotations: YaRN's r(d) solved for d."""
-    return size * math.log(rope.original_positions / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
+    positions = rope.original_max_position_embeddings
+    return size * math.log(positions / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
 
 
 def cosines_sines(rope: Rope, size: int, length: int) -> tuple[Tensor, Tensor]:

@@ -113,8 +113,8 @@ def test_weights_may_be_in_a_narrower_format(tmp_path: Path) -> None:
     [
         ("llama", "norm_eps", 2e-6),
         ("llama-llama3", "rope", {"factor": 7.9}),
-        ("llama-llama3", "rope", {"high_frequency": 3.9}),
-        ("llama-llama3", "rope", {"original_positions": 33}),
+        ("llama-llama3", "rope", {"high_freq_factor": 3.9}),
+        ("llama-llama3", "rope", {"original_max_position_embeddings": 33}),
         ("llama-linear", "rope", {"factor": 2.49}),
         ("llama-yarn", "rope", {"truncate": False}),
         ("llama-yarn", "rope", {"attention_factor": 1.24}),
@@ -220,7 +220,7 @@ def architecture_of(spec: ModelSpec) -> Architecture:
     """Baton's ModelSpec as the converter's Architecture."""
     rope = Rope(spec.rope_theta)
     if spec.rope_scaling_factor:
-        rope = Rope(spec.rope_theta, "llama3", spec.rope_scaling_factor, original_positions=8192)
+        rope = Rope(spec.rope_theta, "llama3", spec.rope_scaling_factor, original_max_position_embeddings=8192)
     experts = None
     if spec.experts:
         experts = Experts(
@@ -383,7 +383,7 @@ def build_latent(model: Architecture) -> GPTModel:
         rope_type="yarn" if rope.scaling == "yarn" else "rope",
         rotary_base=rope.theta,
         rotary_scaling_factor=rope.factor,
-        original_max_position_embeddings=rope.original_positions,
+        original_max_position_embeddings=rope.original_max_position_embeddings,
         beta_fast=rope.beta_fast,
         beta_slow=rope.beta_slow,
         mscale=1.0,
