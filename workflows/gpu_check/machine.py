@@ -8,7 +8,8 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from infra.versions import package_versions
 from tasks.pretrain.hardware import this_machine
@@ -29,11 +30,6 @@ class Machine:
     trouble: str  # why torch can't use a GPU; "" if it can
     versions: dict[str, str]  # of Python, the libraries, CUDA, NCCL and the driver's CUDA
 
-    @classmethod
-    def of(cls, words: dict[str, Any]) -> "Machine":
-        gpus = tuple(Gpu(gpu["name"], gpu["memory_gb"], tuple(gpu["capability"])) for gpu in words["gpus"])
-        return cls(gpus, words["trouble"], words["versions"])
-
     def __str__(self) -> str:
         gpus = ", ".join(f"{gpu.name} ({gpu.memory_gb:.0f} GB)" for gpu in self.gpus)
         return f"{gpus or self.trouble}; " + ", ".join(f"{name} {version}" for name, version in self.versions.items())
@@ -43,7 +39,7 @@ def look() -> Machine:
     """Query torch in another process. Raises CalledProcessError if that fails."""
     command = [sys.executable, "-m", __name__]
     ended = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, check=True)
-    return Machine.of(json.loads(ended.stdout.splitlines()[-1]))
+    return TypeAdapter(Machine).validate_json(ended.stdout.splitlines()[-1])
 
 
 def _seen() -> Machine:

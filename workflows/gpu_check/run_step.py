@@ -10,6 +10,8 @@ import traceback
 from dataclasses import asdict
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from infra.paths import quiet
 from infra.process.launch import STOP_GRACE, EngineFailed, sigterm_as_exit
 from infra.process.parent_watchdog import end_with_launcher
@@ -29,7 +31,7 @@ def main() -> None:
     os.environ[STOP_GRACE] = str(STOP_S)
     end_with_launcher(2 * STOP_S)
     identity = json.loads((folder / "check.json").read_text())
-    check = Check(name, folder, SIZES[identity["size"]], Machine.of(identity["machine"]))
+    check = Check(name, folder, SIZES[identity["size"]], TypeAdapter(Machine).validate_python(identity["machine"]))
     step = next(step for step in STEPS if step.name == name)
     with sigterm_as_exit():
         try:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from blake3 import blake3
+from pydantic import TypeAdapter
 
 from infra.paths import baton_home
 from infra.process.launch import sigterm_as_exit
@@ -65,7 +66,7 @@ def locked(folder: Path) -> Iterator[IO[bytes]]:
 def results(folder: Path, steps: tuple[Step, ...]) -> dict[str, Result]:
     """The saved results of the steps."""
     paths = {step.name: folder / "results" / f"{step.name}.json" for step in steps}
-    return {name: Result.of(json.loads(path.read_text())) for name, path in paths.items() if path.exists()}
+    return {name: TypeAdapter(Result).validate_json(path.read_text()) for name, path in paths.items() if path.exists()}
 
 
 def forget(folder: Path, step: str) -> None:
@@ -74,7 +75,7 @@ def forget(folder: Path, step: str) -> None:
 
 def run(folder: Path, step: Step, lock: IO[bytes], known: Mapping[str, Result], tiny: bool, left_s: float) -> Result:
     """Run a step within the remaining time, and save its result."""
-    machine = Machine.of(json.loads((folder / "check.json").read_text())["machine"])
+    machine = TypeAdapter(Machine).validate_python(json.loads((folder / "check.json").read_text())["machine"])
     lack = _lack(step, machine, known, tiny)
     if lack is None and left_s < LEAST_S:
         lack = "the check's time is up; run it again to continue here"
@@ -121,7 +122,7 @@ def _attempt(folder: Path, step: Step, lock: IO[bytes], tiny: bool, left_s: floa
         in_time = _wait(process, limit_s)
     seconds = time.monotonic() - began
     if (work / OUTCOME).exists():
-        return replace(Result.of(json.loads((work / OUTCOME).read_text())), seconds=seconds)
+        return replace(TypeAdapter(Result).validate_json((work / OUTCOME).read_text()), seconds=seconds)
     if not in_time and limit_s < step.limit_s:
         reason = f"the check's time was up {limit_s:.0f} s into this step; run it again to continue here"
         return Result("cannot be tried", reason, seconds=seconds)

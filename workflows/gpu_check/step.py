@@ -44,11 +44,6 @@ class Result:
     figures: Mapping[str, Figure] = field(default_factory=dict)
     seconds: float = 0.0
 
-    @classmethod
-    def of(cls, fields: dict[str, Any]) -> "Result":
-        """From `asdict`'s output."""
-        return cls(**fields | {"figures": {name: Figure(**figure) for name, figure in fields["figures"].items()}})
-
 
 @dataclass
 class Check:
