@@ -226,14 +226,16 @@ def _push_metrics(client: MlflowClient, folder: Path, pushed: Pushed, record: Ml
         return pushed
     if pushed.file != (file := path.stat().st_ino):
         pushed = replace(pushed, offset=0, file=file)
-    for batch, offset in points_after(path, pushed.offset, METRICS_A_BATCH):
-        newest = newest_steps(tracking_uri(), pushed.run_id)
-        metrics = [_metric(point) for point in batch if _belongs(point, record)]
-        if metrics := [metric for metric in metrics if metric.step > newest.get(metric.key, -1)]:
-            client.log_batch(pushed.run_id, metrics=metrics)
-            newest |= {metric.key: metric.step for metric in metrics}
-        pushed = replace(pushed, offset=offset)
-        write_note(folder, asdict(pushed))
+    points, offset = points_after(path, pushed.offset)
+    if offset == pushed.offset:
+        return pushed
+    newest = newest_steps(tracking_uri(), pushed.run_id)
+    metrics = [_metric(point) for point in points if _belongs(point, record)]
+    for batch in _batches([metric for metric in metrics if metric.step > newest.get(metric.key, -1)], METRICS_A_BATCH):
+        client.log_batch(pushed.run_id, metrics=batch)
+        newest |= {metric.key: metric.step for metric in batch}
+    pushed = replace(pushed, offset=offset)
+    write_note(folder, asdict(pushed))
     return pushed
 
 
