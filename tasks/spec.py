@@ -88,39 +88,16 @@ class Spec(BaseModel):
             and _same(getattr(self, name), field.get_default(call_default_factory=True))
         }
 
-    def _values(self) -> dict[str, Any]:
-        """The fields of its identity."""
+    def _parts(self) -> "dict[str, Spec | list[Spec] | dict[str, Spec]]":
+        """The fields of its identity that are specs themselves, or lists or mappings of specs."""
         left_out = self._not_identity() | self._unset()
-        return {name: getattr(self, name) for name in type(self).model_fields if name not in left_out}
-
-    def _nested(self) -> "dict[str, Spec]":
-        """The fields of its identity that are specs themselves."""
-        return {name: value for name, value in self._values().items() if isinstance(value, Spec)}
-
-    def _lists(self) -> "dict[str, list[Spec]]":
-        """The fields of its identity that are lists of specs."""
-        return {
-            name: value
-            for name, value in self._values().items()
-            if isinstance(value, list) and value and all(isinstance(item, Spec) for item in value)
-        }
-
-    def _mappings(self) -> "dict[str, dict[str, Spec]]":
-        """The fields of its identity that are mappings of specs."""
-        return {
-            name: value
-            for name, value in self._values().items()
-            if isinstance(value, dict) and value and all(isinstance(item, Spec) for item in value.values())
-        }
+        values = {name: getattr(self, name) for name in type(self).model_fields if name not in left_out}
+        return {name: value for name, value in values.items() if _is_of_specs(value)}
 
     def identity(self) -> dict[str, Any]:
         """The fields that determine the result, as JSON types."""
-        nested: dict[str, Any] = {name: part.identity() for name, part in self._nested().items()}
-        nested |= {name: [part.identity() for part in parts] for name, parts in self._lists().items()}
-        nested |= {
-            name: {key: part.identity() for key, part in parts.items()} for name, parts in self._mappings().items()
-        }
-        return self.model_dump(mode="json", exclude=self._not_identity() | self._unset()) | self._contents() | nested
+        whole = self.model_dump(mode="json", exclude=self._not_identity() | self._unset())
+        return whole | self._contents() | {name: _identity(part) for name, part in self._parts().items()}
 
     def _contents(self) -> dict[str, Any]:
         """The addresses of its identity that carry a digest, reduced to that digest: where the content is does not
@@ -143,25 +120,26 @@ class Spec(BaseModel):
         identity: dict[str, Any] = {name: type(self).model_fields[name].get_default() for name in options}
         for name, content in self._contents().items():
             identity[name], options[name] = content, getattr(self, name)
-        for name, part in self._nested().items():
-            inner, rest = part.split_options()
-            if rest:
-                identity[name], options[name] = inner, rest
-        for name, parts in self._mappings().items():
-            divided = {key: part.split_options() for key, part in parts.items()}
-            if any(rest for _, rest in divided.values()):
-                identity[name] = {key: inner for key, (inner, _) in divided.items()}
-                options[name] = {key: rest for key, (_, rest) in divided.items()}
+        for name, part in self._parts().items():
+            if isinstance(part, Spec):
+                inner, rest = part.split_options()
+                if rest:
+                    identity[name], options[name] = inner, rest
+            elif isinstance(part, dict):
+                divided = {key: each.split_options() for key, each in part.items()}
+                if any(rest for _, rest in divided.values()):
+                    identity[name] = {key: inner for key, (inner, _) in divided.items()}
+                    options[name] = {key: rest for key, (_, rest) in divided.items()}
         return self.model_copy(update=identity), options
 
     def with_options(self, options: dict[str, Any]) -> Self:
         """The spec that `split_options` split."""
-        nested = {name: part.with_options(options[name]) for name, part in self._nested().items() if name in options}
-        inner: dict[str, Any] = {name: part.model_dump(mode="json") for name, part in nested.items()}
-        for name, parts in self._mappings().items():
-            if name in options:
-                merged = {key: part.with_options(options[name].get(key, {})) for key, part in parts.items()}
-                inner[name] = {key: part.model_dump(mode="json") for key, part in merged.items()}
+        inner: dict[str, Any] = {}
+        for name, part in self._parts().items():
+            if name in options and isinstance(part, Spec):
+                inner[name] = part.with_options(options[name])
+            elif name in options and isinstance(part, dict):
+                inner[name] = {key: each.with_options(options[name].get(key, {})) for key, each in part.items()}
         return type(self).model_validate(self.model_dump(mode="json") | options | inner)
 
 
@@ -266,6 +244,20 @@ class StageSpec(Spec):
 def _number(spec: Spec, field: str) -> int:
     """The value of a field; 1 if there is none."""
     return int(attrgetter(field)(spec)) if field else 1
+
+
+def _is_of_specs(value: Any) -> bool:
+    """Whether it is a spec, or a list or a mapping of nothing but specs."""
+    items = [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
+    return bool(items) and all(isinstance(item, Spec) for item in items)
+
+
+def _identity(part: Spec | list[Spec] | dict[str, Spec]) -> Any:
+    if isinstance(part, Spec):
+        return part.identity()
+    if isinstance(part, dict):
+        return {key: each.identity() for key, each in part.items()}
+    return [each.identity() for each in part]
 
 
 def _same(value: Any, default: Any) -> bool:
