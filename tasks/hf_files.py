@@ -10,7 +10,7 @@ is checked by tasks/convert/check_model.py.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -197,7 +197,7 @@ def read_model(files: tuple[File, ...]) -> HFModelFiles:
         _json(by_name[name]) if name in by_name else {} for name in names
     )
     vocabulary = _read(by_name[TOKENIZER], lambda: token_ids(tokenizer)) if tokenizer else {}
-    return HFModelFiles(config, generation, with_special(tokenizer_config, special), vocabulary, _tensors(by_name))
+    return HFModelFiles(config, generation, with_special(tokenizer_config, special), vocabulary, tensors_of(files))
 
 
 def model_in(folder: Path) -> HFModelFiles:
@@ -207,10 +207,12 @@ def model_in(folder: Path) -> HFModelFiles:
 
 def tensors_in(folder: Path) -> dict[str, Tensor]:
     """The tensors of a local folder, by name. Raises ModelFilesError."""
-    return _tensors({file.name: file for file in files_in(folder)})
+    return tensors_of(files_in(folder))
 
 
-def _tensors(files: dict[str, File]) -> dict[str, Tensor]:
+def tensors_of(in_folder: Iterable[File]) -> dict[str, Tensor]:
+    """The tensors of a folder with these files, by name. Raises ModelFilesError."""
+    files = {file.name: file for file in in_folder}
     listed = _listed(files)
     with ThreadPoolExecutor(READERS) as pool:
         headers = list(pool.map(lambda name: _header(files[name]), listed))

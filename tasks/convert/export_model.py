@@ -16,11 +16,12 @@ from tasks.convert.errors import ConversionError
 from tasks.convert.mapping import Weight
 from tasks.convert.megatron_model import MegatronModel
 from tasks.convert.resumable_dir import Files, Partial, states
-from tasks.convert.safetensors_files import INDEX, SINGLE, Shard, write_index
+from tasks.convert.safetensors_files import Shard, write_index
 from tasks.convert.target import ACCOUNT
 from tasks.convert.torch_dist import METADATA
 from tasks.convert.transfer import Entry, cast, export_weight, map_weights, size
 from tasks.convert.unconverted_files import WEIGHTS, adapter_problem
+from tasks.hf_files import INDEX, SINGLE
 from tasks.manifest import MANIFEST, RECORD, file_digest
 
 Progress = Callable[[int, int], None]  # bytes done, bytes total

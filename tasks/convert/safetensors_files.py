@@ -5,7 +5,8 @@
     data        tensor after tensor, without gaps
 
 The safetensors library's writer needs all tensors of a file in memory, so this module writes the header
-(https://github.com/huggingface/safetensors#format). Files to be read are validated by the library.
+(https://github.com/huggingface/safetensors#format). Files to be read are listed by tasks/hf_files.py, and validated by
+the library.
 """
 
 import json
@@ -18,12 +19,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from infra.storage.address import files_in
 from tasks.convert.errors import ConversionError
-from tasks.convert.fields import read_json
 from tasks.convert.files import OpenFiles, allocate, digest, read_into, write
+from tasks.hf_files import INDEX, SINGLE, ModelFilesError, tensors_of
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
@@ -47,15 +47,26 @@ class StoredModel:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files = OpenFiles(folder)
+        files = files_in(folder)
+        single = [file for file in files if file.name == SINGLE]  # which transformers prefers to an index
+        try:
+            tensors = tensors_of(single or files)
+        except ModelFilesError as error:
+            raise ConversionError(str(error)) from error
+        if not tensors:
+            raise ConversionError(
+                f"{folder}: has neither {SINGLE} nor {INDEX} with tensors (pickled weights are not read)"
+            )
+        names = {tensor.file.name for tensor in tensors.values()}
+        for name in sorted(names):
+            _check(folder / name)
+        self.names = names if single else names | {INDEX}  # the files that are read
         self.tensors: dict[str, StoredTensor] = {}
-        listed = _listed(folder)
-        self.names = {*listed, *([] if SINGLE in listed else [INDEX])}  # the files that are read
-        for file, names in listed.items():
-            tensors = _tensors(folder / file)
-            if names is not None and names != tensors.keys():
-                listing = ", ".join(sorted(names ^ tensors.keys())[:5])
-                raise ConversionError(f"{folder / file}: does not have the tensors that {INDEX} lists: {listing}")
-            self.tensors |= tensors
+        for name, tensor in tensors.items():
+            if tensor.dtype not in DTYPES:
+                place = folder / tensor.file.name
+                raise ConversionError(f"{place}: {name} has dtype {tensor.dtype}; supported are {', '.join(DTYPES)}")
+            self.tensors[name] = StoredTensor(tensor.shape, DTYPES[tensor.dtype], tensor.file.name, tensor.begin)
 
     def digest(self, name: str) -> str:
         """BLAKE3 of a tensor's bytes."""
@@ -70,46 +81,13 @@ class StoredModel:
         read_into(self._files.descriptor(tensor.file), rows, offset, self.folder / tensor.file)
 
 
-def _listed(folder: Path) -> dict[str, set[str] | None]:
-    """The folder's weight files, and the tensors in each according to the index."""
-    if (folder / SINGLE).exists():  # transformers also prefers it to an index
-        return {SINGLE: None}
-    index = folder / INDEX
-    if not index.exists():
-        raise ConversionError(f"{folder}: has neither {SINGLE} nor {INDEX} (pickled weights are not read)")
+def _check(path: Path) -> None:
+    """The library checks lengths, offsets and shapes. Raises ConversionError."""
     try:
-        weight_map: dict[str, str] = dict(read_json(index)["weight_map"])
-        if not all(isinstance(place, str) for place in weight_map.values()):
-            raise ValueError("a file name in weight_map is not a string")
-    except (ConversionError, ValueError, KeyError, TypeError) as error:
-        raise ConversionError(f"{index}: cannot be read ({error})") from error
-    listed: dict[str, set[str] | None] = {}
-    for file in sorted(set(weight_map.values())):
-        if Path(file).name != file:
-            raise ConversionError(f"{index}: lists the file {file}, outside of the folder")
-        if not (folder / file).exists():
-            raise ConversionError(f"{folder / file}: is missing, but {INDEX} lists it")
-        listed[file] = {name for name, place in weight_map.items() if place == file}
-    return listed
-
-
-def _tensors(path: Path) -> dict[str, StoredTensor]:
-    try:
-        with safe_open(path, "pt"):  # checks lengths, offsets and shapes
+        with safe_open(path, "pt"):
             pass
     except (SafetensorError, OSError) as error:
         raise ConversionError(f"{path}: is not a valid safetensors file ({error})") from error
-    with path.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        header = json.loads(stream.read(length))
-    header.pop("__metadata__", None)
-    tensors = {}
-    for name, about in header.items():
-        if about["dtype"] not in DTYPES:
-            raise ConversionError(f"{path}: {name} has dtype {about['dtype']}; supported are {', '.join(DTYPES)}")
-        start, _ = about["data_offsets"]
-        tensors[name] = StoredTensor(tuple(about["shape"]), DTYPES[about["dtype"]], path.name, 8 + length + start)
-    return tensors
 
 
 class Shard:

@@ -479,24 +479,24 @@ THEIRS: dict[str, tuple[Callable[[Path], object], str]] = {
         r"model\.layers\.1\.mlp\.up_proj\.weight have different types",
     ),
     "pickled weights": (pickled_only, r"has neither model\.safetensors nor .* \(pickled weights are not read\)"),
-    "a file cut off": (cut_off_file, r"model\.safetensors: is not a valid safetensors file"),
-    "a header cut off": (cut_off_header, r"model\.safetensors: is not a valid safetensors file"),
-    "an empty file": (empty_file, r"model\.safetensors: is not a valid safetensors file"),
+    "a file cut off": (cut_off_file, r"model\.safetensors: cannot be read \(it is truncated"),
+    "a header cut off": (cut_off_header, r"model\.safetensors: cannot be read \(its header would have \d+ bytes"),
+    "an empty file": (empty_file, r"model\.safetensors: cannot be read"),
     "a missing file": (
         index(lambda folder, content: (folder / "b.safetensors").unlink()),
-        r"b\.safetensors: is missing",
+        r"index\.json: lists b\.safetensors, which the folder does not have",
     ),
     "an index with another tensor": (
         index(lambda folder, content: content["weight_map"].update(other="a.safetensors")),
-        r"a\.safetensors: does not have the tensors that model\.safetensors\.index\.json lists: other",
+        r"a\.safetensors: does not have the tensors that model\.safetensors\.index\.json lists for it: other",
     ),
     "an index without a tensor": (
         index(lambda folder, content: content["weight_map"].pop(LM_HEAD)),
-        r"does not have the tensors that .* lists: lm_head\.weight",
+        r"does not have the tensors that .* lists for it: lm_head\.weight",
     ),
     "an index that leads outside": (
         index(lambda folder, content: content["weight_map"].update(other="../model.safetensors")),
-        r"lists the file \.\./model\.safetensors, outside of the folder",
+        r"lists \.\./model\.safetensors, which the folder does not have",
     ),
     "an index that leads to the folder above": (
         index(lambda folder, content: content["weight_map"].update(other="..")),
@@ -510,7 +510,7 @@ THEIRS: dict[str, tuple[Callable[[Path], object], str]] = {
         index(lambda folder, content: content.update(weight_map=["a.safetensors"])),
         r"index\.json",
     ),
-    "an index with nothing": (index(lambda folder, content: content.clear()), r"index\.json: cannot be read"),
+    "an index with nothing": (index(lambda folder, content: content.clear()), r"index\.json: has no weight_map"),
 }
 
 
