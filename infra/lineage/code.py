@@ -1,7 +1,7 @@
 """The source text of the user's functions, apart from a stage's other settings.
 
 A spec has the text of each function's file and of those that it imports (tasks/functions.py), as `source: {"reward.py":
-"…"}`. As parameters they are `….source.reward.py`, or part of a list's JSON.
+"…"}`. As parameters they are `….source."reward.py"`, or part of a list's JSON.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 from infra.lineage.facts import json_or
 
 SHOWN = 100  # characters of each end of a value that was cut
-_FILE = re.compile(r'(.*)\.source\.("?)(.+\.py)\2')  # quoted, as flatten.py does; old records are not
+_FILE = re.compile(r'.*\.source\."(.+\.py)"')  # quoted, as flatten.py does
 
 
 def split(params: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -21,7 +21,7 @@ def split(params: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     code: dict[str, str] = {}
     for name, value in params.items():
         if match := _FILE.fullmatch(name):
-            code[match[3]] = value
+            code[match[1]] = value
         elif '"source"' in value:
             content = json_or(value)
             settings[name] = _shortened(value) if content is None else json.dumps(_without_code(content, code))

@@ -107,7 +107,7 @@ class Pages:
             "report": self._file(reports[-1], REPORT) if reports else None,
             "recipe": params,
             "settings": settings,
-            "yaml": _yaml(settings or _without_nothing(recipe)),
+            "yaml": _yaml(settings),
             "stages": [
                 run_row(run)
                 | {"made": outputs[run.id], "error": errors.get(run.id, {}).get("baton.error")}
@@ -360,13 +360,6 @@ def _ordered(settings: Any, recipe: Any) -> Any:
         return settings
     names = [*(name for name in recipe if name in settings), *(name for name in settings if name not in recipe)]
     return {name: _ordered(settings[name], recipe.get(name)) for name in names}
-
-
-def _without_nothing(recipe: Any) -> Any:
-    """A recipe recorded before its settings were, without what is null or empty."""
-    if isinstance(recipe, dict):
-        return {name: _without_nothing(value) for name, value in recipe.items() if value not in (None, [])}
-    return [_without_nothing(value) for value in recipe] if isinstance(recipe, list) else recipe
 
 
 def _over_time(points: dict[str, Points]) -> tuple[dict[str, Points], str]:

@@ -64,8 +64,8 @@ def _checkout(tags: dict[str, str], execution: str) -> list[str]:
 
 
 def whole_recipe(tags: dict[str, str], params: dict[str, str]) -> Any:
-    """The recipe of an execution with the source of its functions, as `--recipe` takes it; of an old record, or a very
-    long recipe, without that source."""
+    """The recipe of an execution with the source of its functions, as `--recipe` takes it; of a very long
+    recipe, without that source."""
     recorded = json_or(whole_text(RECIPE_TAG, tags)) or recipe(params)
     return redact(_without_digests(recorded), code=partial(redact_code, literals=True))
 
@@ -98,5 +98,5 @@ def _value(text: str) -> Any:
 def _words(command: str) -> list[str]:
     try:
         return shlex.split(command)
-    except ValueError:  # an open quote: recorded before commands were quoted
+    except ValueError:  # an open quote: the end of a long one is cut
         return command.split()

@@ -43,7 +43,7 @@ def has_ended(process: str) -> bool | None:
     try:
         pid, _, pids, started = process.split()
         return None if pids != _pids() else not exists(int(pid), int(started))
-    except ValueError:  # another version's
+    except ValueError:  # not written by Baton
         return None
 
 
