@@ -7,6 +7,7 @@ megatron_forward.py and by transformers (hf_forward.py). The verdict lists what 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,20 +147,14 @@ def _weights(
     megatron: MegatronModel, hf: HuggingFaceModel, progress: Progress
 ) -> tuple[list[Entry], list[WeightDifference]]:
     differences: list[WeightDifference] = []
-    total, done = sum(weight.elements for weight in megatron.weights), 0
 
     def compared(weight: Weight) -> Entry:
         entry, weight_differences = _compare(megatron, hf, weight)
         differences.extend(weight_differences)
         return entry
 
-    def count(weight: Weight) -> None:
-        nonlocal done
-        done += weight.elements
-        progress("weights", done, total)
-
     shared = [weight for weight in megatron.weights if all(name in hf.files.tensors for name, _ in weight.parts)]
-    entries = map_weights(compared, shared, count)
+    entries = map_weights(compared, shared, lambda weight: weight.elements, partial(progress, "weights"))
     return entries, sorted(differences, key=lambda difference: difference.name)
 
 

@@ -65,10 +65,8 @@ def export_model(
     OSError; `target`.partial then has what was written, and the next call resumes it."""
     dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in source.dtypes().items()}
     shards = shards_of(source.weights, dtypes, options)
-    total, written = size(source.weights, dtypes), 0
     with export_partial(source, target, options, tokenizer, len(shards)) as making:
-        making.check_space(total)
-        progress(written, total)
+        making.check_space(size(source.weights, dtypes))
         sizes: dict[str, dict[str, int]] = {}
         with ExitStack() as open_files:
             # all files at once: the kernel serializes writes to one file
@@ -89,12 +87,8 @@ def export_model(
                 making.record(entry)
                 return entry
 
-            def moved(weight: Weight) -> None:
-                nonlocal written
-                written += size([weight], dtypes)
-                progress(written, total)
-
-            entries = {entry.megatron: entry for entry in map_weights(move, _interleaved(shards), moved)}
+            moved = map_weights(move, _interleaved(shards), lambda weight: size([weight], dtypes), progress)
+            entries = {entry.megatron: entry for entry in moved}
         if len(shards) > 1:
             write_index(making.folder, sizes)
         _write_beside(source, making.folder, tokenizer, set(dtypes.values()), options.dtype is not None)

@@ -161,15 +161,13 @@ def import_model(
     source_dtypes = source.dtypes()
     dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in source_dtypes.items()}
     refuse_mixed(source.weights, dtypes)
-    total, written = size(source.weights, dtypes), 0
     groups = layers(source)
     try:
         about = description(source, options.dtype)
     except Untrainable:
         about = None  # import_notes says why
     with import_partial(source, target, options) as making:
-        making.check_space(total)
-        progress(written, total)
+        making.check_space(size(source.weights, dtypes))
         folder = making.folder / CHECKPOINT
         folder.mkdir(exist_ok=True)
         with ExitStack() as open_files:
@@ -192,12 +190,7 @@ def import_model(
                 making.record(entry)
                 return entry
 
-            def moved(weight: Weight) -> None:
-                nonlocal written
-                written += size([weight], dtypes)
-                progress(written, total)
-
-            account = map_weights(move, source.weights, moved)
+            account = map_weights(move, source.weights, lambda weight: size([weight], dtypes), progress)
         write_metadata(folder, [(weight, dtypes[weight.name]) for weight in source.weights], places)
         _write_beside(source, making.folder, about, set(dtypes.values()) if options.dtype else None)
         write_account(making.folder, account, dropped=source.dropped, left_out=source.left_out)

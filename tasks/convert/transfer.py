@@ -178,16 +178,26 @@ def entry(weight: Weight, dtype: str, whole: blake3, part_dtype: str, parts: lis
     return Entry(weight.name, list(weight.shape), dtype.removeprefix("torch."), whole.hexdigest(), entry_parts)
 
 
-def map_weights(work: Callable[[Weight], Entry], weights: list[Weight], done: Callable[[Weight], None]) -> list[Entry]:
-    """Run `work` on every weight, on THREADS threads; results in the weights' order. Stops at the first error."""
+def map_weights(
+    work: Callable[[Weight], Entry],
+    weights: list[Weight],
+    size_of: Callable[[Weight], int],
+    progress: Callable[[int, int], None],
+) -> list[Entry]:
+    """Run `work` on every weight, on THREADS threads; results in the weights' order. Stops at the first error.
+    `progress(done, total)` gets sums of sizes."""
     entries: dict[str, Entry] = {}
     pending: dict[Future[Entry], Weight] = {}
+    done, total = 0, sum(map(size_of, weights))
+    progress(done, total)
 
     def take() -> None:
+        nonlocal done
         for future in wait(pending, return_when=FIRST_COMPLETED).done:
             weight = pending.pop(future)
             entries[weight.name] = future.result()
-            done(weight)
+            done += size_of(weight)
+            progress(done, total)
 
     with ThreadPoolExecutor(THREADS, "transfer") as pool:
         try:
