@@ -5,7 +5,6 @@ Two runs that bypass it still end in one promotion: the champion moves only from
 compared with (tasks/promote).
 """
 
-import fcntl
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any, Literal
 from infra.flyte.hooks import import_lock
 from infra.paths import baton_home
 from infra.pod import this_pod
+from infra.process.file_lock import lock, try_lock
 from infra.progress import say
 from infra.tracking.execution import execution_id
 from infra.tracking.outage import recoverable
@@ -42,16 +42,12 @@ def exclusive(name: str, on_overlap: Literal["wait", "skip"]) -> Iterator[bool]:
 def _locked(name: str, on_overlap: str) -> Iterator[bool]:
     folder = baton_home() / "continuous"
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{name}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if on_overlap == "skip":
-                yield False
-                return
-            say(f"{name}: another run is working on this model; waiting for it to end")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield True
+    with (folder / f"{name}.lock").open("w") as file:
+        if on_overlap == "skip":
+            yield try_lock(file)
+        else:
+            lock(file, f"{name}: another run is working on this model; waiting for it to end")
+            yield True
 
 
 @contextmanager

@@ -9,7 +9,6 @@ When a rank dies or hangs, the whole engine is stopped within a minute (infra/pr
 (infra/failure_report.py), and if that may help, the engine is restarted from its checkpoint.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -32,6 +31,7 @@ from infra.failure_report import Failure, diagnose
 from infra.limits import prefer_oom_kill
 from infra.paths import baton_home
 from infra.pod import this_pod
+from infra.process.file_lock import lock
 from infra.process.logs import LogReader, node_log, wait_for_earlier
 from infra.process.parent_watchdog import LAUNCHED
 from infra.process.peers import Peers
@@ -247,11 +247,7 @@ def _locked_log(job_dir: Path, node: Node, ranks: range) -> Iterator[IO[bytes]]:
     lock (or its own locked log): no second engine can start while one of them is still saving, even if the launcher is
     gone."""
     with node_log(job_dir, node.rank).open("ab") as log:
-        try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"{job_dir.name}: another run is working on this; waiting for its result")
-            fcntl.flock(log, fcntl.LOCK_EX)
+        lock(log, f"{job_dir.name}: another run is working on this; waiting for its result")
         wait_for_earlier(job_dir, ranks)
         yield log
 

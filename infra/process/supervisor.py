@@ -1,7 +1,6 @@
 """Supervise an engine's ranks on this machine: detect a dead or hung rank long before torch's own timeouts (10 to 30
 minutes)."""
 
-import fcntl
 import json
 import signal
 import time
@@ -9,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from infra.limits import memory_kills
+from infra.process.file_lock import lock
 from infra.process.hang_diagnosis import Hang, collect_stacks, judge
 from infra.process.heartbeat import Beat, rank_file, read_beats
 from infra.process.peers import Peers
 from infra.process.process_group import kill_group
 from infra.process.process_id import is_running
-from infra.progress import say
 
 # From the first failure until the other ranks are killed. They have nothing to save, since a checkpoint needs all
 # ranks; it gives them time to log, and torchrun to see which one failed first.
@@ -47,11 +46,7 @@ class Supervisor:
             record = rank_file(self.job_dir, rank, "json")
             if record.exists():
                 with record.open() as left:
-                    try:
-                        fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    except BlockingIOError:
-                        say(f"{self.job_dir.name}: waiting for rank {rank} of the previous start to end")
-                        fcntl.flock(left, fcntl.LOCK_EX)
+                    lock(left, f"{self.job_dir.name}: waiting for rank {rank} of the previous start to end")
                 record.unlink()
             rank_file(self.job_dir, rank, "stacks").unlink(missing_ok=True)
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from infra.errors import UserError
 from infra.paths import baton_home, located
 from infra.pod import this_pod
+from infra.process.file_lock import try_lock
 from infra.storage.durable import make_folder, write_json
 
 LONGEST_NAME = 80  # of a stage's folder
@@ -168,21 +169,13 @@ def hold(execution: Path) -> int:
 
 def is_only_holder(descriptor: int) -> bool:
     """Whether no other process works on the execution. Call it last: it may lose the hold."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    return try_lock(descriptor)
 
 
 def is_alive(execution: Path) -> bool:
     """Whether any process works on an execution."""
     with (execution / "alive.lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+        return not try_lock(lock)
 
 
 def beat(execution: Path) -> None:
@@ -225,12 +218,7 @@ def is_delivered(execution: Path) -> bool:
 def pushing(execution: Path) -> Iterator[bool]:
     """Whether this process may upload an execution now: one at a time, or runs would be created twice."""
     with (execution / "push.lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+        yield try_lock(lock)
 
 
 def _root() -> Path:

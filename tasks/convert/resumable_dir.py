@@ -10,7 +10,6 @@ failure, it leaves either the previous or the new TARGET, complete. A folder wit
 that the journal does not list, is not Baton's and is left untouched.
 """
 
-import fcntl
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from infra.process.file_lock import try_lock
 from infra.storage.durable import make_folder, rename, sync, sync_tree
 from tasks.convert import journal
 from tasks.convert.errors import ConversionError
@@ -193,11 +193,9 @@ def states(folder: Path, names: Iterable[str]) -> list[tuple[str, int, int, int,
 def _locked(place: Path, target: Path) -> int:
     """Lock a folder; returns the lock's descriptor. Raises ConversionError if another process holds it."""
     descriptor = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not try_lock(descriptor):
         os.close(descriptor)
-        raise ConversionError(f"{place}: another conversion is writing to it; wait for it, or stop it") from None
+        raise ConversionError(f"{place}: another conversion is writing to it; wait for it, or stop it")
     if not os.fstat(descriptor).st_nlink:
         os.close(descriptor)
         raise ConversionError(f"{target}: another conversion has just finished it")

@@ -6,7 +6,6 @@ fault ends a step and not the check, and an interrupted check continues where it
     FOLDER/steps/<step>/          the step's output and its log.txt
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -26,11 +25,11 @@ from blake3 import blake3
 from pydantic import TypeAdapter
 
 from infra.paths import baton_home
+from infra.process.file_lock import lock
 from infra.process.launch import sigterm_as_exit
 from infra.process.logs import end_of
 from infra.process.parent_watchdog import LAUNCHED
 from infra.process.process_group import stop_group
-from infra.progress import say
 from infra.storage.durable import make_folder, write_json
 from workflows.gpu_check.machine import Machine
 from workflows.gpu_check.run_step import OUTCOME, STOP_S
@@ -54,13 +53,9 @@ def check_folder(size: Size, machine: Machine) -> Path:
 @contextmanager
 def locked(folder: Path) -> Iterator[IO[bytes]]:
     """One check at a time. A step's process holds the lock too, so a restarted check waits for it to end."""
-    with (folder / "lock").open("ab") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"another check is running in {folder}; waiting for it to end")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield lock
+    with (folder / "lock").open("ab") as file:
+        lock(file, f"another check is running in {folder}; waiting for it to end")
+        yield file
 
 
 def results(folder: Path, steps: tuple[Step, ...]) -> dict[str, Result]:
