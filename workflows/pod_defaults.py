@@ -1,5 +1,6 @@
 """Resources of a recipe's pods on a Flyte cluster, from the plan's estimates."""
 
+from collections.abc import Iterator
 from typing import TypeVar
 
 from pydantic import BaseModel
@@ -90,20 +91,19 @@ def _of_pretraining(context: RunContext, spec: PretrainSpec, gpus: int) -> Resou
     return Resources(cpu=processes * CORES_OF_A_GPU, memory=in_gib(processes * (HOST + saved)), gpu=gpus)
 
 
-def too_small(context: RunContext) -> list[Problem]:
+def too_small(context: RunContext) -> Iterator[Problem]:
     """Problems of a pod that has less than pretraining requires."""
     spec = context.specs.get("pretrain")
     if spec is None or spec.pod is None:
-        return []
-    asked, layout, problems = spec.pod.resources, spec.layout, []
+        return
+    asked, layout = spec.pod.resources, spec.layout
     gpus = gpus_of(context, "pretrain")
     needed = need(context, spec, GPU if gpus else CPU)
     if asked.gpu is not None and (layout.device or asked.gpu) and asked.gpu != layout.processes:
         allowed = f"{layout.processes}: one for each of layout.processes"
-        problems.append(Problem("pretrain.pod.resources.gpu", asked.gpu, allowed))
+        yield Problem("pretrain.pod.resources.gpu", asked.gpu, allowed)
     if asked.memory and needed and not gpus:
         least = layout.processes * needed.memory.total
         if in_bytes(asked.memory) < least:
             allowed = f"at least {in_gib(least)}: {layout.processes} processes, each with {needed.memory.breakdown()}"
-            problems.append(Problem("pretrain.pod.resources.memory", asked.memory, allowed))
-    return problems
+            yield Problem("pretrain.pod.resources.memory", asked.memory, allowed)

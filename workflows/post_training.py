@@ -95,30 +95,29 @@ def repeated(tunings: list[Tuning], seeds: int, seeded: Collection[str]) -> Iter
             yield replace(step, spec=spec, name=name, start_from=start)
 
 
-def names_problems(tunings: list[Tuning], stages: Collection[CustomSpec]) -> list[Problem]:
+def names_problems(tunings: list[Tuning], stages: Collection[CustomSpec]) -> Iterator[Problem]:
     """Names are unique, none looks like a repetition's, and each stage starts from an earlier model, or from a custom
     stage's that is made of earlier ones."""
-    problems, known, every = [], [BASE], [*steps(tunings)]
+    known, every = [BASE], [*steps(tunings)]
     for number, step in enumerate(every):
         at = step.path.rpartition(".")[0]
         if step.name in known:
-            problems.append(Problem(f"{at}.name", step.name, f"another name than {', '.join(known)}"))
+            yield Problem(f"{at}.name", step.name, f"another name than {', '.join(known)}")
         if is_reserved(step.name):
-            problems.append(Problem(f"{at}.name", step.name, NOT_RESERVED))
+            yield Problem(f"{at}.name", step.name, NOT_RESERVED)
         later = {other.name for other in every[number:]}
         needs = {stage.name: later & made_of([stage.name], stages) for stage in stages if stage.makes == "model"}
         allowed = [*known, *(name for name, missing in needs.items() if not missing)]
         if step.start_from not in allowed:
             missing = ", ".join(sorted(needs.get(step.start_from, ())))
             why = f"; {step.start_from} is made of {missing}: not there before {step.name}" if missing else ""
-            problems.append(Problem(f"{at}.start_from", step.start_from, f"one of {', '.join(allowed)}{why}"))
+            yield Problem(f"{at}.start_from", step.start_from, f"one of {', '.join(allowed)}{why}")
         known.append(step.name)
-    return problems
 
 
-def rank_problems(tunings: list[Tuning]) -> list[Problem]:
+def rank_problems(tunings: list[Tuning]) -> Iterator[Problem]:
     """An adapter that is trained on another becomes one with it, whose rank is the sum of both; vLLM serves it."""
-    problems, ranks = [], {BASE: 0}  # of the models; 0: a whole one
+    ranks = {BASE: 0}  # of the models; 0: a whole one
     for step in steps(tunings):
         adapter, before = step.spec.adapter, ranks.get(step.start_from, 0)
         alone = adapter is not None and adapter.output == "adapter"
@@ -129,8 +128,7 @@ def rank_problems(tunings: list[Tuning]) -> list[Problem]:
                 f"at most {MOST_SERVED}, which vLLM serves, together with the rank {before} of {step.start_from}, an "
                 "adapter too: both become one. Lower one of them, or set output: merged here"
             )
-            problems.append(Problem(f"{step.path}.adapter.lora.rank", rank, allowed))
-    return problems
+            yield Problem(f"{step.path}.adapter.lora.rank", rank, allowed)
 
 
 def reward_lists(

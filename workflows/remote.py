@@ -3,6 +3,7 @@ anything."""
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -79,20 +80,18 @@ def images_of(run: Any, needed: set[str]) -> None:
         raise images.no_images(", ".join(missing))
 
 
-def _nodes(context: RunContext, shared: str) -> list[Problem]:
+def _nodes(context: RunContext, shared: str) -> Iterator[Problem]:
     """Several nodes need SkyPilot to start their processes, and a shared folder for their common checkpoint."""
-    problems = []
     for path, spec in context.stages().items():
         nodes = spec.nodes()
         if nodes == 1 or not spec.spread_by:
             continue
         if spec.placement is None:
             allowed = f"1 in a cluster's pod; for several nodes use SkyPilot: add `placement: {{nodes: {nodes}, …}}`"
-            problems.append(Problem(f"{path}.layout.nodes", nodes, allowed))
+            yield Problem(f"{path}.layout.nodes", nodes, allowed)
         elif not spec.placement.storage and (not shared or is_bucket(shared)):
             allowed = "a folder that the machines share with the cluster's pods"
-            problems.append(Problem(f"{path}.placement.storage", None, allowed))
-    return problems
+            yield Problem(f"{path}.placement.storage", None, allowed)
 
 
 def _tracking(environment: dict[str, str]) -> list[Problem]:

@@ -83,7 +83,7 @@ def test_rows_that_it_alone_reads_are_prepared() -> None:
     ],
 )
 def test_names_and_inputs_are_those_of_the_run(stages: list[dict[str, Any]], path: str, said: str) -> None:
-    problem = names_of_stages(context_of(recipe(*stages)))[0]
+    problem = next(names_of_stages(context_of(recipe(*stages))))
     assert problem.path == path and said in problem.allowed
 
 
@@ -91,7 +91,7 @@ def test_names_and_inputs_are_those_of_the_run(stages: list[dict[str, Any]], pat
 def test_a_stage_may_read_another_whichever_comes_first_in_the_recipe(order: int) -> None:
     again = {"name": "again", "stage": MERGE, "inputs": ["merged", "evaluate-sft"]}
     read = recipe(*[MERGED, again][::order])
-    assert not names_of_stages(context_of(read))
+    assert not [*names_of_stages(context_of(read))]
     dag = in_order(read)
     assert dag["again"].inputs == {"inputs": {"merged": "merged", "evaluate-sft": "evaluate-sft"}}
 
@@ -107,7 +107,7 @@ def in_order(read: Recipe) -> dict[str, Call]:
 
 def test_it_may_be_made_of_the_text_alone() -> None:
     read = Recipe.model_validate({"corpus": {}, "stages": [COUNTED]})
-    assert not names_of_stages(context_of(read))
+    assert not [*names_of_stages(context_of(read))]
     assert in_order(read)["counted"].inputs == {"inputs": {"corpus": "corpus"}}
     of_a_model = Recipe.model_validate({"corpus": {}, "stages": [COUNTED | {"inputs": ["base"]}]})
     (problem,) = names_of_stages(context_of(of_a_model))
@@ -155,7 +155,7 @@ def test_each_seed_has_its_own_of_what_is_made_of_tuned_models() -> None:
     of_base = {"name": "pruned", "stage": MERGE, "inputs": ["base"]}
     scores = {"name": "scores", "stage": MERGE, "inputs": ["merged", "evaluate-sft"], "makes": "artifact"}
     read = tuned_again(of_base, MERGED, scores, seeds=2)
-    assert not names_of_stages(context_of(read))
+    assert not [*names_of_stages(context_of(read))]
     dag = in_order(read)
     assert dag["merged-seed1"].inputs == {"inputs": {"sft": "sft seed 1", "other": "sft other seed 1"}}
     assert dag["merged-seed1"].spec.name == "merged-seed1"  # type: ignore[attr-defined]
@@ -218,11 +218,11 @@ def test_a_secret_in_its_fields_or_its_source_is_refused(tmp_path: Path, fields:
 
 
 def test_the_example_fits() -> None:
-    assert not functions_of_stages(context_of(recipe(MERGED | {"spec": {"weights": [1, 2]}})))
+    assert not [*functions_of_stages(context_of(recipe(MERGED | {"spec": {"weights": [1, 2]}})))]
 
 
 def test_a_missing_file_and_an_unknown_entry_point_are_told() -> None:
-    found = functions_of_stages(context_of(recipe(MERGED | {"stage": "gone.py:f"}, MERGED | {"stage": "soup"})))
+    found = [*functions_of_stages(context_of(recipe(MERGED | {"stage": "gone.py:f"}, MERGED | {"stage": "soup"})))]
     assert [problem.path for problem in found] == ["stages.0.stage", "stages.1.stage"]
     assert "gone.py does not exist" in found[0].allowed and "baton.stages" in found[1].allowed
 
@@ -241,7 +241,7 @@ def test_an_installed_package_s_stage_is_found_by_its_entry_point(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     stage = CustomSpec.model_validate(MERGED | {"stage": "soup"}).pinned()
     assert stage.function and stage.function.version == "soups 1.5" and stage.stage == "soups:merge"
-    assert not functions_of_stages(context_of(recipe(MERGED | {"stage": "soup", "spec": {"weights": None}})))
+    assert not [*functions_of_stages(context_of(recipe(MERGED | {"stage": "soup", "spec": {"weights": None}})))]
 
 
 def test_where_the_file_lies_bears_no_identity(tmp_path: Path) -> None:

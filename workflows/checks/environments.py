@@ -21,12 +21,10 @@ if TYPE_CHECKING:  # pyarrow: not on the path of --help
 ROWS = 8  # that reset is tried with
 
 
-def problems_of_environments(context: RunContext) -> list[Problem]:
+def problems_of_environments(context: RunContext) -> Iterator[Problem]:
     """Problems of the environments that run on this machine; elsewhere other packages may be installed."""
-    return [] if runs_on_a_cluster() else list(_problems(context))
-
-
-def _problems(context: RunContext) -> Iterator[Problem]:
+    if runs_on_a_cluster():
+        return
     sets = context.specs.get("data", {})
     for path, spec, data, has_rewards in _users(context):
         at = "environment" if spec.environment else "tools"

@@ -2,6 +2,7 @@
 
 import importlib.util
 import shutil
+from collections.abc import Iterator
 
 from infra.paths import baton_home
 from tasks.pretrain.accelerators import BY_NAME, accelerator
@@ -23,23 +24,23 @@ MODEL_BYTES = 2
 TUNING_BYTES = 4 + 4 + 4  # TRL's checkpoints: fp32 weights and Adam's two moments
 
 
-def hardware(context: RunContext) -> list[Problem]:
+def hardware(context: RunContext) -> Iterator[Problem]:
     """The layout's device is known; it, or this machine, has enough GPUs and supports the precision."""
     spec: PretrainSpec | None = context.specs.get("pretrain")
     if spec is None:
-        return []
+        return
     layout, gpus = spec.layout, context.machine.gpus
     if layout.device and layout.device not in BY_NAME:
-        return [Problem("pretrain.layout.device", layout.device, f"one of {', '.join(BY_NAME)}")]
-    problems = []
+        yield Problem("pretrain.layout.device", layout.device, f"one of {', '.join(BY_NAME)}")
+        return
     if gpus and devices_of(context, spec) == [None] and layout.processes > len(gpus):
         allowed = (
             f"at most this machine's GPUs ({len(gpus)}), one for each process; or name another GPU in layout.device"
         )
-        problems.append(Problem("pretrain.layout.processes", layout.processes, allowed))
+        yield Problem("pretrain.layout.processes", layout.processes, allowed)
     if spec.precision == "fp8":
-        problems += [problem for device in devices_of(context, spec) for problem in _fp8(device, gpus)]
-    return problems
+        for device in devices_of(context, spec):
+            yield from _fp8(device, gpus)
 
 
 def _fp8(device: str | None, gpus: tuple[str, ...]) -> list[Problem]:
@@ -55,17 +56,17 @@ def _fp8(device: str | None, gpus: tuple[str, ...]) -> list[Problem]:
     return [Problem("pretrain.precision", "fp8", f"{why}; bf16 runs everywhere")]
 
 
-def layout(context: RunContext) -> list[Problem]:
+def layout(context: RunContext) -> Iterator[Problem]:
     """The layout can split the tokenizer's vocabulary, and a process's tensors fit wherever it may run."""
     spec: PretrainSpec | None = context.specs.get("pretrain")
     if spec is None or any(not problem.path.startswith("optimizer") for problem in spec.problems()):
-        return []  # reported by the spec
+        return  # reported by the spec
     vocabulary = vocabulary_of(context)
     if vocabulary is None:
-        return []
+        return
     if wrong := spec.layout_problems(vocabulary):
-        return [problem.under("pretrain.layout") for problem in wrong]
-    problems = []
+        yield from (problem.under("pretrain.layout") for problem in wrong)
+        return
     for device in devices_of(context, spec):
         place = place_of(spec.layout.model_copy(update={"device": device}), context.machine)
         if place is None or place.has_room_for(needed := estimate(spec, vocabulary, place.kernels)):
@@ -74,8 +75,7 @@ def layout(context: RunContext) -> list[Problem]:
             f"needs {needed.total / GB:.3g} GB on each {place.name} ({place.capacity / GB:.3g} GB): "
             f"{needed.breakdown()}; " + _instead(spec, vocabulary, place)
         )
-        problems.append(Problem("pretrain.layout", spec.layout.name(), allowed))
-    return problems
+        yield Problem("pretrain.layout", spec.layout.name(), allowed)
 
 
 def _instead(spec: PretrainSpec, vocabulary: int, place: Place) -> str:

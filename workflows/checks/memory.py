@@ -23,9 +23,8 @@ WITH_CACHE = 1.1  # times the weights' size: with vLLM's activations and a minim
 MOST_PROCESSES = 8  # suggested for a stage that is placed elsewhere
 
 
-def tuning_memory(context: RunContext) -> list[Problem]:
+def tuning_memory(context: RunContext) -> Iterator[Problem]:
     """Each process of a post-training stage fits wherever it may run, and has a GPU where there are any."""
-    problems = []
     for step in context.tunings():
         if runs_on_a_cluster() and not step.spec.placement:
             continue
@@ -35,7 +34,7 @@ def tuning_memory(context: RunContext) -> list[Problem]:
             if gpus and not device and gpus_needed > gpus:
                 servers = ", with those of the rollout servers" if gpus_needed > processes else ""
                 allowed = f"at most this machine's GPUs ({gpus}){servers}, one for each process"
-                problems.append(Problem(f"{step.path}.layout.processes", processes, allowed))
+                yield Problem(f"{step.path}.layout.processes", processes, allowed)
             place = place_of(Layout(device=device, processes=processes), context.machine)
             needed = need(context, step.spec, place.kernels, place.capacity) if place else None
             if place is None or needed is None or _has_room(context, step.spec, place, needed.memory):
@@ -47,8 +46,7 @@ def tuning_memory(context: RunContext) -> list[Problem]:
             if needed.memory.host > (host := _host_memory(context, step.spec)):
                 allowed += f" ({host / GB:.3g} GB)"
             allowed += f"; {_smaller(context, step.spec, place)}"
-            problems.append(Problem(step.path, f"{needed.parameters / 1e9:.3g} B parameters", allowed))
-    return problems
+            yield Problem(step.path, f"{needed.parameters / 1e9:.3g} B parameters", allowed)
 
 
 def _has_room(context: RunContext, spec: PostTrainSpec, place: Place, memory: Memory) -> bool:
@@ -145,13 +143,13 @@ def _in_yaml(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def vllm_memory(context: RunContext) -> list[Problem]:
+def vllm_memory(context: RunContext) -> Iterator[Problem]:
     """vLLM's share of a stage's GPU, or on a CPU the machine's memory, holds the model's weights and one sequence's KV
     cache."""
     known = model_of(context)
     if known is None or runs_on_a_cluster():
-        return []
-    model, problems = known[0], []
+        return
+    model = known[0]
     weights = model.parameters(known[1]) * MODEL_BYTES
     for engine in _engines(context):
         cache = kv_cache_bytes(model.layers, model.kv_heads, model.head_dim, engine.length)
@@ -169,12 +167,11 @@ def vllm_memory(context: RunContext) -> list[Problem]:
             least = needed / place.capacity
             larger = "a smaller model, shorter sequences, or a larger accelerator"
             if place.kernels != GPU:
-                problems.append(Problem(engine.path, f"{engine.length:,} tokens", f"{larger}: {shown}, {where}"))
+                yield Problem(engine.path, f"{engine.length:,} tokens", f"{larger}: {shown}, {where}")
                 continue
             instead = f"at least {math.ceil(100 * least) / 100:g}" if least < USABLE else larger
             instead += ", or more tensor_parallel" * engine.path.endswith("rollout_servers")
-            problems.append(Problem(f"{engine.path}.gpu_memory_share", engine.share, f"{instead}: {shown}, {where}"))
-    return problems
+            yield Problem(f"{engine.path}.gpu_memory_share", engine.share, f"{instead}: {shown}, {where}")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 stages can run it."""
 
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 
 from infra.progress import say
@@ -16,9 +17,8 @@ from tasks.vllm.architectures import HEAD_SIZES, has_architecture, unsupported
 from workflows.run_context import RunContext, devices_of, runs_on_a_cluster
 
 
-def problems_of_models(context: RunContext) -> list[Problem]:
+def problems_of_models(context: RunContext) -> Iterator[Problem]:
     """The problems of `start_from` and `init_from`."""
-    problems = []
     for section, check in (("start_from", _tuned), ("init_from", _imported)):
         spec: LoadHFSpec | None = context.specs.get(section)
         if spec is None or spec.missing():
@@ -31,8 +31,7 @@ def problems_of_models(context: RunContext) -> list[Problem]:
         except StorageError as error:
             say(f"{section}.model is not checked: {error.message}")
             continue
-        problems += [Problem(f"{section}.model", spec.model, message) for message in messages]
-    return problems
+        yield from (Problem(f"{section}.model", spec.model, message) for message in messages)
 
 
 def with_vllm(context: RunContext) -> dict[str, StageSpec]:

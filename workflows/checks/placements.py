@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from collections.abc import Iterator
 
 from infra.storage.buckets import is_bucket, storage_of
 from infra.tracking.redact import HIDDEN, redact_text
@@ -9,36 +10,35 @@ from tasks.spec import Problem
 from workflows.run_context import RunContext, placements_of, runs_on_a_cluster
 
 
-def placements(context: RunContext) -> list[Problem]:
+def placements(context: RunContext) -> Iterator[Problem]:
     """A placed stage has as many nodes as its layout, an accelerator for each process, its secrets, and storage that
     its nodes share."""
-    problems, specs = [], context.stages()
+    specs = context.stages()
     for name, placement in placements_of(context).items():
         spec = specs[name]
         nodes, devices, field = spec.nodes(), spec.devices(), spec.nodes_fields()
         if placement.nodes != nodes:
             what = f"as {field} {'are together' if ' and ' in field else 'is'}" if field else "this stage runs on one"
-            problems.append(Problem(f"{name}.placement.nodes", placement.nodes, f"{nodes}: {what}"))
+            yield Problem(f"{name}.placement.nodes", placement.nodes, f"{nodes}: {what}")
         for number, chips in enumerate(placement.accelerators if spec.exact_devices or devices > 1 else ()):
             chip, _, count = chips.partition(":")
             if float(count or 1) != devices:
                 allowed = f"{chip}:{devices}: one for each of {spec.devices_fields()}"
-                problems.append(Problem(f"{name}.placement.accelerators.{number}", chips, allowed))
+                yield Problem(f"{name}.placement.accelerators.{number}", chips, allowed)
         if placement.setup and redact_text(placement.setup) != placement.setup:
             allowed = (
                 "lines without secrets: a recipe is stored as plain text. Set an environment variable, name it in "
                 f"{name}.placement.secrets: [NAME], and write $NAME here"
             )
-            problems.append(Problem(f"{name}.placement.setup", HIDDEN, allowed))
+            yield Problem(f"{name}.placement.setup", HIDDEN, allowed)
         for number, secret in enumerate(placement.secrets if _starts_jobs() else ()):
             if not os.environ.get(secret):
                 allowed = f"an environment variable that is set here: export {secret}=…"
-                problems.append(Problem(f"{name}.placement.secrets.{number}", secret, allowed))
+                yield Problem(f"{name}.placement.secrets.{number}", secret, allowed)
         storage = storage_of(placement.storage)
         if nodes > 1 and is_bucket(storage):
             allowed = "a folder that the machines share: they write into it together"
-            problems.append(Problem(f"{name}.placement.storage", storage, allowed))
-    return problems
+            yield Problem(f"{name}.placement.storage", storage, allowed)
 
 
 def _starts_jobs() -> bool:

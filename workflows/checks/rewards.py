@@ -15,12 +15,10 @@ from workflows.post_training import reward_lists
 from workflows.run_context import RunContext, runs_on_a_cluster
 
 
-def problems_of_rewards(context: RunContext) -> list[Problem]:
+def problems_of_rewards(context: RunContext) -> Iterator[Problem]:
     """Problems of the rewards that run on this machine; elsewhere other packages may be installed."""
-    return [] if runs_on_a_cluster() else list(_problems(context))
-
-
-def _problems(context: RunContext) -> Iterator[Problem]:
+    if runs_on_a_cluster():
+        return
     sets = context.specs.get("data", {})
     for path, data, rewards, given in reward_lists(context.tunings(), context.specs.get("evaluate")):
         if rewards_problems(rewards):

@@ -22,17 +22,8 @@ STORED = "a recipe is stored as plain text with everything derived from it"
 NAMES = ("placement.secrets", "pod.secrets")  # of variables, not their values
 
 
-def secret_values(context: RunContext) -> list[Problem]:
+def secret_values(context: RunContext) -> Iterator[Problem]:
     """The secrets that stand in a recipe."""
-    return list(_values(context))
-
-
-def unset_variables(context: RunContext) -> list[Problem]:
-    """The environment variables that functions need and do not get."""
-    return list(_variables(context))
-
-
-def _values(context: RunContext) -> Iterator[Problem]:
     for path, value in _leaves(context.specs):
         name = path.rpartition(".")[2]
         if isinstance(value, Function):
@@ -68,7 +59,8 @@ def _in_code(path: str, function: Function) -> Iterator[Problem]:
             )
 
 
-def _variables(context: RunContext) -> Iterator[Problem]:
+def unset_variables(context: RunContext) -> Iterator[Problem]:
+    """The environment variables that functions need and do not get."""
     stages = context.stages()
     for path, spec in specs_in(context.specs):
         if not isinstance(spec, FunctionSource | RowsSpec | CurateStep):

@@ -1,6 +1,6 @@
 """Check that the sections of a recipe fit together."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from tasks.data.curate_spec import EVALUATE, against_evaluation
 from tasks.data.spec import CorpusSpec
@@ -35,27 +35,20 @@ def _parts(context: RunContext) -> Iterator[tuple[str, Spec]]:
             yield from ((f"{name}.{key}", item) for key, item in items)
 
 
-def order(context: RunContext) -> list[Problem]:
+def order(context: RunContext) -> Iterator[Problem]:
     """Each stage's input comes from a stage that is on."""
-    problems = []
     if "start_from" in context:
-        problems += [
-            Problem(stage, "on", "must be left out with start_from, which brings a model and its tokenizer")
-            for stage in WITH_START_FROM_OFF
-            if stage in context
-        ]
-    else:
-        problems += [
-            Problem(stage, "on", f"needs {before} ({what}); add `{before}:` or leave `{stage}:` out")
-            for stage, (before, what) in NEEDS.items()
-            if stage in context and before not in context
-        ]
-        problems += [
-            Problem(stage, "on", "needs a model: add `convert:` (with pretrain) or `start_from:`, or leave it out")
-            for stage in NEED_A_MODEL
-            if stage in context and "convert" not in context
-        ]
-    return problems
+        for stage in WITH_START_FROM_OFF:
+            if stage in context:
+                yield Problem(stage, "on", "must be left out with start_from, which brings a model and its tokenizer")
+        return
+    for stage, (before, what) in NEEDS.items():
+        if stage in context and before not in context:
+            yield Problem(stage, "on", f"needs {before} ({what}); add `{before}:` or leave `{stage}:` out")
+    for stage in NEED_A_MODEL:
+        if stage in context and "convert" not in context:
+            allowed = "needs a model: add `convert:` (with pretrain) or `start_from:`, or leave it out"
+            yield Problem(stage, "on", allowed)
 
 
 def data_sets(context: RunContext) -> list[Problem]:
@@ -74,7 +67,7 @@ def data_sets(context: RunContext) -> list[Problem]:
     return [Problem("pretrain.data_weights", weights, f"one for the corpus and one for each of {more} more_corpora")]
 
 
-def named_rows(context: RunContext) -> list[Problem]:
+def named_rows(context: RunContext) -> Iterator[Problem]:
     """Each set of rows that a stage names is defined, and has rows left to train on."""
     sets = context.specs.get("data", {})
     named = {f"{step.path}.data": step.spec.data for step in context.tunings()}
@@ -82,13 +75,10 @@ def named_rows(context: RunContext) -> list[Problem]:
         evaluators = context.specs["evaluate"].evaluators()
         named |= {f"evaluate.{name}.data": spec.data for name, spec in evaluators.items() if spec.data is not None}
     allowed = f"one of {', '.join(sets)}" if sets else "a set of rows: add it under `data:`"
-    problems = [Problem(path, name, allowed) for path, name in named.items() if name not in sets]
+    yield from (Problem(path, name, allowed) for path, name in named.items() if name not in sets)
     for step in context.tunings():
         if (rows := sets.get(step.spec.data)) and rows.held_out == 1 and not rows.documents:
-            problems.append(
-                Problem(f"data.{step.spec.data}.held_out", 1.0, f"less than 1: {step.path} trains on the set")
-            )
-    return problems
+            yield Problem(f"data.{step.spec.data}.held_out", 1.0, f"less than 1: {step.path} trains on the set")
 
 
 def post_training(context: RunContext) -> list[Problem]:
@@ -96,7 +86,7 @@ def post_training(context: RunContext) -> list[Problem]:
     tunings, seeds = context.specs.get("post_training", []), context.specs.get("seeds", 1)
     if seeds > 1 and not tunings:
         return [Problem("seeds", seeds, "1, or add `post_training:`, which `seeds` repeats")]
-    return names_problems(tunings, context.specs.get("stages", ())) + rank_problems(tunings)
+    return [*names_problems(tunings, context.specs.get("stages", ())), *rank_problems(tunings)]
 
 
 def documents(context: RunContext) -> list[Problem]:
@@ -111,9 +101,8 @@ def documents(context: RunContext) -> list[Problem]:
     ]
 
 
-def decontamination(context: RunContext) -> list[Problem]:
+def decontamination(context: RunContext) -> Iterator[Problem]:
     """What a corpus is decontaminated against can be prepared before it."""
-    problems = []
     evaluated = context.specs["evaluate"].sets() if "evaluate" in context else []
     of_documents = [
         name for name, rows in context.specs.get("data", {}).items() if name in evaluated and rows.documents
@@ -126,12 +115,9 @@ def decontamination(context: RunContext) -> list[Problem]:
             field = f"{path}.curate.{number}.decontaminate.against"
             if not evaluated:
                 allowed = "files with the items; or add `evaluate:` with `data:` (lm-eval's tasks have no rows here)"
-                problems.append(Problem(field, EVALUATE, allowed))
-            problems += [
-                Problem(field, EVALUATE, f"files: data.{name} is made of the corpus itself (`documents: true`)")
-                for name in of_documents
-            ]
-    return problems
+                yield Problem(field, EVALUATE, allowed)
+            for name in of_documents:
+                yield Problem(field, EVALUATE, f"files: data.{name} is made of the corpus itself (`documents: true`)")
 
 
 def best(context: RunContext) -> list[Problem]:
@@ -150,4 +136,4 @@ def best(context: RunContext) -> list[Problem]:
 
 
 # what the list of a DAG's calls relies on
-FIT: tuple[Callable[[RunContext], list[Problem]], ...] = (order, data_sets, named_rows, post_training, documents)
+FIT: tuple[Callable[[RunContext], Iterable[Problem]], ...] = (order, data_sets, named_rows, post_training, documents)

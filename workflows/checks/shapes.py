@@ -1,5 +1,7 @@
 """Check that the shape of the model fits its tokenizer, sequences, vLLM, Hugging Face and the model it starts from."""
 
+from collections.abc import Iterator
+
 from infra.storage.buckets import StorageError
 from tasks.convert.spec import unexportable
 from tasks.spec import Problem
@@ -26,17 +28,16 @@ def vocabulary_size(context: RunContext) -> list[Problem]:
     return [Problem("pretrain.model.vocab_size", rows, f"at least the tokenizer's vocabulary ({tokens})")]
 
 
-def positions(context: RunContext) -> list[Problem]:
+def positions(context: RunContext) -> Iterator[Problem]:
     """No stage's sequences are longer than the model's positions."""
     known = positions_of(context)
     if known is None:
-        return []
-    (positions, where), problems = known, []
+        return
+    positions, where = known
     for name, spec in context.stages().items():
         for length, value in spec.sequence_lengths().items():
             if value > positions:
-                problems.append(Problem(f"{name}.{length}", value, f"at most {where} ({positions})"))
-    return problems
+                yield Problem(f"{name}.{length}", value, f"at most {where} ({positions})")
 
 
 def head_size(context: RunContext) -> list[Problem]:

@@ -20,13 +20,12 @@ IN_A_REFRESH = ("prepare_corpus", "prepare_clean_corpus", "prepare_rows", "decon
 OF_CONTINUOUS = ("increment", "gather", "compact", "decide", "promote")  # titles of its other calls
 
 
-def names_of_stages(context: RunContext) -> list[Problem]:
+def names_of_stages(context: RunContext) -> Iterator[Problem]:
     """Names are unique among the run's stages, and inputs are outputs of others that are not made of them. No problem
     is reported while other sections do not fit."""
     custom: list[CustomSpec] = context.specs.get("stages", [])
-    if not custom or any(check(context) for check in FIT):
-        return []
-    problems = []
+    if not custom or any(problem for check in FIT for problem in check(context)):
+        return
     dag = calls(Recipe.model_construct(**context.specs | {"stages": [], "seeds": 1}))
     rows = [f"{ROWS}{name}" for name in context.specs.get("data", {})]
     models = [BASE] if "convert" in context or "start_from" in context else []
@@ -38,25 +37,20 @@ def names_of_stages(context: RunContext) -> list[Problem]:
     for number, stage in enumerate(custom):
         at = f"stages.{number}"
         if stage.name in taken:
-            problems.append(Problem(f"{at}.name", stage.name, f"another name than {', '.join(sorted(taken))}"))
+            yield Problem(f"{at}.name", stage.name, f"another name than {', '.join(sorted(taken))}")
         if is_reserved(stage.name):
-            problems.append(Problem(f"{at}.name", stage.name, NOT_RESERVED))
+            yield Problem(f"{at}.name", stage.name, NOT_RESERVED)
         taken.add(stage.name)
         made = {name: stage.name in made_of([name], custom) for name in [*known, *(each.name for each in custom)]}
         allowed = f"one of {', '.join(name for name, of_itself in made.items() if not of_itself)}"
         for name in stage.inputs:
             if made.get(name, True):
                 why = f"; {name} is made of {stage.name}" if name in made and name != stage.name else ""
-                problems.append(Problem(f"{at}.inputs", name, allowed + why))
-    return problems
+                yield Problem(f"{at}.inputs", name, allowed + why)
 
 
-def functions_of_stages(context: RunContext) -> list[Problem]:
+def functions_of_stages(context: RunContext) -> Iterator[Problem]:
     """Functions can be imported, and the stages' own fields fit them. On a cluster other packages may be installed."""
-    return list(_problems(context))
-
-
-def _problems(context: RunContext) -> Iterator[Problem]:
     for number, stage in enumerate(context.specs.get("stages", [])):
         path = f"stages.{number}"
         if not (function := stage.named()):

@@ -1,7 +1,7 @@
 """Every check of a recipe before compute, by name. Validating a recipe makes none of them: `plan`, `run` and `schedule`
 do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from tasks.spec import Problem
@@ -25,7 +25,7 @@ from workflows.recipe.error import RecipeError, first_of_each
 from workflows.run_context import RunContext
 
 R = TypeVar("R", bound=Recipe)
-Check = Callable[[RunContext], list[Problem]]
+Check = Callable[[RunContext], Iterable[Problem]]
 
 # what the plan of the DAG relies on
 FOR_A_DAG: dict[str, tuple[Check, ...]] = {
@@ -54,7 +54,7 @@ def problems_of(recipe: Recipe, *more: Check) -> list[Problem]:
     context = context_of(recipe)
     if unusable := unusable_paths(context):
         return [*order(context), *unusable]
-    if secrets := secret_values(context):
+    if secrets := [*secret_values(context)]:
         return [*recipe.problems(), *fields(context), *order(context), *secrets]
     problems = [problem for of_one in CHECKS.values() for check in of_one for problem in check(context)]
     more_found = [problem for check in more for problem in check(context)]
@@ -64,17 +64,19 @@ def problems_of(recipe: Recipe, *more: Check) -> list[Problem]:
 def unreadable(context: RunContext) -> list[Problem]:
     """Why nothing that the recipe names is looked up: a secret, which would be in requests and in messages, or a path
     that cannot be."""
-    return unusable_paths(context) or secret_values(context)
+    return unusable_paths(context) or [*secret_values(context)]
 
 
 def fits_together(context: RunContext) -> bool:
     """Whether the DAG's calls can be listed. Looks nothing up."""
-    return not any(check(context) for check in FOR_A_DAG["sections"])
+    return not any(problem for check in FOR_A_DAG["sections"] for problem in check(context))
 
 
 def has_dag(context: RunContext) -> bool:
     """Whether the recipe is valid enough to plan its DAG."""
-    return not unreadable(context) and not any(check(context) for of_one in FOR_A_DAG.values() for check in of_one)
+    return not unreadable(context) and not any(
+        problem for of_one in FOR_A_DAG.values() for check in of_one for problem in check(context)
+    )
 
 
 def checked(recipe: R, *more: Check) -> R:
