@@ -56,14 +56,16 @@ def judge(beats: dict[int, Beat], stacks: dict[int, str], absent: list[int], sil
     unanswered = [rank for rank in beats if not stacks[rank]]
     if unanswered:
         states = ", ".join(sorted({_state(beats[rank].pid) for rank in unanswered}))
-        return Hang(unanswered, f"{_hang(unanswered)}: {for_long} at {_at(beats, unanswered)}; {states}", "")
+        return Hang(
+            unanswered, f"{_ranks(unanswered, 'hangs', 'hang')}: {for_long} at {_at(beats, unanswered)}; {states}", ""
+        )
     if absent:
-        return Hang(absent, f"{_have(absent)} not started: the others wait at {_at(beats, beats)}", "")
+        return Hang(absent, f"{_ranks(absent, 'has', 'have')} not started: the others wait at {_at(beats, beats)}", "")
     last = min(beat.place for beat in beats.values())
     behind = [rank for rank, beat in beats.items() if beat.place == last]
     working = [rank for rank in behind if not _waits(stacks[rank])]
     to_blame = working or behind
-    summary = f"{_hang(to_blame)}: {for_long} at {_at(beats, to_blame)}"
+    summary = f"{_ranks(to_blame, 'hangs', 'hang')}: {for_long} at {_at(beats, to_blame)}"
     if len(to_blame) == len(beats) > 1:
         summary = f"all {len(beats)} ranks stopped: {for_long} at {_at(beats, beats)}; the cause cannot be determined"
     elif len(behind) < len(beats):
@@ -73,16 +75,9 @@ def judge(beats: dict[int, Beat], stacks: dict[int, str], absent: list[int], sil
     return Hang(to_blame, summary, "".join(_shown_stack(rank, stacks[rank]) for rank in to_blame[:SHOWN_RANKS]))
 
 
-def _hang(ranks: list[int]) -> str:
-    return f"rank {ranks[0]} hangs" if len(ranks) == 1 else f"ranks {_list(ranks)} hang"
-
-
-def _have(ranks: list[int]) -> str:
-    return f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {_list(ranks)} have"
-
-
-def _list(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks))
+def _ranks(ranks: list[int], one: str, several: str) -> str:
+    """The ranks with a verb."""
+    return f"rank {ranks[0]} {one}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} {several}"
 
 
 def _at(beats: dict[int, Beat], ranks: Iterable[int]) -> str:
