@@ -10,7 +10,6 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 import torch
 
@@ -48,7 +47,13 @@ def read_metadata(path: Path) -> dict[str, CheckpointTensor]:
             raise ConversionError(f"{path}: has {size} bytes; a checkpoint's metadata may have up to {MOST_BYTES}")
         seconds, memory = 30 + 10 * (size >> 20), (256 << 20) + 48 * size
         command = [sys.executable, "-S", "-E", "-m", "tasks.convert.read_metadata", str(seconds), str(memory)]
-        child = _run(path, command, stream, 60 + 5 * seconds)
+        timeout_s = 60 + 5 * seconds
+        try:
+            child = subprocess.run(
+                command, cwd=_ROOT, stdin=stream, capture_output=True, text=True, timeout=timeout_s, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise ConversionError(f"{path}: cannot be read in {timeout_s} s; the file is damaged") from None
     if child.returncode == 1 and len(lines := child.stderr.splitlines()) == 1:
         raise ConversionError(f"{path} {lines[0]}")
     if child.returncode:
@@ -57,15 +62,6 @@ def read_metadata(path: Path) -> dict[str, CheckpointTensor]:
             f"{child.returncode}: {' '.join(child.stderr.split()[-20:])}); the file is damaged"
         )
     return dict(_tensor(path, *json.loads(line)) for line in child.stdout.splitlines())
-
-
-def _run(path: Path, command: list[str], stream: BinaryIO, timeout_s: float) -> "subprocess.CompletedProcess[str]":
-    try:
-        return subprocess.run(
-            command, cwd=_ROOT, stdin=stream, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise ConversionError(f"{path}: cannot be read in {timeout_s} s; the file is damaged") from None
 
 
 def _tensor(
