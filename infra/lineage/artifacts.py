@@ -1,7 +1,6 @@
 """An artifact's name, kind and main fact, from the run that made it."""
 
 from collections.abc import Collection
-from typing import Any
 
 from sqlalchemy.engine import Connection
 
@@ -16,7 +15,7 @@ MODEL = "model"  # the family
 
 def describe(graph: Graph, connection: Connection, digests: Collection[str]) -> dict[str, Artifact]:
     """Each artifact's name, kind and main fact."""
-    makers = {digest: _described_by(graph, digest) for digest in digests}
+    makers = {digest: described_by(graph, digest) for digest in digests}
     runs = [run for run in makers.values() if run]
     names = (KIND, f"{SHOWN_TAG}detail", f"{SHOWN_TAG}family", "baton.fact.label", "baton.fact.registry_name")
     tags = facts.tags(connection, runs, *names)
@@ -30,12 +29,7 @@ def describe(graph: Graph, connection: Connection, digests: Collection[str]) -> 
     return artifacts
 
 
-def _described_by(graph: Graph, digest: str) -> str:
+def described_by(graph: Graph, digest: str) -> str:
     """The run that knows an artifact's facts; "" if none is on record."""
     known = graph.maker(digest) or next(iter(graph.uses(digest)), None)
     return known.id if known else ""
-
-
-def all_facts(tags: dict[str, str], metrics: dict[str, float]) -> dict[str, Any]:
-    """The facts that a stage recorded about its artifact."""
-    return facts.group(tags, "fact") | facts.of_output(metrics)

@@ -15,7 +15,7 @@ from infra.charts import Points, curves
 from infra.drawing.graph import Box, Marks, draw
 from infra.lineage import code, facts, files, reproduce, subgraph
 from infra.lineage.ancestry import Run
-from infra.lineage.artifacts import all_facts, describe
+from infra.lineage.artifacts import describe, described_by
 from infra.lineage.compare import choices, comparison
 from infra.lineage.dashboard import dashboard, recipes_evaluated
 from infra.lineage.executions import Filters, executions_page
@@ -234,11 +234,10 @@ class Pages:
         shown = {box.artifact for box in boxes if box.artifact}
         with self.engine.connect() as connection:
             tags = facts.tags(connection, [run.id for run in uses])
-            known = maker or next(iter(uses), None)
-            runs = [known.id] if known else []
-            maker_tags = tags[known.id] if known else {}
-            measured = facts.metrics(connection, runs)
-            units = facts.units(connection, runs).get(known.id if known else "", {})
+            known = described_by(graph, digest)
+            maker_tags = tags.get(known, {})
+            measured = facts.metrics(connection, [known]).get(known, {})
+            units = facts.units(connection, [known]).get(known, {})
             named = describe(graph, connection, {digest, *parents.values(), *children, *shown, *([to] if to else [])})
             drawing = self._draw(connection, boxes, Marks(digest, path), f"Lineage of {named[digest].name}", query)
             execution = graph.executions.get(maker.execution) if maker else None
@@ -249,7 +248,7 @@ class Pages:
         return page | {
             **artifact_row(named[digest]),
             "title": named[digest].name,
-            "facts": all_facts(maker_tags, measured.get(known.id if known else "", {})),
+            "facts": facts.group(maker_tags, "fact") | facts.of_output(measured),
             "units": facts.UNITS | {name: unit.unit for name, unit in units.items()},
             "makers": [run_row(maker)] if maker else [],
             "uses": [
