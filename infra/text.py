@@ -122,6 +122,13 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
+def in_yaml(value: Any) -> str:
+    """On one line, as in a recipe: {tensor: 2, sequence_parallel: true}."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {in_yaml(item)}" for name, item in value.items()) + "}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def fenced(text: str, language: str = "") -> str:
     """A Markdown code block whose fence is longer than any run of backticks in the text."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))

@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from infra.text import in_yaml
 from tasks.pretrain.model_spec import ModelSpec
 from tasks.spec import Problem, Spec
 
@@ -132,10 +133,7 @@ class Layout(Spec):
 
     def as_yaml(self) -> str:
         """The fields that differ from the defaults, as in a recipe."""
-        default = Layout()
-        fields = {field: getattr(self, field) for field in Layout.model_fields}
-        changed = [f"{field}: {value}" for field, value in fields.items() if value != getattr(default, field)]
-        return "layout: {" + ", ".join(changed).replace("True", "true") + "}"
+        return f"layout: {in_yaml(self.model_dump(exclude_defaults=True))}"
 
     def distance(self, other: "Layout") -> float:
         """The distance between two layouts: the number of doublings of sizes, plus 1/2 for each switch that differs."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from infra.text import in_yaml
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.rollout_spec import RolloutServers
@@ -134,13 +135,7 @@ def _difference(before: PostTrainSpec, after: PostTrainSpec) -> str:
         changed["adapter"] = {"lora": {}} | quantized if before.adapter is None else quantized
     if (servers := after.servers()) and servers != before.servers():
         changed["rollout_servers"] = servers.model_dump(exclude_defaults=True)
-    return " and ".join(f"{name}: {_in_yaml(value)}" for name, value in changed.items())
-
-
-def _in_yaml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{name}: {_in_yaml(item)}" for name, item in value.items()) + "}"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return " and ".join(f"{name}: {in_yaml(value)}" for name, value in changed.items())
 
 
 def vllm_memory(context: RunContext) -> Iterator[Problem]:
