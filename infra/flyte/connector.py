@@ -385,10 +385,13 @@ def _copy_outputs(resource: Resource, source: str, destination: str) -> Resource
 
 def _failure_reason(record: ManagedJobRecord) -> tuple[str, bool]:
     """A failed job's error, from the task or from SkyPilot, and whether the task marks it as recoverable."""
-    try:
-        error = _read(errors_pb2.ErrorDocument, f"{api_server.output_prefix(record)}/error.pb").error
-    except FileNotFoundError:
+    access, uri = FlyteContextManager.current_context().file_access, f"{api_server.output_prefix(record)}/error.pb"
+    if not access.exists(uri):
         return redact_text(record.failure_reason or ""), False
+    with TemporaryDirectory() as folder:
+        path = f"{folder}/error.pb"
+        access.get_data(uri, path)
+        error = load_proto_from_file(errors_pb2.ErrorDocument, path).error
     _, is_trace, words = error.message.rpartition("Message:\n\n")  # flytekit's, if our code could not be loaded
     words = textwrap.dedent(words).partition(": ")[2] if is_trace else words
     return redact_text(words), error.kind == errors_pb2.ContainerError.RECOVERABLE
@@ -396,17 +399,6 @@ def _failure_reason(record: ManagedJobRecord) -> tuple[str, bool]:
 
 def _describe(error: BaseException) -> str:
     return redact_text(f"{type(error).__name__}: {error}" if not isinstance(error, UserError) else str(error))
-
-
-def _read(kind: Any, uri: str) -> Any:
-    """A protobuf message in storage. Raises FileNotFoundError."""
-    access = FlyteContextManager.current_context().file_access
-    if not access.exists(uri):
-        raise FileNotFoundError(uri)
-    with TemporaryDirectory() as folder:
-        path = str(Path(folder) / "message.pb")
-        access.get_data(uri, path)
-        return load_proto_from_file(kind, path)
 
 
 ConnectorRegistry.register(SkyPilotConnector())
