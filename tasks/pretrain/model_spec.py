@@ -106,20 +106,17 @@ class ModelSpec(Spec):
 
     def parameters(self, vocab_size: int) -> int:
         """The exact number of weights."""
-        feed_forward = 3 * self.hidden * self.ffn_hidden
-        if self.experts:
-            width = self.experts.count * self.experts.ffn_hidden + self.experts.shared_ffn_hidden
-            feed_forward = 3 * self.hidden * width + self.hidden * self.experts.count
-        return self._parameters(feed_forward, vocab_size)
+        return self._parameters(self.experts.count if self.experts else 0, vocab_size)
 
     def active_parameters(self, vocab_size: int) -> int:
         """The number of weights used per token: all of a dense model's, only the chosen experts' of a mixture."""
-        if not self.experts:
-            return self.parameters(vocab_size)
-        width = self.experts.top_k * self.experts.ffn_hidden + self.experts.shared_ffn_hidden
-        return self._parameters(3 * self.hidden * width + self.hidden * self.experts.count, vocab_size)
+        return self._parameters(self.experts.top_k if self.experts else 0, vocab_size)
 
-    def _parameters(self, feed_forward: int, vocab_size: int) -> int:
+    def _parameters(self, counted_experts: int, vocab_size: int) -> int:
+        feed_forward = 3 * self.hidden * self.ffn_hidden
+        if self.experts:
+            width = counted_experts * self.experts.ffn_hidden + self.experts.shared_ffn_hidden
+            feed_forward = 3 * self.hidden * width + self.hidden * self.experts.count
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         attention += 2 * self.head_dim if self.shape().qk_norm else 0
         attention += self.head_dim * (self.heads + 2 * self.kv_heads) if self.shape().qkv_bias else 0
