@@ -1,4 +1,4 @@
-"""The spec of the export from Megatron to Hugging Face."""
+"""The specs of the export from Megatron to Hugging Face, and of its audit."""
 
 from typing import Literal
 
@@ -13,6 +13,13 @@ class ConvertSpec(StageSpec):
 
     dtype: Literal["bf16", "fp32"] = Field("bf16", description="Storage type of the exported weights")
     max_shard_gb: float = Field(5.0, gt=0, le=100, description="Size of one safetensors file, in GB")
+
+
+class AuditSpec(StageSpec):
+    """Check that an exported model is the trained one."""
+
+    tokens: int = Field(2048, ge=8, le=1_000_000, description="Held-out tokens on which logits are compared")
+    bound: float = Field(1e-4, gt=0, le=1e-2, description="Largest |difference| of a logit allowed, in fp32")
 
 
 def unexportable(model: ModelSpec) -> list[Problem]:

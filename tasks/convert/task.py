@@ -4,9 +4,8 @@ model for further pretraining, load a model as it is."""
 import images
 from infra.process.launch import Engine
 from tasks.artifacts import ConversionAudit, HFModel, MegatronCheckpoint, MegatronWeights, TokenizedCorpus, Tokenizer
-from tasks.convert.audit_spec import AuditSpec
 from tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
-from tasks.convert.spec import ConvertSpec
+from tasks.convert.spec import AuditSpec, ConvertSpec
 from tasks.run import run
 from tasks.stage import stage
 

@@ -43,14 +43,6 @@ STATELESS = ("embedding.word_embeddings", "output_layer", "mlp.router")  # modul
 
 
 @dataclass(frozen=True)
-class Archive:
-    """A saved tensor's archive without its data."""
-
-    head: bytes
-    tail: bytes
-
-
-@dataclass(frozen=True)
 class Place:
     """The location of one weight's archive, in bytes."""
 
@@ -62,8 +54,8 @@ class Place:
 
 
 @cache
-def archive(shape: tuple[int, ...], dtype: torch.dtype) -> Archive:
-    """A tensor's archive as the installed torch writes it."""
+def archive(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[bytes, bytes]:
+    """What comes before and after the data in a tensor's archive, as the installed torch writes it."""
     with tempfile.TemporaryDirectory(prefix="baton-") as folder:
         path = Path(folder) / "tensor.pt"
         with skip_data():
@@ -72,7 +64,7 @@ def archive(shape: tuple[int, ...], dtype: torch.dtype) -> Archive:
             start = data_start(stream.fileno(), 0, path.stat().st_size, str(path))[1]
             head = stream.read(start)
             stream.seek(start + prod(shape) * dtype.itemsize)
-            return Archive(head, stream.read())
+            return head, stream.read()
 
 
 def chunk_shape(weight: Weight) -> tuple[int, ...]:
@@ -89,12 +81,12 @@ class DistFile:
         pieces = []
         offset = 0
         for weight, dtype in weights:
-            frame = archive(chunk_shape(weight), dtype)
+            head, tail = archive(chunk_shape(weight), dtype)
             size = prod(weight.shape) * dtype.itemsize
-            length = len(frame.head) + size + len(frame.tail)
+            length = len(head) + size + len(tail)
             row = prod(weight.shape[1:]) * dtype.itemsize
-            self.places[weight.name] = Place(path.name, offset, length, offset + len(frame.head), row)
-            pieces += [(offset, frame.head), (offset + len(frame.head) + size, frame.tail)]
+            self.places[weight.name] = Place(path.name, offset, length, offset + len(head), row)
+            pieces += [(offset, head), (offset + len(head) + size, tail)]
             offset += length
         self._descriptor = allocate(path, offset)
         for at, content in pieces:

@@ -9,9 +9,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tasks.convert.audit_spec import AuditSpec
 from tasks.convert.audit_stage import held_out_tokens
-from tasks.convert.spec import ConvertSpec
+from tasks.convert.spec import AuditSpec, ConvertSpec
 from tasks.job import StageError
 from tasks.manifest import read_manifest, verify, write_manifest
 from tests import forked

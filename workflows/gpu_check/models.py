@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 
-from tasks.convert.audit_spec import AuditSpec
-from tasks.convert.spec import ConvertSpec
+from tasks.convert.spec import AuditSpec, ConvertSpec
 from tasks.manifest import read_manifest
 from tasks.serve.spec import LoadSpec, ServeSpec
 from workflows.gpu_check.step import Check, CheckFailed

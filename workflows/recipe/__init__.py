@@ -11,9 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
-from tasks.convert.audit_spec import AuditSpec
 from tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
-from tasks.convert.spec import ConvertSpec
+from tasks.convert.spec import AuditSpec, ConvertSpec
 from tasks.custom.spec import CustomSpec
 from tasks.data.json_values import SURROGATE
 from tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
