@@ -44,10 +44,9 @@ def _note(manifests: dict[str, Manifest]) -> None:
         noted.add(digest)
         for parent in manifest.parents.values():
             note(parent)
-        title = manifest.title or manifest.kind  # of an earlier version
         kind, facts = manifest.kind, manifest.facts
         note_cached(
-            title, kind, digest, facts,
+            manifest.title, kind, digest, facts,
             spec=manifest.spec, inputs=manifest.parents, shown=shown(kind, facts), without_pod=True,
         )  # fmt: skip
 
