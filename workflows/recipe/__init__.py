@@ -24,7 +24,7 @@ from tasks.rows.spec import RowsSpec
 from tasks.serve.spec import ServeSpec
 from tasks.spec import Problem, Spec
 from workflows.post_training import Tuning
-from workflows.recipe.error import RecipeError, locate, problems_from
+from workflows.recipe.error import RecipeError, locate, models_in, problems_from
 from workflows.run_context import RunContext
 
 NAME = r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$"
@@ -138,18 +138,8 @@ def _unencodable(value: Any, path: str = "") -> Iterator[Problem]:
 
 
 SECTIONS: dict[str, type[Spec]] = {
-    "corpus": CorpusSpec,
-    "start_from": StartFromSpec,
-    "tokenizer": TokenizerSpec,
-    "shards": ShardsSpec,
-    "init_from": LoadHFSpec,
-    "pretrain": PretrainSpec,
-    "convert": ConvertSpec,
-    "audit": AuditSpec,
-    "evaluate": EvaluateSpec,
-    "data": RowsSpec,
-    "post_training": Tuning,
-    "stages": CustomSpec,
-    "serve": ServeSpec,
-    "publish": PublishSpec,
+    name: spec
+    for name, field in Recipe.model_fields.items()
+    for spec in models_in(field.annotation)
+    if issubclass(spec, Spec) and name != "more_corpora"  # which is as `corpus`
 }
