@@ -7,21 +7,8 @@ from tasks.convert.families import deepseek_v3, gemma2, gemma3, llama, mistral, 
 from tasks.convert.families.family import Family
 from tasks.convert.fields import check_types, shown
 
-FAMILIES: dict[str, Family] = {
-    family.model_type: family
-    for family in (
-        llama.FAMILY,
-        mistral.FAMILY,
-        qwen2.FAMILY,
-        qwen3.FAMILY,
-        qwen3_moe.FAMILY,
-        mixtral.FAMILY,
-        gemma2.FAMILY,
-        gemma3.FAMILY,
-        olmo2.FAMILY,
-        deepseek_v3.FAMILY,
-    )
-}
+FILES = (llama, mistral, qwen2, qwen3, qwen3_moe, mixtral, gemma2, gemma3, olmo2, deepseek_v3)
+FAMILIES: dict[str, Family] = {file.FAMILY.model_type: file.FAMILY for file in FILES}
 
 
 def family_of(fields: dict[str, object]) -> Family:
