@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import Encoding
 
 from infra.storage.durable import write_json
@@ -134,15 +135,18 @@ def rendered_with_marks(
 
 
 def marked_tokens(tokens: Encoding, ranges: list[tuple[int, int]]) -> list[int]:
-    """The second half: a mask of the tokens that have characters in these ranges."""
-    mask = [0] * len(tokens)
+    """The second half: a mask of the tokens that have characters in these ranges. Where the first or the last character
+    of a range is in no token, as a space is if the tokenizer trims offsets or drops it, Transformers (5.17) ends the
+    mask, or marks all that follows."""
+    offsets = np.array(tokens.offsets, np.int64).reshape(-1, 2)
+    starts, ends = offsets[:, 0], offsets[:, 1]
+    mask = np.zeros(len(tokens), np.int8)
     for begin, end in ranges:
-        first, last = tokens.char_to_token(begin), tokens.char_to_token(end - 1)
-        if first is None:
-            break
-        after = len(mask) if last is None else last + 1
-        mask[first:after] = [1] * (after - first)
-    return mask
+        # of a token of spaces alone, trimmed offsets have the end
+        inside = np.flatnonzero((ends > begin) & np.where(starts < ends, starts < end, starts <= end))
+        if begin < end and len(inside):
+            mask[inside[0] : inside[-1] + 1] = 1
+    return [*map(int, mask)]
 
 
 def _rendered(tokenizer: Any, messages: list[Row], template: str) -> str | None:

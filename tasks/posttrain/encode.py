@@ -18,7 +18,6 @@ inference. Messages go through the chat template, as in TRL, with the columns `t
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -136,6 +135,16 @@ class RowEncoder:
         self.other_prompts += start < len(prompt) and column != "rejected"
         return whole[:start], self._to_the_end_of_turn(row, whole[start:])
 
+    def preference(self, row: Row) -> tuple[tuple[list[int], list[int]], tuple[list[int], list[int]]]:
+        """The completions `chosen` and `rejected`. Raises RowRefused if they are the same tokens."""
+        chosen, rejected = self.completion(row, "chosen"), self.completion(row, "rejected")
+        if chosen == rejected:
+            raise RowRefused(
+                f"chosen and rejected are the same tokens: they differ only in what the chat template leaves out, such "
+                f"as spaces at the ends. The row: {_cut(row)}"
+            )
+        return chosen, rejected
+
     def learned(self, row: Row, loss: Loss) -> tuple[list[int], list[int]]:
         """(token ids, labels). Raises StageError if no token has a loss."""
         if "prompt" in row:
@@ -202,8 +211,8 @@ class RowEncoder:
         options = self._options(row, row["messages"])
         with self._refusing(row):
             text, spans = rendered_with_marks(self.tokenizer, chat.marked, options.pop("conversation"), **options)
-            tokens = self._tokens(text)
-            ids, masks = tokens.ids, marked_tokens(tokens, spans)
+        tokens = self._tokens(text)
+        ids, masks = tokens.ids, marked_tokens(tokens, self._of_turns(row, text, spans))
         if chat.marked != chat.template and text != self._rendered(row, row["messages"]):
             self.unlike += 1
         if any(masks) and chat.end not in {token for token, mask in zip(ids, masks, strict=True) if mask}:
@@ -212,22 +221,24 @@ class RowEncoder:
                 f"{self.tokenizer.convert_ids_to_tokens(chat.end)}: the model would not learn to stop. Move it before "
                 "{% endgeneration %} in the model's chat_template.jinja, or use loss: all."
             )
-        learned = self._of_turns(row, masks)
-        return ids, [token if mask else IGNORED for token, mask in zip(ids, learned, strict=True)]
+        return ids, [token if mask else IGNORED for token, mask in zip(ids, masks, strict=True)]
 
-    def _of_turns(self, row: Row, masks: Sequence[int]) -> Sequence[int]:
-        """The mask of the assistant's turns, without those that are not to be learned."""
-        learned = [message.get(TRAIN, True) for message in row["messages"] if message["role"] == "assistant"]
-        if all(learned):
-            return masks
-        runs = [(bool(mask), len(list(same))) for mask, same in groupby(masks)]
-        if (parts := sum(mask for mask, _ in runs)) != len(learned):
+    def _of_turns(self, row: Row, text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The ranges that the template marks, without turns that are not to be learned. A template may mark several
+        parts of a turn, or none, so each range must be that of one turn, and have the end of its content."""
+        turns = [message for message in row["messages"] if message["role"] == "assistant"]
+        if all(turn.get(TRAIN, True) for turn in turns):
+            return spans
+        contents = [str(turn.get("content") or "").strip().rpartition("\n")[2] for turn in turns]
+        if len(spans) != len(turns) or not all(
+            content in text[begin:end] for content, (begin, end) in zip(contents, spans, strict=True)
+        ):
             raise RowRefused(
-                f"the chat template {self._chat_of(row).shown!r} marks {parts} parts of a row with {len(learned)} "
-                f"turns of the assistant: none can be left out of the loss. The row: {_cut(row)}"
+                f"the chat template {self._chat_of(row).shown!r} marks {len(spans)} parts of a row with {len(turns)} "
+                f"turns of the assistant, and not each turn by one: none can be left out of the loss. The row: "
+                f"{_cut(row)}"
             )
-        turns = iter(learned)
-        return [int(mask and learn) for mask, size in runs for learn in [mask and next(turns)] for _ in range(size)]
+        return [span for span, turn in zip(spans, turns, strict=True) if turn.get(TRAIN, True)]
 
     def _why(self, row: Row, loss: Loss) -> str:
         if loss != "assistant":

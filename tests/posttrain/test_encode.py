@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, processors
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import ByteLevel, Whitespace
 
 from tasks.job import StageError
 from tasks.posttrain.chat import marked_tokens
@@ -193,6 +196,29 @@ def test_turns_that_the_template_does_not_mark_one_by_one_cannot_be_left_out(enc
         encoder.learned({"messages": [*ASKED, *SAID, *ASKED, SAID[0] | {"train": False}]}, "assistant")
 
 
+def test_a_turn_that_the_template_marks_in_two_parts_is_not_taken_for_two_turns(encoder: RowEncoder) -> None:
+    encoder.tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.role == 'assistant' and loop.first == false and not loop.last %}"
+        "{% generation %}thought{% endgeneration %}{{ ': ' }}{% generation %}{{ m.content + eos_token }}"
+        "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    for first, last in ((True, False), (False, True)):
+        turns = [SAID[0] | {"train": first}, *ASKED, {"role": "assistant", "content": "5.", "train": last}]
+        with pytest.raises(RowRefused, match="marks 2 parts of a row with 2 turns of the assistant, and not each"):
+            encoder.learned({"messages": [*ASKED, *turns]}, "assistant")
+
+
+def test_answers_that_are_equal_once_rendered_are_no_preference(encoder: RowEncoder) -> None:
+    encoder.tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role + ': ' + m.content | trim + eos_token }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+    )
+    row = {"prompt": ASKED, "chosen": SAID, "rejected": [SAID[0] | {"content": "5."}]}
+    assert len(encoder.preference(row)) == 2
+    with pytest.raises(RowRefused, match="chosen and rejected are the same tokens"):
+        encoder.preference(row | {"rejected": [SAID[0] | {"content": "4. "}]})
+
+
 @pytest.mark.parametrize("mark", [{"label": False}, {"label": "false"}, {"weight": 0}, {"rating": 5}])
 def test_a_completion_that_is_not_to_be_learned_is_refused(encoder: RowEncoder, mark: dict[str, Any]) -> None:
     row = {"prompt": "2 + 2 =", "completion": " 5"}
@@ -328,3 +354,21 @@ def test_a_template_variable_may_have_any_name(encoder: RowEncoder) -> None:
 def test_a_marked_token_alone_at_the_beginning_is_the_only_one(tokenizer: Any) -> None:
     (tokens,) = tokenizer(["some text"], add_special_tokens=False).encodings
     assert sum(marked_tokens(tokens, [tokens.offsets[0]])) == 1
+
+
+def test_a_range_has_its_spaces_and_nothing_after_it_where_offsets_are_trimmed() -> None:
+    trimmed = Tokenizer(WordLevel({"a": 0, "b": 1, "c": 2, " a": 3, "Ġ": 4, "Ġb": 5, "Ġc": 6}, unk_token="a"))
+    trimmed.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    trimmed.post_processor = processors.ByteLevel(trim_offsets=True)
+    tokens = trimmed.encode("a  b c")  # a, Ġ, Ġb, Ġc
+    assert [tokens.offsets[at] for at in range(4)] == [(0, 1), (2, 2), (3, 4), (5, 6)]
+    assert marked_tokens(tokens, [(1, 4)]) == [0, 1, 1, 0]
+    assert marked_tokens(tokens, [(0, 1), (2, 4)]) == [1, 0, 1, 0]
+
+
+def test_a_range_that_ends_with_what_the_tokenizer_drops_has_nothing_after_it() -> None:
+    words = Tokenizer(WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="a"))
+    words.pre_tokenizer = Whitespace()
+    tokens = words.encode("a b\n c a")
+    assert marked_tokens(tokens, [(1, 4)]) == [0, 1, 0, 0]
+    assert marked_tokens(tokens, [(3, 4), (5, 6)]) == [0, 0, 1, 0]

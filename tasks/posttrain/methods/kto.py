@@ -70,7 +70,8 @@ class KTOSpec(PostTrainSpec):
         if why := _unlabelled(row, kind):
             raise StageError(f"kto: {why}")
         if kind == "preference":
-            return Labelled([(*encoder.completion(row, name), name == "chosen") for name in ("chosen", "rejected")])
+            chosen, rejected = encoder.preference(row)
+            return Labelled([(*chosen, True), (*rejected, False)])
         return Labelled([(*encoder.completion(prompted(row)), bool(row[LABEL]))])
 
     def rows_used(self) -> float | str:

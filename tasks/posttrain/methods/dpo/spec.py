@@ -82,7 +82,7 @@ class DPOSpec(PostTrainSpec):
     def encode(self, row: Row, kind: str, encoder: "RowEncoder") -> Example:
         if kind != "preference":
             return super().encode(row, kind, encoder)
-        (prompt, chosen), (other, rejected) = (encoder.completion(row, name) for name in ("chosen", "rejected"))
+        (prompt, chosen), (other, rejected) = encoder.preference(row)
         return Pair.of(prompt, chosen, other, rejected)
 
     def row_kinds(self) -> tuple[str, ...]:
