@@ -206,6 +206,7 @@ class RowEncoder:
     def _assistant(self, row: Row) -> tuple[list[int], list[int]]:
         chat = self._chat_of(row)
         if chat.marked is None:
+            self._rendered(row, row["messages"])  # an error in the template is told instead
             raise StageError(f"loss: assistant is not possible.{self._why(row, 'assistant')}")
         self.unprinted.look(row)
         options = self._options(row, row["messages"])

@@ -110,6 +110,12 @@ def test_a_template_without_marks_is_named_before_anything_is_trained(encoder: R
     assert encoder.learned(row, "all")
 
 
+def test_a_template_that_does_not_parse_says_so(encoder: RowEncoder) -> None:
+    encoder.tokenizer.chat_template = "{% for m in messages %}{{ m.content {% endfor %}"
+    with pytest.raises(RowRefused, match="rejects a row: expected token 'end of print statement'"):
+        encoder.learned({"messages": [*ASKED, *SAID]}, "assistant")
+
+
 def test_a_prompt_is_the_model_s_own_also_where_trl_s_template_with_marks_differs(encoder: RowEncoder) -> None:
     """Qwen3's leaves out the thoughts of earlier turns, when a served model is asked too; TRL's keeps them."""
     encoder.tokenizer.chat_template = trl_templates()["qwen3"][0]
