@@ -120,6 +120,7 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
         latest = part(accepted[-1], "checkpoint")
         checkpoint = pretrain(spec=spec, data=first, more=more, start=[], resume=[latest])
         earlier |= {f"shards_{number}": one for number, one in enumerate([first, *more[:-1]], 1)}
+        # of generations that are compacted, the card names the shards alone
         alone = {number: texts[0].corpus for number, texts in enumerate(together, 1) if len(texts) == 1}
         earlier |= {f"corpus_{number}": corpus for number, corpus in alone.items()}
         held_out = gather(spec=GatherSpec(train=False), corpora=corpora_of(accepted), newest=newest)

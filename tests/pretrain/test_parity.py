@@ -24,7 +24,7 @@ LOSS, NORM, WEIGHTS = 1e-5, 1e-5, 1e-5
 # are its groups and their threads.
 AT_A_TIME = 12
 
-# what `make test` tries: each kind of parallelism, some together, on up to four processes
+# what `make test-long` tries: each kind of parallelism, some together, on up to four processes
 SOME = [
     ("dense", Layout(processes=1, recompute="full")),
     ("dense", Layout(processes=2, distributed_optimizer=True)),
