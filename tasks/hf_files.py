@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from infra.storage.address import File, files_in
+from tasks.convert.fields import generation_problems
 from tasks.tokenizer_files import CONFIG as TOKENIZER_CONFIG
 from tasks.tokenizer_files import SPECIAL, TOKENIZER, token_ids, with_special
+from tasks.unique_keys import unique
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -142,6 +144,7 @@ class HFModelFiles:
     def problems(self) -> list[str]:
         """Everything that is wrong, each with a way out."""
         problems = [self._quantized()] if self.tensors else []
+        problems += generation_problems(self.generation)
         if (self.positions or 0) < 1:
             problems.append(f"{CONFIG} has no max_position_embeddings: choose a text decoder with a limited context")
         if self.eos_of_tokenizer is None and (self.vocabulary or not self.eos_ids):
@@ -244,7 +247,7 @@ def _listed(files: dict[str, File]) -> dict[str, set[str] | None]:
 def _json(file: File) -> dict[str, Any]:
     def content() -> Any:
         with file.open() as stream:
-            return json.load(stream)
+            return json.load(stream, object_pairs_hook=unique)
 
     content = _read(file, content)
     if not isinstance(content, dict):

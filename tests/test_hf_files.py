@@ -118,6 +118,17 @@ def test_the_types_of_a_mixed_model(tmp_path: Path) -> None:
         (None, {"config": CONFIG | {"eos_token_id": None}, "tokenizer_config": {}}, "ends a text: set eos_token"),
         (None, {"config": CONFIG | {"eos_token_id": 4}}, "its eos_token_id 4 is not from 0 to 3"),
         (None, {"generation_config": {"eos_token_id": [1, -1]}}, "its eos_token_id -1 is not from 0 to 3"),
+        (None, {"generation_config": {"eos_token_id": "0"}}, "eos_token_id is '0'; it should be a valid integer"),
+        (None, {"generation_config": {"eos_token_id": [0, None]}}, "eos_token_id[1] is None; it should be a valid int"),
+        (None, {"generation_config": {"eos_token_id": []}}, "eos_token_id is []; "),
+        (None, {"generation_config": {"eos_token_id": True}}, "eos_token_id is True; "),
+        (None, {"generation_config": {"temperature": "hot"}}, "generation_config.json: temperature is 'hot'; "),
+        (None, {"generation_config": {"temperature": float("nan")}}, "temperature is nan; it should be a finite"),
+        (None, {"generation_config": {"temperature": -1}}, "temperature is -1; "),
+        (None, {"generation_config": {"top_p": 7}}, "top_p is 7; it should be less than or equal to 1: correct or"),
+        (None, {"generation_config": {"top_k": -5}}, "top_k is -5; "),
+        (None, {"generation_config": {"repetition_penalty": 0}}, "repetition_penalty is 0; "),
+        (None, {"generation_config": {"max_new_tokens": -4}}, "max_new_tokens is -4; "),
         (None, {"config": CONFIG | {"num_key_value_heads": 4}}, "heads 2 is no multiple of its num_key_value_heads 4"),
         (None, {"config": CONFIG | {"num_key_value_heads": 0}}, "heads 2 is no multiple of its num_key_value_heads 0"),
         (
@@ -136,8 +147,14 @@ def test_the_types_of_a_mixed_model(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said(
     tmp_path: Path, tensors: dict[str, torch.Tensor] | None, files: dict[str, Any], problem: str
 ) -> None:
-    (found,) = model_in(write(tmp_path, tensors, **files)).problems()
-    assert problem in found
+    found = model_in(write(tmp_path, tensors, **files)).problems()
+    assert problem in "; ".join(found)
+
+
+def test_a_field_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    (write(tmp_path) / "generation_config.json").write_text('{"eos_token_id": 1, "eos_token_id": 0}')
+    with pytest.raises(ModelFilesError, match=r"generation_config\.json: .*'eos_token_id' occurs twice"):
+        model_in(tmp_path)
 
 
 def test_masks_of_old_checkpoints_are_no_weights(tmp_path: Path) -> None:

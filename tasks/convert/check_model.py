@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PretrainedConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
-from tasks.hf_files import BUFFERS, CONFIG, HFModelFiles, same_values
+from tasks.hf_files import BUFFERS, CONFIG, GENERATION, HFModelFiles, same_values
 from tasks.job import StageError
 from tasks.posttrain.model_files import load_causal_lm
 
@@ -36,6 +36,10 @@ def check_model(folder: Path, files: HFModelFiles) -> CheckedModel:
         raise StageError("it has no weights in the format safetensors, the only one that is read: write them with it")
     if problems := [*files.problems(), *_unused_window(config, files)]:
         raise StageError("; ".join(problems))
+    try:
+        GenerationConfig.from_dict(files.generation).validate()
+    except (ValueError, TypeError, AttributeError) as error:  # of a value's type it checks little
+        raise StageError(f"{GENERATION} is not valid ({error}): correct or remove the field") from error
     model, loading_info = _matched(config, files)
     unexpected = sorted(name for name in loading_info["unexpected_keys"] if not name.endswith(BUFFERS))
     architecture = type(model).__name__

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from tasks.convert.errors import ConversionError
+from tasks.convert.fields import generation_problems, read_json
 from tasks.convert.mapping import Weight
 from tasks.convert.megatron_model import MegatronModel
 from tasks.convert.resumable_dir import Files, Partial, states
@@ -196,7 +197,9 @@ def check_beside(folder: Path) -> None:
             wrong.append(f"{path}: a converted model has a folder of this name; rename the file, or delete it")
         try:
             content = path.read_bytes()
-            if path.suffix == ".json":
+            if path.name == "generation_config.json":
+                wrong += [f"{folder}: {problem}" for problem in generation_problems(read_json(path))]
+            elif path.suffix == ".json":
                 json.loads(content)
         except (OSError, ValueError, RecursionError) as error:
             wrong.append(f"{path}: cannot be read ({error})")

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tasks.convert.errors import ConversionError
+from tasks.unique_keys import unique
 
 Size = Annotated[int, Field(ge=1, le=2**24)] | None
 Heads = Annotated[int, Field(ge=1, le=4096)] | None
@@ -113,6 +114,25 @@ def check_types(fields: dict[str, Any]) -> None:
         raise ConversionError(f"config.json: {'; '.join(problems)}")
 
 
+class _Generation(_Typed):
+    """The fields of generation_config.json that vLLM reads, and what it allows."""
+
+    eos_token_id: int | Annotated[list[int], Field(min_length=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    max_new_tokens: Annotated[int, Field(ge=1)] | None = None
+
+
+def generation_problems(fields: dict[str, Any]) -> list[str]:
+    """What vLLM would refuse in the content of a generation_config.json, as late as its first request."""
+    return [
+        f"{problem}: correct or remove it" for problem in _problems(_Generation, fields, "generation_config.json: ")
+    ]
+
+
 def _problems(model: type[BaseModel], fields: dict[str, Any], prefix: str) -> list[str]:
     try:
         model.model_validate(fields)
@@ -140,20 +160,11 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a file with one JSON object. Raises ConversionError, also for NaN and duplicate keys, which Python's parser
     accepts."""
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        fields = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique, parse_constant=_no_constant)
         if not isinstance(fields, dict):
             raise ValueError(f"it is a {type(fields).__name__}, not an object")
     except (OSError, ValueError, RecursionError) as error:
         raise ConversionError(f"{path}: cannot be read ({error})") from error
-    return fields
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(f"duplicate key {', '.join(twice)}")
     return fields
 
 

@@ -28,6 +28,7 @@ from tasks.load_function import described
 from tasks.rows.check import RowError
 from tasks.rows.spec import HuggingFaceRows, RowsSpec
 from tasks.rows.stored import Row
+from tasks.unique_keys import unique
 
 BATCH = 64  # rows of Parquet in memory at a time
 LARGEST_JSON_MB = 500  # limit of a .json file, which is read as a whole
@@ -120,11 +121,10 @@ def _not_json(error: Exception) -> RowError:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> Row:
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise RowError(f"column {next(name for name in names if names.count(name) > 1)!r} occurs twice in one object")
-    return row
+    try:
+        return unique(pairs)
+    except ValueError as error:
+        raise RowError(f"column {error}") from error
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique)

@@ -420,7 +420,7 @@ THEIRS: dict[str, tuple[Callable[[Path], object], str]] = {
         r"describes a model of at least 1207959\d+ parameters \(1000 layers.*; the files have 165480",
     ),
     "NaN": (config(rms_norm_eps=float("nan")), r"config\.json: cannot be read \(NaN is not JSON\)"),
-    "a field twice": (config_text('{"model_type": "qwen3", "model_type": "llama"}'), r"duplicate key model_type"),
+    "a field twice": (config_text('{"model_type": "qwen3", "model_type": "llama"}'), r"'model_type' occurs twice"),
     "a config of 10,000 levels": (config_text("[" * 10_000 + "]" * 10_000), r"config\.json: cannot be read"),
     "several at once": (
         config(hidden_size="72", vocab_size=-1, rms_norm_eps=[]),
@@ -459,6 +459,10 @@ THEIRS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a torn generation config": (
         lambda folder: (folder / "generation_config.json").write_text("{"),
         r"generation_config\.json: cannot be read",
+    ),
+    "a temperature that is a word": (
+        lambda folder: (folder / "generation_config.json").write_text('{"temperature": "hot"}'),
+        r"generation_config\.json: temperature is 'hot'; it should be a valid number",
     ),
     "no layers": (config(num_hidden_layers=0), r"num_hidden_layers"),
     "other sizes": (config(vocab_size=103), r"lm_head\.weight is \[101, 72\]; the config says \[103, 72\]"),

@@ -166,6 +166,22 @@ def test_generation_ends_at_every_token_that_is_said_to_end_it(
     assert json.loads((tmp_path / "job/output/generation_config.json").read_text()) == wanted
 
 
+@pytest.mark.parametrize(
+    ("generation", "problem"),
+    [
+        ({"temperature": "hot"}, "temperature is 'hot'; it should be a valid number: correct or remove it"),
+        ({"early_stopping": "soon"}, "`early_stopping` must be a boolean or 'never'"),  # Transformers says it
+        ({"pad_token_id": "0"}, "correct or remove the field"),  # as a TypeError
+    ],
+)
+def test_a_generation_config_that_vllm_or_transformers_would_refuse_later(
+    model: Path, tmp_path: Path, generation: dict[str, object], problem: str
+) -> None:
+    (model / "generation_config.json").write_text(json.dumps(generation))
+    error = load_hf(model, tmp_path / "job")[1]["error"]
+    assert "generation_config.json" in error and problem in error
+
+
 def test_without_a_token_that_ends_a_text_it_is_refused(model: Path, tmp_path: Path) -> None:
     change(model, eos_token_id=None)
     (model / "generation_config.json").unlink()
