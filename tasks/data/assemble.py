@@ -79,7 +79,10 @@ def assemble(
         more |= {"broken": len(broken), "broken_records": sum(skipped.records for skipped in broken.values())}
         job.notice(broken_text(broken))
     if counts.invalid_utf8:
-        job.notice(f"{counts.invalid_utf8:,} documents are not UTF-8 and left out: convert their files")
+        job.notice(
+            f"{counts.invalid_utf8:,} documents are not UTF-8, or have NUL characters, and are left out, such as "
+            f"{', '.join(counts.invalid)}: convert their files, or remove them"
+        )
     for name, written_folders in folders.items():
         _link(written_folders, job.output, "train", name)
     if None in folders:
@@ -150,7 +153,7 @@ def finish(job: Job, splits: Mapping[Split, SplitWriter | Size], counts: Counts,
         held_out_documents=held_out.documents,
         bytes=train.bytes,
         held_out_bytes=held_out.bytes,
-        **counts.model_dump(),
+        **counts.model_dump(exclude={"invalid"}),
         **more,
     )
 
@@ -179,7 +182,7 @@ def no_documents(spec: CorpusSpec, counts: Counts, broken: Broken) -> StageError
     kinds = " and ".join(dict.fromkeys(source.kind for source in spec.by_name().values()))
     have = "sources have" if spec.sources else "source has"
     return StageError(
-        f"the {kinds} {have} no documents ({counts.empty} empty, {counts.invalid_utf8} not UTF-8); "
+        f"the {kinds} {have} no documents ({counts.empty} empty, {counts.invalid_utf8} not UTF-8 or with NULs); "
         f"choose another path or text_field{f'. What was {broken_text(broken)}' if broken else ''}"
     )
 

@@ -11,9 +11,9 @@ The sources are cut into partitions (partitions.py), on which worker processes w
 
 and whose results are put together in the order of the sources' names and of the partitions. So the corpus does not
 depend on the number of workers, and a killed engine continues with what is missing. Several machines that a placement
-has started share the work of each round; the first puts the corpus together. Documents that are not UTF-8 or
-only white space are counted and skipped; of duplicates the first is kept. No process has all documents or all hashes in
-memory.
+has started share the work of each round; the first puts the corpus together. Documents that are not UTF-8, have NUL
+characters or are only white space are counted and skipped; of duplicates the first is kept. No process has all
+documents or all hashes in memory.
 
 With named sources, each has its own files in the train split, which pretraining blends by weight. The held-out split
 is one, with the sources' documents mixed evenly, so that any first part of it represents all of them. A document's
@@ -59,7 +59,7 @@ from tasks.data.write import WriteItem, write
 from tasks.job import Input, Job, StageError, main
 from tasks.manifest import json_key, remove
 
-SCAN_VERSION = 3  # raise it when the scan of the same partition would have another result
+SCAN_VERSION = 4  # raise it when the scan of the same partition would have another result
 LIBRARIES = (  # that shape it
     "datatrove",
     "fasttext-numpy2-wheel",

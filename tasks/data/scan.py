@@ -50,6 +50,7 @@ from tasks.job import StageError
 from tasks.manifest import read_manifest
 
 COPIES = "copies.parquet"
+SHOWN = 3  # documents in a message
 REPORT_DOCUMENTS = 16  # between two reports
 
 
@@ -58,12 +59,14 @@ class Counts(BaseModel):
 
     duplicates: int = 0
     empty: int = 0
-    invalid_utf8: int = 0
+    invalid_utf8: int = 0  # or with NUL characters
+    invalid: list[str] = []  # the first of these
 
     def add(self, other: "Counts") -> None:
         self.duplicates += other.duplicates
         self.empty += other.empty
         self.invalid_utf8 += other.invalid_utf8
+        self.invalid = [*self.invalid, *other.invalid][:SHOWN]
 
 
 class Size(BaseModel):
@@ -175,11 +178,14 @@ def names_in(scan: Path) -> Iterator[pa.RecordBatch]:
 
 
 def valid_document(raw: Raw, counts: Counts, prefix: str = "") -> Document | None:
-    """The document, with a prefix to its source; None, and counted, if it is not UTF-8 or only white space."""
+    """The document, with a prefix to its source; None, and counted, if it is not UTF-8 or only white space. UTF-16
+    without a byte order mark, and many a binary file, would be UTF-8 with NUL characters, which no text has."""
     try:
         text = raw.text.removeprefix(BOM_UTF8).decode()
     except UnicodeDecodeError:
-        counts.invalid_utf8 += 1
+        text = "\0"
+    if "\0" in text:
+        counts.add(Counts(invalid_utf8=1, invalid=[f"{prefix}{raw.source}"]))
         return None
     if not text or text.isspace():
         counts.empty += 1

@@ -13,8 +13,8 @@ from tasks.manifest import json_key
 from tasks.run import run
 from tasks.stage import stage
 
-READ = Engine("read_partitions", "tasks.data.read_partitions", version="1")
-CORPUS = Engine("corpus", "tasks.data.corpus", version="1")
+READ = Engine("read_partitions", "tasks.data.read_partitions", version="2")
+CORPUS = Engine("corpus", "tasks.data.corpus", version="2")
 TOKENIZER = Engine("tokenizer", "tasks.data.tokenizer", version="3")
 ENCODE = Engine("encode_partitions", "tasks.data.encode_partitions", version="2")
 SHARDS = Engine("shards", "tasks.data.shards", version="3")

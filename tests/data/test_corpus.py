@@ -63,6 +63,20 @@ def test_duplicates_empty_documents_and_invalid_utf8_are_left_out_and_counted(fo
     assert digest(corpus) == clean
 
 
+def test_utf_16_and_binary_files_are_left_out_and_named(folder: Path, tmp_path: Path) -> None:
+    """As UTF-8 they are valid: text with NUL characters."""
+    clean = digest(prepared(tmp_path / "clean", folder))
+    (folder / "y1.txt").write_bytes("hello".encode("utf-16-le"))
+    (folder / "y2.txt").write_bytes(b"\x7fELF\2\1\0\0")
+    (folder / "y3.txt").write_bytes(b"caf\xe9")
+    (folder / "y4.txt").write_bytes("hello".encode("utf-32-be"))
+    corpus = prepared(tmp_path / "job", folder)
+    assert (facts(corpus)["invalid_utf8"], digest(corpus)) == (4, clean)
+    notice = (tmp_path / "job/notices.jsonl").read_text()
+    assert "4 documents are not UTF-8, or have NUL characters, and are left out" in notice
+    assert "such as y1.txt, y2.txt, y3.txt: convert" in notice
+
+
 def test_the_held_out_documents_stay_when_others_come_and_go(folder: Path, tmp_path: Path) -> None:
     before = texts(prepared(tmp_path / "before", folder), "held_out")
     gone = (folder / "05.txt").read_text()
@@ -98,7 +112,7 @@ def test_a_source_without_any_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("  ")
     (tmp_path / "in" / "b.txt").write_bytes(b"\xff")
-    with pytest.raises(StageError, match=r"no documents \(1 empty, 1 not UTF-8\)"):
+    with pytest.raises(StageError, match=r"no documents \(1 empty, 1 not UTF-8 or with NULs\)"):
         prepared(tmp_path / "job", tmp_path / "in")
 
 
