@@ -15,10 +15,12 @@ def mean_reward(rewards: Sequence[Sequence[float | None]]) -> Metric | None:
     return Metric.mean(means) if any(mean is not None for mean in means) else None
 
 
-def pass_at(k: int, rewards: Sequence[Sequence[float | None]]) -> Metric:
+def pass_at(k: int, rewards: Sequence[Sequence[float | None]]) -> Metric | None:
     """Probability that at least one of k completions passes: the unbiased estimator 1 − C(n−c, k) / C(n, k) for n
     completions of which c pass, averaged over prompts (Chen et al., Evaluating Large Language Models Trained on Code,
-    2021)."""
+    2021). None if the reward applies to no completion."""
+    if mean_reward(rewards) is None:
+        return None
     return Metric.mean([chance_of_pass(k, completions) for completions in rewards], "share")
 
 

@@ -48,7 +48,7 @@ class Rewarded:
         """Mean rewards, `distinct`, and pass@k of the first reward."""
         means = _metrics(self.rewards, [answer.text for answers in self.answers for answer in answers])
         first = next(iter(self.rewards.values()))
-        return means | {f"pass@{k}": pass_at(k, first) for k in spec.pass_at}
+        return means | {f"pass@{k}": passes for k in spec.pass_at if (passes := pass_at(k, first))}
 
     @property
     def ended(self) -> float:
@@ -106,6 +106,11 @@ def rewarded(
     (gold_rewards,) = saved.answer(lambda: [_score(job, name, spec.rewards, gold, 1)])
     if reward_name:
         rewards = rewards | {reward_name: [[one.reward for one in each if isinstance(one, Played)] for each in answers]}
+    for never in [reward for reward, values in rewards.items() if mean_reward(values) is None]:
+        job.notice(
+            f"evaluate.{name}: the reward {never} is None for all {len(sampled):,} completions: it has no metric. "
+            "Check the columns of the rows that it reads"
+        )
     ceiling = _metrics(gold_rewards, [text_of(one.completion) for one in gold if one]) if gold else {}
     return Rewarded(questions, answers, rewards, {key: metric.value for key, metric in ceiling.items()})
 

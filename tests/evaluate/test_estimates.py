@@ -17,7 +17,12 @@ def test_pass_at_k_is_the_share_of_draws_of_k_that_hold_a_pass(passes: list[bool
 
 
 def test_a_reward_below_one_and_one_that_does_not_apply_do_not_pass() -> None:
-    assert pass_at(1, [[0.99, None], [1.0, 2.0]]).value == 0.5
+    found = pass_at(1, [[0.99, None], [1.0, 2.0]])
+    assert found is not None and found.value == 0.5
+
+
+def test_a_reward_that_applies_to_no_completion_has_no_pass_at_k() -> None:
+    assert pass_at(1, [[None, None], [None, None]]) is None
 
 
 def test_the_standard_error_is_over_prompts_not_completions() -> None:

@@ -237,6 +237,14 @@ def test_a_metric_is_the_mean_of_the_rewards_of_the_completions(world: World) ->
     assert world.report["metrics"]["words.length"]["standard_error"] > 0
 
 
+def test_a_reward_that_applies_to_no_completion_has_no_metric_which_is_told(world: World) -> None:
+    rows(world.root / "unanswered", *[{"prompt": f"def area_{at}(", "answer": None} for at in range(3)])
+    some = SPEC["words"] | {"data": "unanswered", "samples": 2, "pass_at": [1]}
+    output = world.evaluate("never", {"words": some})
+    assert not {"words.lucky", "words.pass@1"} & report(output)["metrics"].keys()
+    assert "the reward lucky is None for all 6 completions" in (output.parent / "notices.jsonl").read_text()
+
+
 def test_the_rewards_of_the_rows_own_answers_are_the_ceiling(world: World) -> None:
     assert world.report["ceiling"]["words.lucky"] == 1.0
     assert world.report["ceiling"]["chat.match"] == 1.0
