@@ -77,6 +77,11 @@ def token_ids(content: Mapping[str, Any]) -> dict[str, int]:
     return ids | {token["content"]: token["id"] for token in content.get("added_tokens") or ()}
 
 
+def added_tokens(folder: Path) -> list[tuple[str, int]]:
+    """The tokens that tokenizer.json has beside its vocabulary, and the ids that it gives them. Raises StageError."""
+    return [(token["content"], token["id"]) for token in _json(folder / TOKENIZER).get("added_tokens") or ()]
+
+
 def chat_templates(folder: Path, name: str | None = None) -> dict[str, str]:
     """The chat templates to use, by name; with `name` that one alone. Empty if the folder has none. Raises StageError
     if none of several is the default."""

@@ -26,7 +26,7 @@ from infra.paths import cache_folder
 from infra.storage.durable import rename, sync_tree, write_json
 from tasks.job import StageError
 from tasks.manifest import file_digest, text_digest
-from tasks.tokenizer_files import CONFIG, DEFAULT, TEMPLATE, TOKENIZER, chat_templates, described
+from tasks.tokenizer_files import CONFIG, DEFAULT, TEMPLATE, TOKENIZER, added_tokens, chat_templates, described
 
 SAMPLE = (
     "",
@@ -179,6 +179,12 @@ def _opened(folder: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the tokenizers library raises nothing narrower
         raise StageError(f"{path}: cannot be read: {error}") from error
+    ids = [(text, given, tokenizer.token_to_id(text)) for text, given in added_tokens(folder)]
+    if wrong := [f"{text} {given} (becomes {known})" for text, given, known in ids if given != known]:
+        raise StageError(
+            f"{path}: the tokenizers library gives added_tokens other ids than the file: {', '.join(wrong[:8])}. It "
+            "numbers those that the vocabulary lacks in the file's order, without gaps: add what is missing in between"
+        )
     if dropout := getattr(tokenizer.model, "dropout", None):
         raise StageError(f"{path}: its model has dropout {dropout:g}, which makes tokens random: set it to null")
     tokenizer.no_truncation()  # the file may enable either

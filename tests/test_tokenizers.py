@@ -175,6 +175,18 @@ def test_files_that_disagree_about_a_token_s_id_are_refused(name: str, content: 
         load(place)
 
 
+def test_an_added_token_with_a_gap_below_its_id_is_refused(tmp_path: Path) -> None:
+    """The tokenizers library gives it the next id, another row of the model's embedding."""
+    tokenizer = byte_level()
+    place = folder(tmp_path, tokenizer)
+    content = json.loads((place / "tokenizer.json").read_text())
+    size = tokenizer.get_vocab_size()
+    content["added_tokens"].append(content["added_tokens"][0] | {"id": size + 3, "content": "<far>"})
+    (place / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(StageError, match=rf"other ids than the file: <far> {size + 3} \(becomes {size}\)"):
+        load(place)
+
+
 @pytest.mark.parametrize("name", ["tokenizer.model", "vocab.json", None])
 def test_without_tokenizer_json_it_is_refused(name: str | None, tmp_path: Path) -> None:
     """Transformers' conversion of a sentencepiece model has other ids for texts that begin with a space (5.17)."""
