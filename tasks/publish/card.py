@@ -54,7 +54,7 @@ def model_card(
         spec=spec,
         facts=model.facts,
         adapter=files.adapter is not None,
-        chats=files.chats,
+        chats=files.chats and _learned_chats(chain),
         base=_started_from(chain),
         undescribed=_undescribed(chain),
         inherited=_inherited_license(model, chain),
@@ -115,6 +115,13 @@ def _undescribed(chain: list[Link]) -> list[str]:
     described = {link.manifest.digest for link in chain}
     parents = [link.parents for link in chain if link.manifest.kind in TRAINED]
     return sorted({digest[:12] for of in parents for digest in of.values() if digest not in described})
+
+
+def _learned_chats(chain: list[Link]) -> bool:
+    """Whether it was tuned on conversations, or comes from an existing model: a template alone, which every tokenizer
+    that Baton trains has, says nothing of the model."""
+    tuned = any(link.manifest.kind == "rows" and link.manifest.facts.get("conversational") for link in chain)
+    return tuned or _started_from(chain) is not None
 
 
 def _base_model(chain: list[Link]) -> str | None:

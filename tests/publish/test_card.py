@@ -145,6 +145,22 @@ def test_the_best_model_keeps_the_stage_that_trained_it(sealed: Chain, tmp_path:
     assert "learning_rate: 0.0001" in text and "| rows_1 | rows |" in text and "rows 7" in text
 
 
+@pytest.mark.parametrize("conversational", [False, True])
+def test_messages_are_for_a_model_that_was_tuned_on_them(sealed: Chain, tmp_path: Path, conversational: bool) -> None:
+    """Not for every model with a chat template: each tokenizer that Baton trains has one."""
+    rows, model = tmp_path / "rows", tmp_path / "model"
+    rows.mkdir()
+    parents = {"rows": write_manifest(rows, "rows", {"conversational": conversational}).digest}
+    shutil.copytree(sealed.paths["model"], model)
+    (model / "chat_template.jinja").write_text(TEMPLATE)
+    write_manifest(model, "hf_model", sealed.manifests["model"].facts, {}, parents)
+
+    folder = published(tmp_path / "published", {}, **{"model": model, "parts.rows_1": rows})
+
+    text = (folder / "README.md").read_text()
+    assert ("tuned with: give it messages" in text) == ("apply_chat_template" in text) == conversational
+
+
 @pytest.mark.parametrize(
     ("said", "recipe", "expected", "told"),
     [
