@@ -98,8 +98,7 @@ class Scorer:
         answers = self._ask(request, limit_s=max(timeouts.values(), default=0.0))
         by_name = {name: values for answer in answers for name, values in answer["rewards"].items()}
         rewards = {reward.label: by_name[reward.label] for reward in asked}
-        metrics = {name: value for answer in answers for name, value in answer["metrics"].items()}
-        extra = {name: values for answer in answers for name, values in answer["extra"].items()}
+        metrics, extra = (_logged(answers, kind) for kind in ("metrics", "extra"))
         return Scores(rewards, total(asked, rewards, len(completions)), metrics, extra)
 
     def needs(self, columns: Collection[str]) -> list[Problem]:
@@ -166,6 +165,19 @@ class Scorer:
         if errors := [str(error) for future in futures if (error := future.exception())]:
             raise StageError("\n".join(errors))
         return [future.result() for future in futures]
+
+
+def _logged(answers: Sequence[dict[str, Any]], kind: str) -> dict[str, Any]:
+    """What the processes logged of a kind, by name. Raises StageError if two of them use one name."""
+    logged: dict[str, Any] = {}
+    for answer in answers:
+        if twice := sorted(logged.keys() & answer[kind].keys()):
+            raise StageError(
+                f"rewards: {', '.join(answer['rewards'])} and a reward of another file log {kind} of the same name, "
+                f"{twice[0]}: log them under different names"
+            )
+        logged |= answer[kind]
+    return logged
 
 
 def lacking(reward: RewardSpec, parameters: Mapping[str, bool], columns: Collection[str]) -> list[Problem]:

@@ -89,6 +89,15 @@ def test_two_files_of_one_name_do_not_mix(write: Write) -> None:
     assert scores.rewards == {"a": [1.0], "b": [2.0]}
 
 
+@pytest.mark.parametrize(("call", "kind"), [("log_metric('acc', {})", "metrics"), ("log_extra('acc', [{}])", "extra")])
+def test_two_files_do_not_log_under_one_name(write: Write, call: str, kind: str) -> None:
+    for name, value in (("one", 1.0), ("two", 0.0)):
+        body = f"{call.format(value)}; return [1]"
+        write(f"{name}.py", f"def {name}(completions, log_metric, log_extra): {body}\n")
+    with pytest.raises(StageError, match=rf"two and a reward of another file log {kind} of the same name, acc"):
+        scored("one.py:one", "two.py:two", prompts=["p"], completions=["a"])
+
+
 def test_a_function_keeps_what_it_holds_between_calls(write: Write) -> None:
     write(
         "count.py",
