@@ -6,6 +6,7 @@ Calls the user's function. A model that it wrote is taken over like one that the
 tensors, values and tokenizer are checked, and it gets a probe for vLLM.
 """
 
+import json
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from tasks.custom.spec import CustomSpec
 from tasks.hf_files import ModelFilesError
 from tasks.job import Job, StageError, main
 from tasks.load_function import described
-from tasks.manifest import ArtifactError, read_manifest, remove
+from tasks.manifest import ArtifactError, read_manifest, remove, verify
 
 LICENSE = "license"  # the fact
 
@@ -51,6 +52,17 @@ def _called(spec: CustomSpec, inputs: Mapping[str, Path], output: Path, job: Job
         raise StageError(f"{spec.stage}: {described(error, folder)}") from error
     if not isinstance(facts, dict | None):
         raise StageError(f"{spec.stage} returned {facts!r:.60}; a stage returns None or a dictionary of facts")
+    try:
+        if facts != json.loads(json.dumps(facts, allow_nan=False)):
+            raise ValueError
+    except (TypeError, ValueError) as error:
+        allowed = "by names: float(x) of a NumPy number, a list for a tuple, None for NaN"
+        raise StageError(f"{spec.stage} returned {facts!r:.200}; facts are values that JSON has, {allowed}") from error
+    for name, path in inputs.items():
+        try:
+            verify(path, job.inputs[f"inputs.{name}"]["digest"])
+        except ArtifactError as error:
+            raise StageError(f"{spec.stage} changed its input {name}; write to `output` instead. {error}") from error
     return facts
 
 

@@ -89,12 +89,23 @@ def test_another_artifact_has_the_facts_that_the_function_returns(tmp_path: Path
     [
         ("return 1 / 0", r"mine\.py:stage: ZeroDivisionError: division by zero \(mine\.py, line 5: return 1 / 0\)"),
         ("return 3", r"mine\.py:stage returned 3; a stage returns None or a dictionary of facts"),
+        ("import numpy; return {'x': numpy.float32(1.5)}", r"mine\.py:stage returned {'x': .*1\.5.*float\(x\)"),
+        ("return {1: 2}", r"mine\.py:stage returned {1: 2}; facts are values that JSON has, by names"),
+        ("return {'x': float('nan')}", r"mine\.py:stage returned {'x': nan}; .*None for NaN"),
     ],
 )
 def test_a_failing_function_is_told_with_its_line(
     tmp_path: Path, models: dict[str, Path], body: str, said: str
 ) -> None:
     with pytest.raises(StageError, match=said):
+        made(tmp_path, models, own(tmp_path / "mine", body), makes="artifact")
+
+
+def test_a_function_that_writes_to_an_input_is_told(tmp_path: Path) -> None:
+    """Later stages read it too, and what it made would be called made of the unchanged files."""
+    models = {"one": tiny_model(tmp_path / "one", 0)}
+    body = "(inputs['one'] / 'config.json').write_text('{}'); return {}"
+    with pytest.raises(StageError, match=r"mine\.py:stage changed its input one; write to `output` instead\. .*config"):
         made(tmp_path, models, own(tmp_path / "mine", body), makes="artifact")
 
 
