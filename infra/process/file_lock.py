@@ -1,9 +1,8 @@
 """Locks on open files (flock(2)): the kernel releases one when every process that holds it has ended or closed it."""
 
 import fcntl
+import sys
 from typing import IO, Any
-
-from infra.progress import say
 
 
 def try_lock(file: int | IO[Any]) -> bool:
@@ -18,5 +17,5 @@ def try_lock(file: int | IO[Any]) -> bool:
 def lock(file: int | IO[Any], waiting: str) -> None:
     """Lock a file for this process alone. While another holds it, wait, after printing `waiting`."""
     if not try_lock(file):
-        say(waiting)
+        print(waiting, file=sys.stderr, flush=True)  # not by infra/progress.py: MLflow's image has no rich
         fcntl.flock(file, fcntl.LOCK_EX)

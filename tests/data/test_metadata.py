@@ -100,6 +100,14 @@ def test_what_json_cannot_represent_is_a_string(tmp_path: Path) -> None:
     assert {item.metadata["day"] for item in documents(made).values()} == {"2026-01-02"}
 
 
+def test_integers_of_any_size_are_kept_and_nan_is_null(tmp_path: Path) -> None:
+    line = '{{"text": "t{}", "id": 123456789012345678901234567890, "score": NaN}}\n'
+    (tmp_path / "x.jsonl").write_text("".join(map(line.format, range(20))))
+    source = {"kind": "jsonl", "path": str(tmp_path), "metadata": ["id", "score"]}
+    one = documents(corpus(tmp_path / "job", source=source))["t7"]
+    assert one.metadata == {"id": 123456789012345678901234567890, "score": None}
+
+
 def test_a_jsonl_record_may_lack_a_field(tmp_path: Path) -> None:
     lines = [{"text": f"t{n}"} | ({"url": "u"} if n > 50 else {}) for n in range(60)]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -400,6 +400,13 @@ def skipped(source: AnySource) -> tuple[list[bytes], Broken]:
     return [raw.text for raw in read_source(source, broken)], broken
 
 
+def test_a_key_that_occurs_twice_is_a_broken_record_where_metadata_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(b'{"text": "a", "id": 1, "id": 2}\n' + lines({"text": "fine", "id": 3}))
+    texts, broken = skipped(JsonlSource(path=str(tmp_path), on_broken="skip", metadata=["id"]))
+    assert texts == [b"fine"]
+    assert "x.jsonl, line 1: not JSON ('id' occurs twice in one object)" in str(broken["x.jsonl"])
+
+
 def test_broken_lines_are_skipped_one_by_one_and_counted_by_file(tmp_path: Path) -> None:
     good, bad = lines({"text": "fine"}), b'{"text": "cut o\n[1]\n{"body": "x"}\n{"text": 3}\n'
     (tmp_path / "a.jsonl").write_bytes(good + bad + good)

@@ -3,7 +3,7 @@
 import io
 import json
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import IO, Any
@@ -25,7 +25,9 @@ from tasks.data.readers.raw import (
 )
 from tasks.data.source_spec import LARGEST_MB, JsonlSource, listed
 from tasks.job import StageError
+from tasks.unique_keys import unique
 
+_EXACT = json.JSONDecoder(object_pairs_hook=unique)
 READ_BYTES = 1 << 20  # of a line to skip, at a time
 PLACE_LINES = 16  # between two looks at the place in the file
 FIRST = 100  # records that are looked at before a run
@@ -38,7 +40,7 @@ def first_jsonl_record(source: File, most: int, skip: bool = False) -> dict[str,
     with source.open() as file:
         for number, line in islice(lines_of(Piece(source), file, most), FIRST if skip else None):
             try:
-                return _record(source.place, number, line)
+                return _record(source.place, number, line, exactly)
             except UnicodeDecodeError:
                 continue  # the corpus engine counts and skips it
             except BrokenRecord as error:
@@ -54,7 +56,7 @@ def first_jsonl_fields(source: File, most: int) -> list[str]:
     with source.open() as file, suppress(StageError):
         for number, line in islice(lines_of(Piece(source), file, most), FIRST):
             with suppress(BrokenRecord, UnicodeDecodeError):
-                names |= dict.fromkeys(_record(source.place, number, line))
+                names |= dict.fromkeys(_record(source.place, number, line, exactly))
     return list(names)
 
 
@@ -63,7 +65,7 @@ def jsonl_records(source: File) -> Iterator[dict[str, Any]]:
     with source.open() as file:
         for number, line in lines_of(Piece(source), file, int(LARGEST_MB * 1e6)):
             try:
-                yield _record(source.place, number, line)
+                yield _record(source.place, number, line, exactly)
             except UnicodeDecodeError as error:
                 raise BrokenRecord(f"{source.place}, line {number}: not UTF-8; save the file as UTF-8") from error
 
@@ -96,7 +98,7 @@ def read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: Broken | No
 def _content(source: JsonlSource, path: str, number: int, line: bytes) -> tuple[bytes, str]:
     """A line's document, the line itself if it is not UTF-8, and its metadata."""
     try:
-        record = _record(path, number, line)
+        record = _record(path, number, line, exactly if source.metadata else parsed)
     except UnicodeDecodeError:
         return line, ""
     metadata = chosen_fields(record, source.metadata) if source.metadata else ""
@@ -199,10 +201,10 @@ def _next_line(stream: IO[bytes], start: int) -> int:
     return place
 
 
-def _record(path: str, number: int, line: bytes) -> dict[str, Any]:
+def _record(path: str, number: int, line: bytes, parse: Callable[[bytes], Any]) -> dict[str, Any]:
     """Parse a line. Raises BrokenRecord if it is not a JSON object, UnicodeDecodeError if it is not UTF-8."""
     try:
-        record = parsed(line)
+        record = parse(line)
     except UnicodeDecodeError:
         raise
     except (ValueError, RecursionError) as error:  # ValueError: also integers with too many digits
@@ -214,9 +216,14 @@ def _record(path: str, number: int, line: bytes) -> dict[str, Any]:
 
 
 def parsed(line: bytes) -> Any:
-    """The line's value. What orjson refuses is parsed again by Python's `json`, which accepts NaN, lone surrogates and
-    integers of any size; all errors are those of `json`."""
+    """The line's value, five times as fast as Python's `json`; of a key that occurs twice the last value, and of
+    integers above 64 bits a float. What orjson refuses, such as NaN and lone surrogates, is parsed exactly."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
-        return json.loads(line.decode())
+        return exactly(line)
+
+
+def exactly(line: bytes) -> Any:
+    """The line's value, with integers of any size. Raises ValueError, also for a key that occurs twice."""
+    return _EXACT.decode(line.decode())
