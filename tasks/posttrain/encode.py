@@ -209,9 +209,7 @@ class RowEncoder:
             self._rendered(row, row["messages"])  # an error in the template is told instead
             raise StageError(f"loss: assistant is not possible.{self._why(row, 'assistant')}")
         self.unprinted.look(row)
-        options = self._options(row, row["messages"])
-        with self._refusing(row):
-            text, spans = rendered_with_marks(self.tokenizer, chat.marked, options.pop("conversation"), **options)
+        text, spans = self._marked(row, row["messages"])
         tokens = self._tokens(text)
         ids, masks = tokens.ids, marked_tokens(tokens, self._of_turns(row, text, spans))
         if chat.marked != chat.template and text != self._rendered(row, row["messages"]):
@@ -226,26 +224,35 @@ class RowEncoder:
 
     def _of_turns(self, row: Row, text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """The ranges that the template marks, without turns that are not to be learned. A template may mark several
-        parts of a turn, or none, so each range must be that of one turn, and have the end of its content."""
-        turns = [message for message in row["messages"] if message["role"] == "assistant"]
-        if all(turn.get(TRAIN, True) for turn in turns):
+        parts of a turn, or none: a turn's are those that come after the ones of the turns before it."""
+        turns = [(at, turn.get(TRAIN, True)) for at, turn in enumerate(row["messages"]) if turn["role"] == "assistant"]
+        if all(learned for _, learned in turns):
             return spans
-        contents = [str(turn.get("content") or "").strip().rpartition("\n")[2] for turn in turns]
-        if len(spans) != len(turns) or not all(
-            content in text[begin:end] for content, (begin, end) in zip(contents, spans, strict=True)
-        ):
-            raise RowRefused(
-                f"the chat template {self._chat_of(row).shown!r} marks {len(spans)} parts of a row with {len(turns)} "
-                f"turns of the assistant, and not each turn by one: none can be left out of the loss. The row: "
-                f"{_cut(row)}"
-            )
-        return [span for span, turn in zip(spans, turns, strict=True) if turn.get(TRAIN, True)]
+        parts, firsts = [text[begin:end] for begin, end in spans], []
+        for at, _ in turns:
+            shorter, marked = self._marked(row, row["messages"][:at])
+            if [shorter[begin:end] for begin, end in marked] != parts[: len(marked)]:
+                raise RowRefused(
+                    f"the chat template {self._chat_of(row).shown!r} marks other parts of earlier turns when later "
+                    f"ones follow: a turn cannot be left out of the loss. Change the marks in the model's "
+                    f"chat_template.jinja, or leave out the row. The row: {_cut(row)}"
+                )
+            firsts.append(len(marked))
+        of_turns = zip(turns, firsts, [*firsts[1:], len(spans)], strict=True)
+        return [span for (_, learned), begin, end in of_turns if learned for span in spans[begin:end]]
+
+    def _marked(self, row: Row, messages: list[Row]) -> tuple[str, list[tuple[int, int]]]:
+        """A conversation's text, and the ranges that its template marks."""
+        chat, options = self._chat_of(row), self._options(row, messages)
+        assert chat.marked is not None
+        with self._refusing(row):
+            return rendered_with_marks(self.tokenizer, chat.marked, options.pop("conversation"), **options)
 
     def _why(self, row: Row, loss: Loss) -> str:
         if loss != "assistant":
             return ""
         chat = self._chat_of(row)
-        state = "marks no assistant turn in it" if chat.marked else "has no {% generation %} marks"
+        state = "marks no token of a turn that is to be learned" if chat.marked else "has no {% generation %} marks"
         return (
             f" The chat template {chat.shown!r} {state}; put {{% generation %}} and {{% endgeneration %}} around "
             f"what the assistant writes, in the model's chat_template.jinja, or use loss: all."

@@ -177,7 +177,7 @@ def test_an_empty_loss_mask_is_an_error_that_names_template_and_row(encoder: Row
         encoder.learned({"messages": [*ASKED, *SAID]}, "assistant")
     said = str(error.value)
     assert said.startswith('a row has no token to learn with loss: assistant. The chat template "{% for m in mess')
-    assert "marks no assistant turn in it" in said
+    assert "marks no token of a turn that is to be learned" in said
     assert 'The row: {"messages": [{"role": "user", "content": "2 + 2?"}' in said
 
 
@@ -193,25 +193,35 @@ def test_a_turn_that_is_not_to_be_learned_has_no_loss(encoder: RowEncoder) -> No
         prompted({"messages": [*ASKED, *SAID, *ASKED, bad | {"train": False}]})
 
 
-def test_turns_that_the_template_does_not_mark_one_by_one_cannot_be_left_out(encoder: RowEncoder) -> None:
+def test_a_turn_left_out_is_found_whatever_number_of_its_parts_the_template_marks(encoder: RowEncoder) -> None:
+    """Such as none of a call's, and thought and content apart."""
     encoder.tokenizer.chat_template = (
-        "{% for m in messages %}{% if m.role == 'assistant' and loop.last %}"
+        "{% for m in messages %}{% if m.tool_calls %}{{ 'called' + eos_token }}{% elif m.role == 'assistant' %}"
+        "{% generation %}{{ m.reasoning_content }}{% endgeneration %}{{ ': ' }}"
         "{% generation %}{{ m.content + eos_token }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
     )
-    with pytest.raises(RowRefused, match="marks 1 parts of a row with 2 turns of the assistant"):
-        encoder.learned({"messages": [*ASKED, *SAID, *ASKED, SAID[0] | {"train": False}]}, "assistant")
+    call = {"type": "function", "function": {"name": "add", "arguments": {}}}
+
+    def said(first: bool, last: bool) -> str:
+        called = [
+            {"role": "assistant", "content": "", "tool_calls": [call], "train": first},
+            {"role": "tool", "content": "4"},
+        ]
+        answer = {"role": "assistant", "reasoning_content": "hm", "content": "4.", "train": last}
+        other = {"role": "assistant", "reasoning_content": "so", "content": "5."}
+        return learned(encoder, {"messages": [*ASKED, *called, answer, *ASKED, other]}, "assistant")[1]
+
+    assert said(True, True) == said(False, True) == "hm4.<|endoftext|>so5.<|endoftext|>"
+    assert said(True, False) == "so5.<|endoftext|>"
 
 
-def test_a_turn_that_the_template_marks_in_two_parts_is_not_taken_for_two_turns(encoder: RowEncoder) -> None:
+def test_no_turn_is_left_out_where_the_template_marks_other_parts_once_others_follow(encoder: RowEncoder) -> None:
     encoder.tokenizer.chat_template = (
-        "{% for m in messages %}{% if m.role == 'assistant' and loop.first == false and not loop.last %}"
-        "{% generation %}thought{% endgeneration %}{{ ': ' }}{% generation %}{{ m.content + eos_token }}"
-        "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+        "{% for m in messages %}{% if m.role == 'assistant' and loop.index > messages | length - 2 %}"
+        "{% generation %}{{ m.content + eos_token }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
     )
-    for first, last in ((True, False), (False, True)):
-        turns = [SAID[0] | {"train": first}, *ASKED, {"role": "assistant", "content": "5.", "train": last}]
-        with pytest.raises(RowRefused, match="marks 2 parts of a row with 2 turns of the assistant, and not each"):
-            encoder.learned({"messages": [*ASKED, *turns]}, "assistant")
+    with pytest.raises(RowRefused, match="marks other parts of earlier turns when later ones follow"):
+        encoder.learned({"messages": [*ASKED, *SAID, *ASKED, SAID[0] | {"content": "5.", "train": False}]}, "assistant")
 
 
 def test_answers_that_are_equal_once_rendered_are_no_preference(encoder: RowEncoder) -> None:
