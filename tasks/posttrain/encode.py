@@ -211,7 +211,7 @@ class RowEncoder:
         self.unprinted.look(row)
         text, spans = self._marked(row, row["messages"])
         tokens = self._tokens(text)
-        ids, masks = tokens.ids, marked_tokens(tokens, self._of_turns(row, text, spans))
+        ids, masks = tokens.ids, marked_tokens(tokens, spans)
         if chat.marked != chat.template and text != self._rendered(row, row["messages"]):
             self.unlike += 1
         if any(masks) and chat.end not in {token for token, mask in zip(ids, masks, strict=True) if mask}:
@@ -220,6 +220,8 @@ class RowEncoder:
                 f"{self.tokenizer.convert_ids_to_tokens(chat.end)}: the model would not learn to stop. Move it before "
                 "{% endgeneration %} in the model's chat_template.jinja, or use loss: all."
             )
+        if (learned := self._of_turns(row, text, spans)) != spans:
+            masks = marked_tokens(tokens, learned)
         return ids, [token if mask else IGNORED for token, mask in zip(ids, masks, strict=True)]
 
     def _of_turns(self, row: Row, text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
