@@ -137,6 +137,8 @@ def _named(path: Path) -> dict[str, str]:
         templates = {DEFAULT: None}
     if not all(isinstance(text, str) for text in templates.values()):
         raise StageError(f"{path}: chat_template: a template, or a list of objects with name and template expected")
+    if len(templates) < len(value):
+        raise StageError(f"{path}: chat_template: several of {', '.join(templates)} have one name: keep one of each")
     return templates
 
 

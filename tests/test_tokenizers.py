@@ -316,6 +316,12 @@ def test_of_several_without_a_default_one_must_be_chosen(tmp_path: Path) -> None
         load(place, "chat")
 
 
+def test_several_templates_with_one_name_are_refused(tmp_path: Path) -> None:
+    place = folder(tmp_path, byte_level(), chat_template=[{"name": "default", "template": text} for text in "AB"])
+    with pytest.raises(StageError, match="several of default have one name: keep one of each"):
+        load(place)
+
+
 # What begins a text
 
 
