@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-TOO_HIGH = 10  # times the table's rate: a warning
+TOO_LOW, TOO_HIGH = 1e-3, 10  # times the table's rate: a warning
 LORA = 10  # an adapter's rate in relation to that of every weight (Schulman et al. 2025, LoRA Without Regret)
 
 
@@ -27,14 +27,18 @@ def rate_for(table: Sequence[Rate], parameters: float) -> Rate:
     return next(rate for rate in table if parameters <= rate.up_to)
 
 
-def too_high(value: float, rate: Rate) -> str | None:
+def unusual(value: float, rate: Rate) -> str | None:
     """What is wrong with an explicit rate, if anything."""
-    if value <= TOO_HIGH * rate.value:
+    times = value / rate.value
+    if TOO_LOW <= times <= TOO_HIGH:
         return None
+    if times > TOO_HIGH:
+        why = "A rate this high usually destroys what a model has learned"
+    else:
+        why = "Steps this small hardly change a weight, or are rounded away"
     return (
-        f"learning rate {value:g} is {value / rate.value:.3g} times the default for a model of this size, "
-        f"{rate.value:g} ({rate.source}). A rate this high usually destroys what a model has learned; leave the field "
-        "out for the default"
+        f"learning rate {value:g} is {times:.3g} times the default for a model of this size, {rate.value:g} "
+        f"({rate.source}). {why}; leave the field out for the default"
     )
 
 

@@ -55,6 +55,12 @@ def test_ten_times_the_default_is_no_warning_and_more_is() -> None:
     assert SFTSpec(learning_rate=5e-4, adapter=AdapterSpec()).rate_warning(135_000_000) is None
 
 
+def test_a_rate_that_is_rounded_away_is_a_warning() -> None:
+    assert SFTSpec(learning_rate=2e-8).rate_warning(135_000_000) is None
+    warning = SFTSpec(learning_rate=1e-45).rate_warning(135_000_000)
+    assert warning and "hardly change a weight, or are rounded away; leave the field out" in warning
+
+
 def test_an_existing_models_weights_are_not_trained_as_random_ones() -> None:
     spec = PretrainSpec()
     new, continued = (spec.resolved(4096, continued=from_model).optimizer for from_model in (False, True))

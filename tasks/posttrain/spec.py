@@ -13,7 +13,7 @@ from infra.progress import say
 from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.layout import MICRO_BATCH, TuningLayout
 from tasks.posttrain.rollout_spec import RolloutServers
-from tasks.rates import LORA, Rate, default_warmup, rate_for, too_high
+from tasks.rates import LORA, Rate, default_warmup, rate_for, unusual
 from tasks.restarts import Survival
 from tasks.rewards.spec import RewardSpec
 from tasks.rows.stored import Row
@@ -185,7 +185,7 @@ class PostTrainSpec(StageSpec):
 
     def rate_warning(self, parameters: int) -> str | None:
         """What is wrong with an explicit learning rate, if anything."""
-        return too_high(self.learning_rate, self.default_rate(parameters)) if self.learning_rate else None
+        return unusual(self.learning_rate, self.default_rate(parameters)) if self.learning_rate else None
 
     def processes(self) -> dict[str, Any]:
         """How its engine is started: arguments of tasks.run.run."""

@@ -24,7 +24,7 @@ from tasks.pretrain.megatron import CUDA, DEVICE
 from tasks.pretrain.prefetch import Prefetch
 from tasks.pretrain.spec import PretrainSpec, Reaction
 from tasks.pretrain.train_step import Training
-from tasks.rates import too_high
+from tasks.rates import unusual
 
 LAYOUT_FACTS = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor", "data")
 
@@ -39,7 +39,8 @@ class Trainer:
         self.data_facts = read_manifest(data[0]).facts
         self.vocab_size = spec.model.vocab_size or int(self.data_facts["vocab_size"])
         continued = bool(job.names("start"))
-        if warning := too_high(spec.optimizer.lr or 0, spec.default_rate(self.vocab_size, continued)):
+        rate = spec.default_rate(self.vocab_size, continued)
+        if spec.optimizer.lr and (warning := unusual(spec.optimizer.lr, rate)):
             job.notice(warning)
         self.spec = spec = spec.resolved(self.vocab_size, continued)
         self.initial = InitialWeights(job, spec, self.vocab_size, self.data_facts["tokenizer_digest"])

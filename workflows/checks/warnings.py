@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from infra.storage.buckets import is_bucket
 from tasks.data.source_spec import OnDisk
-from tasks.rates import too_high
+from tasks.rates import unusual
 from tasks.spec import StageSpec
 from workflows.run_context import RunContext, is_planned_for_another_machine, model_of
 
@@ -15,14 +15,14 @@ def warnings_of(context: RunContext) -> list[str]:
 
 
 def _rates(context: RunContext) -> Iterator[str]:
-    """Learning rates far above those that are usual for the model's size."""
+    """Learning rates far from those that are usual for the model's size."""
     known = model_of(context)
     if known is None:
         return
     model, vocabulary = known
     if (spec := context.specs.get("pretrain")) and spec.optimizer.lr:
         default = spec.default_rate(vocabulary, "init_from" in context)
-        if warning := too_high(spec.optimizer.lr, default):
+        if warning := unusual(spec.optimizer.lr, default):
             yield f"pretrain.optimizer.lr: {warning}"
     for step in context.tunings():
         if warning := step.spec.rate_warning(model.parameters(vocabulary)):
