@@ -224,6 +224,16 @@ def test_no_turn_is_left_out_where_the_template_marks_other_parts_once_others_fo
         encoder.learned({"messages": [*ASKED, *SAID, *ASKED, SAID[0] | {"content": "5.", "train": False}]}, "assistant")
 
 
+def test_a_last_turn_is_left_out_also_if_it_alone_has_the_end_of_turn(encoder: RowEncoder) -> None:
+    """As in GPT-OSS's template."""
+    encoder.tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+        "{{ eos_token if loop.last else ';' }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    row = {"messages": [*ASKED, *SAID, *ASKED, SAID[0] | {"content": "5.", "train": False}]}
+    assert learned(encoder, row, "assistant")[1] == "4.;"
+
+
 def test_answers_that_are_equal_once_rendered_are_no_preference(encoder: RowEncoder) -> None:
     encoder.tokenizer.chat_template = (
         "{% for m in messages %}{{ m.role + ': ' + m.content | trim + eos_token }}{% endfor %}"
