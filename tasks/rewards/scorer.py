@@ -13,6 +13,7 @@ fails, StageError names it, the row, and the line.
 """
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -192,7 +193,7 @@ def lacking(reward: RewardSpec, parameters: Mapping[str, bool], columns: Collect
 
 def total(specs: Sequence[RewardSpec], rewards: Mapping[str, Sequence[float | None]], count: int) -> list[float | None]:
     """The weighted sum, as in TRL: a reward that does not apply adds nothing; None if none applies. Diversity subtracts
-    up to `weight` of the sum's magnitude."""
+    up to `weight` of the sum's magnitude. Raises StageError for a sum that is not finite."""
     sums: list[float | None] = []
     for row in range(count):
         known = [(spec, value) for spec in specs if (value := rewards[spec.label][row]) is not None]
@@ -201,6 +202,8 @@ def total(specs: Sequence[RewardSpec], rewards: Mapping[str, Sequence[float | No
         for spec, value in known:
             if spec.diversity and result is not None:
                 result -= spec.weight * (1 - value) * abs(result)
+        if result is not None and not math.isfinite(result):
+            raise StageError(f"rewards: the weighted sum for completion {row + 1} is {result}: lower values or weights")
         sums.append(result)
     return sums
 

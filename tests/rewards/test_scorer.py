@@ -63,6 +63,12 @@ def test_none_is_left_out_of_the_sum_and_the_sum_of_none_is_none(write: Write) -
     assert scored("two.py:a", {"function": "two.py:b", "weight": 2.0}, completions=["", "", ""]).total == [1, 4, None]
 
 
+def test_a_sum_that_is_not_finite_is_an_error(write: Write) -> None:
+    write("huge.py", "def f(completions): return [1e308] * len(completions)\n")
+    with pytest.raises(StageError, match=r"the weighted sum for completion 1 is inf: lower values or weights"):
+        scored({"function": "huge.py:f", "weight": 1000}, completions=["a"])
+
+
 def test_sums_are_trl_s() -> None:
     specs = [
         RewardSpec.model_validate({"match": {}, "name": name, "weight": weight})
