@@ -37,6 +37,13 @@ def test_each_step_says_what_it_would_drop(tmp_path: Path) -> None:
     assert shown[5].split()[:5] == ["quality", "81", "documents", "100.0", "%"]
 
 
+def test_a_step_that_would_end_the_run_is_told(tmp_path: Path) -> None:
+    some = [{"quality": {"rules": ["gopher"]}, "max_dropped": 0.1}]
+    assert (
+        "the run would be refused if all its text is like this: curate.0 (quality)" in lines_of(tmp_path, 1.0, some)[-1]
+    )
+
+
 def test_documents_with_texts_of_the_evaluation_are_shown_and_what_was_not_looked_for(tmp_path: Path) -> None:
     asked = " ".join(f"12-{at}" for at in range(20))
     (tmp_path / "exam.jsonl").write_text(json.dumps({"prompt": asked, "completion": "x"}) + "\n")

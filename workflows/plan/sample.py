@@ -26,6 +26,7 @@ from tasks.data.documents import Document
 from tasks.data.readers.raw import Broken, broken_text
 from tasks.data.source_spec import AnySource
 from tasks.data.spec import CorpusSpec
+from tasks.job import StageError
 from tasks.load_function import forget
 from tasks.manifest import read_manifest
 from tasks.rows.spec import RowsSpec
@@ -45,6 +46,7 @@ def tried(spec: CorpusSpec, part: float, evaluated: Mapping[str, RowsSpec]) -> I
     with TemporaryDirectory() as root, _functions(Path(root)) as functions:
         spec = spec.pinned()
         steps = _with_indexes(spec.curate, local, Path(root))
+        whole = Tally()
         for number, (name, source) in enumerate(spec.by_name().items()):
             title = f"{name or 'source'}, {percent(part)}"
             say(f"reading {title} …")
@@ -57,6 +59,11 @@ def tried(spec: CorpusSpec, part: float, evaluated: Mapping[str, RowsSpec]) -> I
                 yield f"  {broken_text(broken)}"
             for step in step_names(steps):
                 yield from _lines(step, tally.of(step, name))
+            whole.add(tally)
+        try:
+            whole.check(steps)
+        except StageError as error:
+            yield f"\nthe run would be refused if all its text is like this: {error}"
 
 
 @contextmanager
