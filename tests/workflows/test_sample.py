@@ -38,7 +38,7 @@ def test_each_step_says_what_it_would_drop(tmp_path: Path) -> None:
 
 
 def test_a_step_that_would_end_the_run_is_told(tmp_path: Path) -> None:
-    some = [{"quality": {"rules": ["gopher"]}, "max_dropped": 0.1}]
+    some: list[object] = [{"quality": {"rules": ["gopher"]}, "max_dropped": 0.1}]
     assert (
         "the run would be refused if all its text is like this: curate.0 (quality)" in lines_of(tmp_path, 1.0, some)[-1]
     )
