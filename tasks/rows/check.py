@@ -13,6 +13,7 @@ from typing import Any
 
 from tasks.data.json_values import DEEPEST, SURROGATE, Unreadable, kind_of
 from tasks.rows.stored import ANSWERS, OPTIONAL, TRAIN, Row
+from tasks.unique_keys import unique
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 COLUMNS = {  # by kind of row
@@ -24,9 +25,9 @@ COLUMNS = {  # by kind of row
 }
 # arguments of Transformers' apply_chat_template that are not template variables, or that the row itself sets
 _RENDERING = {
-    "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "max_length", "messages",
-    "padding", "return_assistant_tokens_mask", "return_dict", "return_tensors", "tokenize", "tokenizer_kwargs", "tools",
-    "truncation",
+    "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "conversations", "max_length",
+    "messages", "padding", "return_assistant_tokens_mask", "return_dict", "return_tensors", "tokenize",
+    "tokenizer_kwargs", "tools", "truncation",
 }  # fmt: skip
 # arguments that tasks/rewards/call.py gives to rewards beside a row's columns
 RESERVED = {
@@ -82,11 +83,23 @@ def type_name(value: Any) -> str:
 
 
 def decoded(text: str) -> Any:
-    """Parse JSON; return the text itself if it isn't JSON."""
+    """Parse JSON; return the text itself if it isn't JSON. Raises RowError for a key that occurs twice."""
     try:
-        return json.loads(text)
+        return DECODER.decode(text)
+    except RowError:
+        raise
     except (ValueError, RecursionError):
         return text
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Row:
+    try:
+        return unique(pairs)
+    except ValueError as error:
+        raise RowError(f"key {error}") from error
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=_unique)
 
 
 class Columns:

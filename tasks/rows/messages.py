@@ -3,11 +3,10 @@
 A message's field that is null is absent, as in OpenAI's API. What is null within tools and calls is kept.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tasks.rows.check import RowError, decoded
+from tasks.rows.check import DECODER, RowError, decoded
 from tasks.rows.marks import learned_turn
 from tasks.rows.stored import ANSWERS, TRAIN, Row
 
@@ -128,7 +127,7 @@ def _is_text(block: Any) -> bool:
 def _calls(column: str, place: int, content: Any) -> list[Any]:
     """The tool calls in the text of a turn in ShareGPT's format."""
     try:
-        calls = json.loads(content) if isinstance(content, str) else content
+        calls = DECODER.decode(content) if isinstance(content, str) else content
     except (ValueError, RecursionError) as error:
         raise RowError(
             f"{column}[{place}]: a function_call's value is JSON with name and arguments ({error})"

@@ -6,7 +6,6 @@ The value of an unreadable row is a RowError, and reading continues. A damaged f
 """
 
 import inspect
-import json
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -25,10 +24,8 @@ from tasks.data.readers.jsonl import text_of
 from tasks.functions import Function
 from tasks.job import StageError
 from tasks.load_function import described
-from tasks.rows.check import RowError
+from tasks.rows.check import DECODER, RowError
 from tasks.rows.spec import HuggingFaceRows, RowsSpec
-from tasks.rows.stored import Row
-from tasks.unique_keys import unique
 
 BATCH = 64  # rows of Parquet in memory at a time
 LARGEST_JSON_MB = 500  # limit of a .json file, which is read as a whole
@@ -103,7 +100,7 @@ def too_large(spec: RowsSpec) -> RowError:
 def _value(line: bytes) -> Any:
     """Parse a line of JSON."""
     try:
-        return _DECODER.decode(line.decode())
+        return DECODER.decode(line.decode())
     except UnicodeDecodeError as error:
         if line.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
             return RowError("UTF-16, by its byte order mark; convert the file: iconv -f UTF-16 -t UTF-8")
@@ -118,16 +115,6 @@ def _not_json(error: Exception) -> RowError:
     if isinstance(error, RecursionError):
         return RowError("nested too deeply; a row is an object with columns")
     return RowError(f"not JSON ({error}); expected one JSON object per row")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> Row:
-    try:
-        return unique(pairs)
-    except ValueError as error:
-        raise RowError(f"column {error}") from error
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
 
 
 def _is_list(source: File) -> bool:
