@@ -144,7 +144,7 @@ def _score(
     scored: dict[str, list[float | None]] = {spec.label: [] for spec in specs}
     columns = reward_columns([one.row for one in present])
     with Scorer(specs) as scorer:
-        scorer.refuse_partial([one.row for one in present])
+        scorer.refuse_columns([one.row for one in present])
         for begin in range(0, len(present), COMPLETIONS_A_CALL):
             job.progress(begin, len(present), "completions", now=f"rewards of {name}")
             end = begin + COMPLETIONS_A_CALL

@@ -28,7 +28,7 @@ from tasks.load_function import SOURCES
 from tasks.rewards.call import Batch
 from tasks.rewards.spec import RewardSpec, rewards_problems
 from tasks.rewards.user_process import UserProcess
-from tasks.rows.stored import Row, partial_columns
+from tasks.rows.stored import Row, partial_columns, reserved_columns
 from tasks.spec import Problem
 
 MEMORY = "rewards.json"
@@ -109,8 +109,11 @@ class Scorer:
     def _lacking(self, reward: RewardSpec, columns: Collection[str]) -> list[Problem]:
         return lacking(reward, self.columns[reward.label], columns)
 
-    def refuse_partial(self, rows: Sequence[Row]) -> None:
-        """Raises StageError if a reward requires a column that only some of the rows have."""
+    def refuse_columns(self, rows: Sequence[Row]) -> None:
+        """Raises StageError if a reward requires a column that only some of the rows have, or a column has the name of
+        an argument that rewards get anyway."""
+        for name, allowed in (reserved_columns(rows) if self.rewards else {}).items():
+            raise StageError(f"column {name} of the rows: {allowed}")
         some = {name for row in rows for name in row}
         without = {problem.allowed for problem in self.needs(some)}  # those come with the completions
         for problem in self.needs(some - partial_columns(rows)):

@@ -29,11 +29,6 @@ _RENDERING = {
     "messages", "padding", "return_assistant_tokens_mask", "return_dict", "return_tensors", "tokenize",
     "tokenizer_kwargs", "tools", "truncation",
 }  # fmt: skip
-# arguments that tasks/rewards/call.py gives to rewards beside a row's columns
-RESERVED = {
-    "completion_ids", "completions", "environments", "log_extra", "log_metric", "prompts", "solution_str",
-    "trainer_state",
-}  # fmt: skip
 # roles that may follow a role; "call" is an assistant's turn that calls tools
 _NEXT = {
     "start": ("user",),
@@ -56,12 +51,6 @@ def problems(row: Row, kind: str) -> Iterator[str]:
         faults += [] if isinstance(row.get(name), Unreadable) else _column(name, row.get(name), kind)
     if kind == "preference" and row.get("chosen") == row.get("rejected"):
         faults.append("rejected: must differ from chosen")
-    faults += [
-        f"{name}: what rewards get from Baton has this name; rename the column (columns: {{my_{name}: {name}}}), or "
-        f"leave it out (columns: {{{name}: null}})"
-        for name in row
-        if name in RESERVED
-    ]
     if "tools" in row:
         faults += _functions("tools", row["tools"])
     if not isinstance(options := row.get("chat_template_kwargs", {}), dict):

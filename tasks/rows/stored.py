@@ -22,6 +22,10 @@ Row = dict[str, Any]
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 ANSWERS = ("completion", "chosen", "rejected")  # columns of what follows a prompt
+_RESERVED = {
+    "completion_ids", "completions", "environments", "log_extra", "log_metric", "prompts", "solution_str",
+    "trainer_state",
+}  # fmt: skip
 OPTIONAL = ("tools", "chat_template_kwargs")  # TRL's columns allowed in any kind of row
 TRAIN = "train"  # of an assistant's turn: false if it is not to be learned
 
@@ -63,6 +67,17 @@ def reward_columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
     excluded = {True: ("prompt", *OPTIONAL), False: ("messages", "text", *OPTIONAL)}  # with, without a prompt
     names = dict.fromkeys(name for row in rows for name in row if name not in excluded["prompt" in row])
     return {name: [row.get(name) for row in rows] for name in names}
+
+
+def reserved_columns(rows: Sequence[Row]) -> dict[str, str]:
+    """Columns that rewards cannot be called with, since Baton gives them arguments of these names
+    (tasks/rewards/call.py), and what to do about each."""
+    named = sorted({name for row in rows for name in row if name in _RESERVED})
+    return {
+        name: f"another name, since rewards get an argument of this one from Baton: columns: {{my_{name}: {name}}}, or "
+        f"{{{name}: null}} to leave it out"
+        for name in named
+    }
 
 
 def partial_columns(rows: Sequence[Row]) -> set[str]:

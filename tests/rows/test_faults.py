@@ -59,7 +59,6 @@ CASES = [
     Case("a renamed column that already exists", {"question": "a", "prompt": "b"}, "column 'prompt' already exists", good={"question": "a"}, spec={"columns": {"prompt": "question"}}),
     Case("not the format that was said", {"text": "a"}, "format: messages needs messages; the columns are text", spec={"format": "messages"}),
     Case("chosen without rejected", {"prompt": "a", "chosen": "b"}, "'chosen' without 'rejected'", good=PREFERENCE),
-    Case("a column with the name of what rewards get", TASK | {"environments": "a"}, r"environments: what rewards get from Baton .*columns: \{environments: null\}", good=TASK),
     # wrong types
     Case("a prompt that is a number", {"prompt": 4, "completion": "b"}, "prompt: text or a list of messages, not a number", good=PAIR),
     Case("a completion that is null", {"prompt": "4", "completion": None}, "completion: text or a list of messages, not null", good=PAIR),

@@ -37,6 +37,17 @@ def test_rewards_that_can_be_called_with_the_rows_pass(recipe: dict[str, Any]) -
     checked(Recipe.model_validate(recipe))
 
 
+def test_a_column_with_the_name_of_an_argument_is_told_where_rewards_are_used(recipe: dict[str, Any]) -> None:
+    Path("sums.jsonl").write_text("".join(json.dumps(row | {"completions": []}) + "\n" for row in ROWS))
+    with pytest.raises(RecipeError) as caught:
+        checked(Recipe.model_validate(recipe))
+    assert [problem.path for problem in caught.value.problems] == [
+        "post_training.0.grpo.rewards",
+        "evaluate.sums.rewards",
+    ]
+    assert "{completions: null} to leave it out" in caught.value.problems[0].allowed
+
+
 @pytest.mark.parametrize(
     ("reward", "words"),
     [

@@ -8,7 +8,7 @@ from tasks.job import StageError
 from tasks.rewards.gold import own_answer
 from tasks.rewards.scorer import Scorer, lacking
 from tasks.rewards.spec import RewardSpec, rewards_problems
-from tasks.rows.stored import Row, partial_columns, reward_columns
+from tasks.rows.stored import Row, partial_columns, reserved_columns, reward_columns
 from tasks.spec import Problem
 from workflows.checks.rows import valid_first
 from workflows.post_training import reward_lists
@@ -25,6 +25,8 @@ def problems_of_rewards(context: RunContext) -> Iterator[Problem]:
             continue  # reported by the stage's spec
         rows = sets.get(data)
         first = valid_first(rows)
+        for name, allowed in (reserved_columns(first.rows) if first and rewards else {}).items():
+            yield Problem(path, f"column {name} of {data}", allowed)
         for number, reward in enumerate(rewards):
             try:
                 tried = reward.builtin is None or reward.builtin.runs_code

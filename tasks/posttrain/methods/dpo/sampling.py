@@ -58,7 +58,7 @@ def make_pairs(setup: Setup[DPOSpec], sampling: PairsSpec, prompts: Sequence[Pro
     pairs: list[Pair] = []
     rewards: dict[str, list[float | None]] = {}
     with Scorer(sampling.rewards) as scorer:
-        scorer.refuse_partial([prompt.row for prompt in prompts])
+        scorer.refuse_columns([prompt.row for prompt in prompts])
         leave_transformers_alone()  # the model is of the same class
         llm = open_engine(
             Path(model.name_or_path),

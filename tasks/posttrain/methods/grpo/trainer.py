@@ -103,7 +103,7 @@ def tune(job: Job, environments: Environments | None, servers: RolloutServers | 
     generate_live(ServedGeneration if spec.rollout_servers else colocated(), **settings)
     with Scorer(spec.rewards) if process.is_first() else nullcontext() as scorer:
         if scorer:
-            scorer.refuse_partial(rows)
+            scorer.refuse_columns(rows)
         trainer = TokenTrainer(
             prompt_ids,
             spec.drift.max if spec.drift else None,
