@@ -145,7 +145,7 @@ def test_rows_that_are_left_out_need_not_be_asked(tmp_path: Path) -> None:
     ("template", "words"),
     [
         (UNMARKED, "has no {% generation %} marks"),
-        (NOT_THE_ASSISTANT, "marks no assistant turn in it"),
+        (NOT_THE_ASSISTANT, "marks no token of a turn that is to be learned"),
         ("{% generation %}{{ raise_exception('no chat') }}{% endgeneration %}", "rejects a row: no chat"),
     ],
     ids=["no marks", "an empty mask", "a refusal"],
