@@ -126,7 +126,7 @@ def _remaining(gone: Gone, part: CorpusPart, shards: Sequence[Shard]) -> list[Sh
 def _lost_bytes(gone: Gone, digest: str, corpora: Mapping[str, Path], shards: Mapping[str, Sequence[Shard]]) -> int:
     """The size of a corpus' held-out texts that are gone, after a check that the shards have all its documents, whose
     places they are given by. Raises StageError."""
-    if digest not in gone.counts():
+    if not gone.counts().get(digest):
         return 0
     if digest not in corpora:
         raise StageError(f"corpus {digest[:12]}: some of its documents are gone; give it among `corpora`")

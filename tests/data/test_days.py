@@ -172,6 +172,18 @@ def test_the_shards_of_what_is_left_keep_their_sources(days: Days) -> None:
     assert len(texts(job.output)) == 92
 
 
+def test_a_corpus_that_has_lost_nothing_need_not_be_given(days: Days) -> None:
+    days.write("web/new.jsonl", words("a"), words("b"), words("c"), words("d"))
+    second = days.look()
+    data = [tokenized(days, name, corpus) for name, corpus in (("first", days.made[0]), ("second", second))]
+    (days.root / "web/03.jsonl").unlink()
+    newest = days.look()
+    assert gone_counts(newest)[digest(second)] == {}
+    job = new_job(days.root / "compact", "compact", {}, data=data, corpora=days.made[:1], newest=[newest])
+    compact_engine.work(job)
+    assert facts(job.output)["tokens"] < sum(facts(each)["tokens"] for each in data)
+
+
 def test_each_prefix_of_large_shards_loses_what_is_gone(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefixes, "SMALLEST", 1)
     monkeypatch.setattr(compact_engine, "SMALLEST", 1)
