@@ -13,7 +13,7 @@ from tasks.evaluate.spec import EvaluatorSpec
 from tasks.job import Job
 from tasks.metric import Metric
 from tasks.rewards.call import ENVIRONMENTS, text_of
-from tasks.rewards.scorer import Scorer
+from tasks.rewards.scorer import Scorer, refuse_reserved
 from tasks.rewards.spec import RewardSpec
 from tasks.rows.stored import reward_columns
 
@@ -91,6 +91,7 @@ def rewarded(
 ) -> Rewarded:
     """Run the rewards on the answers, and on the references of the questions that have one. `reward_name`: the
     environment's get_reward, which has no value for references, since these were not produced in an environment."""
+    refuse_reserved([question.row for question in questions])
     sampled = [
         _completion(question, answer)
         for question, samples in zip(questions, answers, strict=True)
@@ -144,7 +145,7 @@ def _score(
     scored: dict[str, list[float | None]] = {spec.label: [] for spec in specs}
     columns = reward_columns([one.row for one in present])
     with Scorer(specs) as scorer:
-        scorer.refuse_columns([one.row for one in present])
+        scorer.refuse_partial([one.row for one in present])
         for begin in range(0, len(present), COMPLETIONS_A_CALL):
             job.progress(begin, len(present), "completions", now=f"rewards of {name}")
             end = begin + COMPLETIONS_A_CALL

@@ -109,11 +109,8 @@ class Scorer:
     def _lacking(self, reward: RewardSpec, columns: Collection[str]) -> list[Problem]:
         return lacking(reward, self.columns[reward.label], columns)
 
-    def refuse_columns(self, rows: Sequence[Row]) -> None:
-        """Raises StageError if a reward requires a column that only some of the rows have, or a column has the name of
-        an argument that rewards get anyway."""
-        for name, allowed in (reserved_columns(rows) if self.rewards else {}).items():
-            raise StageError(f"column {name} of the rows: {allowed}")
+    def refuse_partial(self, rows: Sequence[Row]) -> None:
+        """Raises StageError if a reward requires a column that only some of the rows have."""
         some = {name for row in rows for name in row}
         without = {problem.allowed for problem in self.needs(some)}  # those come with the completions
         for problem in self.needs(some - partial_columns(rows)):
@@ -182,6 +179,12 @@ def _logged(answers: Sequence[dict[str, Any]], kind: str) -> dict[str, Any]:
             )
         logged |= answer[kind]
     return logged
+
+
+def refuse_reserved(rows: Sequence[Row]) -> None:
+    """Raises StageError if a column of a set has the name of an argument that rewards get anyway."""
+    for name, allowed in reserved_columns(rows).items():
+        raise StageError(f"column {name} of the rows: {allowed}")
 
 
 def lacking(reward: RewardSpec, parameters: Mapping[str, bool], columns: Collection[str]) -> list[Problem]:

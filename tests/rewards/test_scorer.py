@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tasks.job import StageError
-from tasks.rewards.scorer import Scorer, Scores, total
+from tasks.rewards.scorer import Scorer, Scores, refuse_reserved, total
 from tasks.rewards.spec import RewardSpec
 
 Write = Callable[[str, str], Path]
@@ -444,24 +444,18 @@ def test_a_column_that_only_some_rows_have_is_refused_by_what_requires_it(write:
     rows = [{"prompt": "a", "target": "b"}, {"prompt": "a", "answer": "b"}]
     with Scorer([RewardSpec.model_validate("partly.py:f")]) as scorer:
         with pytest.raises(StageError, match=r"reward f needs .* target, which some of the 2 rows lack"):
-            scorer.refuse_columns(rows)
-        scorer.refuse_columns([row | {"target": None} for row in rows])
+            scorer.refuse_partial(rows)
+        scorer.refuse_partial([row | {"target": None} for row in rows])
     with Scorer([RewardSpec.model_validate("partly.py:g")]) as scorer:
-        scorer.refuse_columns(rows)
+        scorer.refuse_partial(rows)
     with Scorer([RewardSpec.model_validate("match")]) as scorer, pytest.raises(StageError, match="answer or solution"):
-        scorer.refuse_columns(rows)
+        scorer.refuse_partial(rows)
 
 
-def test_a_column_with_the_name_of_what_rewards_get_anyway_is_refused(write: Write) -> None:
-    write("one.py", "def f(completions, **columns): ...\n")
-    rows = [{"prompt": "a", "environments": "b"}]
-    with (
-        Scorer([RewardSpec.model_validate("one.py:f")]) as scorer,
-        pytest.raises(StageError, match=r"column environments of the rows: .*\{my_environments: environments\}"),
-    ):
-        scorer.refuse_columns(rows)
-    with Scorer([]) as scorer:
-        scorer.refuse_columns(rows)
+def test_a_column_with_the_name_of_what_rewards_get_anyway_is_refused() -> None:
+    with pytest.raises(StageError, match=r"column environments of the rows: .*\{my_environments: environments\}"):
+        refuse_reserved([{"prompt": "a", "environments": "b"}])
+    refuse_reserved([{"prompt": "a", "answer": "b"}])
 
 
 def test_every_function_that_cannot_be_had_is_named(write: Write) -> None:

@@ -13,7 +13,7 @@ from tasks.posttrain.rows import Chosen, choose, kind_of
 from tasks.posttrain.score import score, try_on_gold
 from tasks.posttrain.spec import PROMPTED
 from tasks.posttrain.trainer import Setup, ends
-from tasks.rewards.scorer import Scorer
+from tasks.rewards.scorer import Scorer, refuse_reserved
 from tasks.rows.marks import refusal
 from tasks.rows.stored import Row
 from tasks.vllm.engine import close_engines, open_engine, sample
@@ -58,7 +58,8 @@ def make_pairs(setup: Setup[DPOSpec], sampling: PairsSpec, prompts: Sequence[Pro
     pairs: list[Pair] = []
     rewards: dict[str, list[float | None]] = {}
     with Scorer(sampling.rewards) as scorer:
-        scorer.refuse_columns([prompt.row for prompt in prompts])
+        refuse_reserved(used := [prompt.row for prompt in prompts])
+        scorer.refuse_partial(used)
         leave_transformers_alone()  # the model is of the same class
         llm = open_engine(
             Path(model.name_or_path),

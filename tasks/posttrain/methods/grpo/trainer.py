@@ -37,7 +37,7 @@ from tasks.posttrain.trl_hooks.grpo import ServedGeneration, TokenTrainer, coloc
 from tasks.posttrain.trl_hooks.shared_prompts import share_prompts
 from tasks.posttrain.trl_hooks.turns import rollouts
 from tasks.posttrain.turns import Conversation
-from tasks.rewards.scorer import Scorer
+from tasks.rewards.scorer import Scorer, refuse_reserved
 from tasks.rows.stored import Row
 
 EQUAL = "equal_groups"  # share of a step's groups whose rewards are all equal: they have no advantages
@@ -103,7 +103,8 @@ def tune(job: Job, environments: Environments | None, servers: RolloutServers | 
     generate_live(ServedGeneration if spec.rollout_servers else colocated(), **settings)
     with Scorer(spec.rewards) if process.is_first() else nullcontext() as scorer:
         if scorer:
-            scorer.refuse_columns(rows)
+            refuse_reserved(rows)
+            scorer.refuse_partial(rows)
         trainer = TokenTrainer(
             prompt_ids,
             spec.drift.max if spec.drift else None,
