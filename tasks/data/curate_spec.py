@@ -23,7 +23,7 @@ from infra.storage.address import fetch
 from infra.storage.buckets import is_bucket
 from tasks.data.source_spec import JSONL_SUFFIXES, PARQUET_SUFFIXES, FilesSource
 from tasks.functions import Function
-from tasks.spec import PathText, Problem, Spec
+from tasks.spec import PathText, Problem, Spec, identity_if_set, not_identity
 
 EVALUATE = "evaluate"  # in place of a path
 MODEL_SUFFIXES = (".bin", ".ftz")
@@ -146,9 +146,7 @@ class DecontaminateStep(Spec):
     state: str | None = Field(
         None, description="state of the files at the start of the run; filled in by Baton, see `pinned`"
     )
-    index: str | None = Field(
-        None, description="folder of the index; filled in by Baton", json_schema_extra={"identity": False}
-    )
+    index: str | None = not_identity(None, "folder of the index; filled in by Baton")
 
     def sources(self) -> dict[int, FilesSource]:
         """The files of the items of `against`, by their numbers, without the recipe's evaluation."""
@@ -177,9 +175,7 @@ class CurateStep(Spec):
     `decontaminate`."""
 
     language: LanguageStep | None = Field(None, description="Keep documents in some languages")
-    classifier: ClassifierStep | None = Field(
-        None, description="Keep documents by a fastText classifier", json_schema_extra={"identity": "if set"}
-    )
+    classifier: ClassifierStep | None = identity_if_set(None, "Keep documents by a fastText classifier")
     quality: QualityStep | None = Field(None, description="Rules of Gopher, C4 and FineWeb")
     pii: PiiStep | None = Field(None, description="Mask personal data")
     function: Function | None = Field(
@@ -187,23 +183,18 @@ class CurateStep(Spec):
         description="function of a document (with `id`, `source`, `text` and `metadata`) that returns True to keep it, "
         "and False, or the reason as a string, to drop it: `file.py:function` or `package.module:function`",
     )
-    environment: list[VariableName] = Field(
+    environment: list[VariableName] = not_identity(
         [],
+        "environment variables that the step's function reads, such as an API key; they must be set where it runs",
         max_length=100,
-        description="environment variables that the step's function reads, such as an API key; they must be set where "
-        "it runs",
-        json_schema_extra={"identity": False},
     )
     near_duplicates: NearDuplicatesStep | None = Field(
         None, description="Drop documents that are similar to an earlier one; at most once in the list"
     )
     decontaminate: DecontaminateStep | None = Field(None, description="Drop documents with texts of an evaluation")
-    max_dropped: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="largest share of the documents that the step may drop; more is an error",
-        json_schema_extra={"identity": False},  # an error or not: no other result
+    # an error or not: no other result
+    max_dropped: float = not_identity(
+        1.0, "largest share of the documents that the step may drop; more is an error", gt=0, le=1
     )
 
     @property

@@ -23,7 +23,7 @@ from infra.storage.address import DIGEST, File, digest_of, fetch, find, state_of
 from infra.storage.buckets import StorageError, is_bucket, read
 from tasks.data.found_files import FoundFiles, find_files, suffix_of, unread_text
 from tasks.functions import Function
-from tasks.spec import NotSeen, PathText, Problem, Spec
+from tasks.spec import NotSeen, PathText, Problem, Spec, not_identity
 
 HUB_TIMEOUT_S = 30.0
 LARGEST_MB = 32.0  # default limit of a document's size
@@ -59,34 +59,32 @@ class _Source(Spec):
     """Common fields of all kinds. They say how much of a source is trained on, not what it is: with other weights the
     corpus is the same."""
 
-    weight: float | None = Field(
+    weight: float | None = not_identity(
         None,
+        "under `sources`: its share of the training tokens, relative to the others' weights; null for all "
+        "sources: their size in tokens",
         gt=0,
         le=1e9,
-        description="under `sources`: its share of the training tokens, relative to the others' weights; null for all "
-        "sources: their size in tokens",
-        json_schema_extra={"identity": False},
     )
-    epochs: float | None = Field(
+    epochs: float | None = not_identity(
         None,
+        "under `sources`: how often its text may be repeated; a weight that needs more epochs is an error "
+        "before training. null: any number",
         gt=0,
         le=1e6,
-        description="under `sources`: how often its text may be repeated; a weight that needs more epochs is an error "
-        "before training. null: any number",
-        json_schema_extra={"identity": False},
     )
 
 
 class _Bounded(_Source):
     """Common fields of sources whose documents can have any size."""
 
-    max_document_mb: float = Field(
+    # does not change what is read
+    max_document_mb: float = not_identity(
         LARGEST_MB,
+        "largest document (with JSONL: line) in MB; a larger one is an error that names it (reading takes "
+        "up to 13 times as much memory)",
         gt=0,
         le=1000,
-        description="largest document (with JSONL: line) in MB; a larger one is an error that names it (reading takes "
-        "up to 13 times as much memory)",
-        json_schema_extra={"identity": False},  # does not change what is read
     )
 
     def max_bytes(self) -> int:
@@ -187,11 +185,11 @@ class FilesSource(OnDisk):
 class _Breakable(OnDisk):
     """Common fields of sources whose files have many documents."""
 
-    on_broken: Literal["stop", "skip"] = Field(
+    # an error or not; a repaired file is another state
+    on_broken: Literal["stop", "skip"] = not_identity(
         "stop",
-        description="a file that is damaged, truncated or not in its format: stop with an error, or skip the broken "
+        "a file that is damaged, truncated or not in its format: stop with an error, or skip the broken "
         "lines, row groups or, behind a damage, the rest of the file, and count and name them",
-        json_schema_extra={"identity": False},  # an error or not; a repaired file is another state
     )
 
 
@@ -245,11 +243,10 @@ class FunctionSource(_Bounded):
     arguments: dict[str, Any] = Field(
         default_factory=dict, description="keyword arguments of the function; no secrets: see environment"
     )
-    environment: list[VariableName] = Field(
+    environment: list[VariableName] = not_identity(
         [],
+        "environment variables that the function reads, such as an API key; they must be set where it runs",
         max_length=100,
-        description="environment variables that the function reads, such as an API key; they must be set where it runs",
-        json_schema_extra={"identity": False},
     )
 
     def missing(self) -> list[Problem]:

@@ -10,7 +10,7 @@ from infra.storage.buckets import StorageError, is_bucket
 from tasks.data.curate_spec import CurateStep, order_problems
 from tasks.data.source_spec import AnySource, HuggingFaceSource, OnDisk, Records, StdlibSource, expanded, is_path
 from tasks.functions import same_names
-from tasks.spec import NotSeen, PathText, Problem, Spec, StageSpec
+from tasks.spec import NotSeen, PathText, Problem, Spec, StageSpec, identity_if_set, not_identity
 from tasks.tokenizer_files import FILES, TEMPLATES, template_problem, vocabulary
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>")
@@ -35,21 +35,19 @@ class PartitionsSpec(Spec):
         description="MB of the source's files in a partition, about: files are put together up to it, and plain JSONL "
         "and Parquet files above it are cut. Smaller ones keep more cores busy and lose less when a run is killed",
     )
-    concurrency: int | None = Field(
+    concurrency: int | None = not_identity(
         None,
+        "partitions that are worked on at a time, each on one core; null: as many as there are cores",
         ge=1,
         le=1024,
-        description="partitions that are worked on at a time, each on one core; null: as many as there are cores",
-        json_schema_extra={"identity": False},
     )
 
-    machines: int = Field(
+    machines: int = not_identity(
         1,
+        "machines that share the work: the nodes of a placement, or pods on a Flyte cluster, where each "
+        "reads and curates its share; one elsewhere",
         ge=1,
         le=4096,
-        description="machines that share the work: the nodes of a placement, or pods on a Flyte cluster, where each "
-        "reads and curates its share; one elsewhere",
-        json_schema_extra={"identity": False},
     )
 
     def target(self) -> int:
@@ -65,25 +63,21 @@ class CorpusSpec(StageSpec):
     source: Source = Field(
         StdlibSource(), description="where the documents come from; `kind` selects one of eight types"
     )
-    sources: dict[SourceName, Source] = Field(
+    sources: dict[SourceName, Source] = identity_if_set(
         {},
-        max_length=MOST_SOURCES,
-        description="several sources by name, instead of `source`; each has the fields of its kind. They are read in "
+        "several sources by name, instead of `source`; each has the fields of its kind. They are read in "
         "the order of their names: of a text that is in several, the first counts",
-        json_schema_extra={"identity": "if set"},
+        max_length=MOST_SOURCES,
     )
-    curate: list[CurateStep] = Field(
+    curate: list[CurateStep] = identity_if_set(
         [],
+        "steps that drop documents or mask personal data in them, in this order; before exact duplicates are dropped",
         max_length=100,
-        description="steps that drop documents or mask personal data in them, in this order; before exact duplicates "
-        "are dropped",
-        json_schema_extra={"identity": "if set"},
     )
-    partitions: PartitionsSpec = Field(
+    partitions: PartitionsSpec = identity_if_set(
         PartitionsSpec(),
-        description="how the work is divided; the size decides where a corpus' files end and how lines of a JSONL file "
+        "how the work is divided; the size decides where a corpus' files end and how lines of a JSONL file "
         "that is cut are named, never which documents it has",
-        json_schema_extra={"identity": "if set"},
     )
     held_out: float = Field(
         0.05, gt=0, lt=0.5, description="fraction of documents held out for evaluation, chosen by content hash"
@@ -185,12 +179,8 @@ class TokenizerSpec(StageSpec):
         "may end in an indentation",
     )
     min_frequency: int = Field(2, ge=1, description="number of occurrences a pair needs to be merged (training only)")
-    sample_mb: float = Field(
-        512.0,
-        gt=0,
-        le=100_000,
-        description="MB of text to train on, about: a sample by content hash; all text if there is less",
-        json_schema_extra={"identity": "if set"},
+    sample_mb: float = identity_if_set(
+        512.0, "MB of text to train on, about: a sample by content hash; all text if there is less", gt=0, le=100_000
     )
     state: str | None = Field(
         None, description="state of an existing folder at the start of the run; filled in by Baton, see `pinned`"
@@ -276,21 +266,18 @@ class ShardsSpec(StageSpec):
 
     nodes_field: ClassVar[str] = "machines"
 
-    concurrency: int | None = Field(
+    concurrency: int | None = not_identity(
         None,
+        "parts of the corpus that are tokenized at a time, each on one core; null: as many as there are cores",
         ge=1,
         le=1024,
-        description="parts of the corpus that are tokenized at a time, each on one core; null: as many as there are "
-        "cores",
-        json_schema_extra={"identity": False},
     )
-    machines: int = Field(
+    machines: int = not_identity(
         1,
+        "machines that share the work: the nodes of a placement, or pods on a Flyte cluster, where each "
+        "tokenizes its share; one elsewhere",
         ge=1,
         le=4096,
-        description="machines that share the work: the nodes of a placement, or pods on a Flyte cluster, where each "
-        "tokenizes its share; one elsewhere",
-        json_schema_extra={"identity": False},
     )
 
 
