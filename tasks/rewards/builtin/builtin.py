@@ -69,32 +69,36 @@ class Builtin(Spec):
         """One reward, or None, per completion; or a coroutine of that."""
 
 
-class Comparing(Builtin):
-    """A reward that compares a completion with its row's answer."""
+class Answered(Builtin):
+    """A reward that reads the rows' answers."""
 
     column: str | None = Field(
         None, description=f"column with the right answer; null: the first existing one of {', '.join(ANSWERS)}"
     )
-
-    def compares(self) -> bool:
-        return True
 
     def wants(self) -> list[tuple[str, ...]]:
         return super().wants() or [ANSWERS]
 
     def answers(self, columns: Mapping[str, Any]) -> list[str | None]:
         """Each row's right answer as text."""
-        (names,) = Comparing.wants(self)
+        (names,) = Answered.wants(self)
         values = next(columns[name] for name in names if name in columns)
         return [None if value is None else final(value) for value in values]
+
+
+class Comparing(Answered):
+    """A reward that compares a completion with its row's answer."""
+
+    def compares(self) -> bool:
+        return True
 
     def __call__(self, *, completions: Sequence[Any], **columns: Any) -> list[float | None]:
         pairs = zip(completions, self.answers(columns), strict=True)
         return [None if answer is None else self.worth(final(one), answer) for one, answer in pairs]
 
+    @abstractmethod
     def worth(self, text: str, answer: str) -> float | None:
         """The reward of a completion's text, without its thinking."""
-        raise NotImplementedError
 
 
 @contextmanager

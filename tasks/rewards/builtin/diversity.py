@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic import Field, PrivateAttr
 
-from tasks.rewards.builtin.builtin import Comparing, final
+from tasks.rewards.builtin.builtin import Answered, final
 
 TOLERANCE = 0.01  # share by which a shape may exceed its share among the rows' own answers; one occurrence always may
 USUAL = 4096  # number of the rows' own answers that are remembered
@@ -32,7 +32,7 @@ _WORD = re.compile(r"\w+")
 Answer = tuple[str, str, str]  # prompt, text, shape: hashes of them
 
 
-class Diversity(Comparing):
+class Diversity(Answered):
     """1 for a unique answer, towards 0 for one given to every prompt."""
 
     window: int = Field(1024, ge=0, description="number of earlier completions to compare with")
@@ -42,14 +42,10 @@ class Diversity(Comparing):
     _recent: deque[Answer] = PrivateAttr(default_factory=deque)
     _usual: deque[Answer] = PrivateAttr(default_factory=deque)  # the same of the rows' own answers
 
-    def compares(self) -> bool:
-        return False
-
     def wants(self) -> list[tuple[str, ...]]:
         return super().wants() if self.shapes else []
 
-    def __call__(self, *, completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        prompts = columns["prompts"]
+    def __call__(self, *, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
         new = [self._hashed(prompt, final(text)) for prompt, text in zip(prompts, completions, strict=True)]
         answers = self.answers(columns) if self.shapes else []
         usual = [self._hashed(prompt, text) for prompt, text in zip(prompts, answers, strict=False) if text is not None]
