@@ -259,6 +259,8 @@ def _header(file: File) -> dict[str, Tensor]:
     def tensors() -> dict[str, Tensor]:
         with file.open() as stream:
             size = int.from_bytes(stream.read(8), "little")
+            if file.size < 8:
+                raise ValueError(f"it has {file.size} bytes, fewer than a header")
             if size > min(MOST_HEADER, file.size):
                 raise ValueError(f"its header would have {size} bytes")
             header = json.loads(stream.read(size))

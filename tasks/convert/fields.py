@@ -143,7 +143,9 @@ def _problems(model: type[BaseModel], fields: dict[str, Any], prefix: str) -> li
             index = "".join(f"[{step}]" for step in path if isinstance(step, int))  # other steps are union branches
             allowed = detail["msg"].replace("Input should", "it should")
             problems.setdefault(f"{prefix}{name}{index}", f"is {shown(detail['input'])}; {allowed}")
-        return [f"{name} {problem}" for name, problem in problems.items()]
+        # of a list with a wrong item, a union's other branches say that it is no number
+        items = {name.partition("[")[0] for name in problems if "[" in name}
+        return [f"{name} {problem}" for name, problem in problems.items() if name not in items]
     return []
 
 

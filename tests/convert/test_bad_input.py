@@ -485,7 +485,7 @@ THEIRS: dict[str, tuple[Callable[[Path], object], str]] = {
     "pickled weights": (pickled_only, r"has neither model\.safetensors nor .* \(pickled weights are not read\)"),
     "a file cut off": (cut_off_file, r"model\.safetensors: cannot be read \(it is truncated"),
     "a header cut off": (cut_off_header, r"model\.safetensors: cannot be read \(its header would have \d+ bytes"),
-    "an empty file": (empty_file, r"model\.safetensors: cannot be read"),
+    "an empty file": (empty_file, r"model\.safetensors: cannot be read \(it has 0 bytes, fewer than a header"),
     "a missing file": (
         index(lambda folder, content: (folder / "b.safetensors").unlink()),
         r"index\.json: lists b\.safetensors, which the folder does not have",
