@@ -132,6 +132,11 @@ def test_every_run_on_new_text_is_a_right_spec(new: int, warmup: float, fewest: 
         ({"refresh": {"name": "baton-continuous", "promotion": {}}}, "refresh.name", "another name"),
         ({"grow": {"lr": 1e-4, "min_lr": 1e-3}}, "grow.min_lr", "at most lr"),
         ({"grow": {"fewest_steps": 2}}, "grow.fewest_steps", "is called min_steps now"),
+        (
+            {"post_training": [{"sft": {"data": "a", "micro_batch_size": 2}}]},
+            "post_training.0.sft.micro_batch_size",
+            "is called layout.micro_batch now",
+        ),
         ({"grow": {"max_steps": 2}}, "grow.max_steps", "at least min_steps"),
         ({"grow": {"replay": 1}}, "grow.replay", "less than 1"),
         ({"schedule": {"continue_training": "every night"}}, "schedule.continue_training", "cron expression"),

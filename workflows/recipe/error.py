@@ -26,6 +26,7 @@ RENAMED = {
     "smallest": "min_bytes",
     "at_most_dropped": "max_dropped",
     "least": "min_score",
+    "micro_batch_size": "layout.micro_batch",
 }
 MOST_SHOWN = 100  # problems
 LONGEST = 1000  # characters of what is allowed
@@ -157,7 +158,7 @@ def _tag(model: type[BaseModel]) -> Any:
 def _known_fields(name: str, model: type[BaseModel] | None) -> str:
     if model is None:
         return "unknown field"
-    if (new := RENAMED.get(name)) in model.model_fields:
+    if (new := RENAMED.get(name, "")).partition(".")[0] in model.model_fields:
         return f"is called {new} now"
     close = difflib.get_close_matches(name, model.model_fields, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
