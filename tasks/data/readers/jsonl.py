@@ -40,7 +40,7 @@ def first_jsonl_record(source: File, most: int, skip: bool = False) -> dict[str,
     with source.open() as file:
         for number, line in islice(lines_of(Piece(source), file, most), FIRST if skip else None):
             try:
-                return _record(source.place, number, line, exactly)
+                return _record(source.place, number, line, parsed)
             except UnicodeDecodeError:
                 continue  # the corpus engine counts and skips it
             except BrokenRecord as error:
@@ -56,7 +56,7 @@ def first_jsonl_fields(source: File, most: int) -> list[str]:
     with source.open() as file, suppress(StageError):
         for number, line in islice(lines_of(Piece(source), file, most), FIRST):
             with suppress(BrokenRecord, UnicodeDecodeError):
-                names |= dict.fromkeys(_record(source.place, number, line, exactly))
+                names |= dict.fromkeys(_record(source.place, number, line, parsed))
     return list(names)
 
 
