@@ -2,7 +2,7 @@
 
 An engine is a process, `python -m tasks.<stage>.<engine> JOB_DIR`, alone or under torchrun:
 
-    JOB_DIR/spec.json       in:  {"stage", "kind", "spec", "inputs": {name: {"path", "digest", …}}}
+    JOB_DIR/spec.json       in:  {"stage", "kind", "spec", "inputs": {name: the fields of an Input}}
     JOB_DIR/output/         out: the artifact, sealed by its manifest
     JOB_DIR/work            a folder: what a resume needs (checkpoints in progress). In a pod, each folder in it that
                             has a manifest is sent to storage (tasks/offsite.py)

@@ -48,7 +48,7 @@ class Rewarded:
         """Mean rewards, `distinct`, and pass@k of the first reward."""
         means = _metrics(self.rewards, [answer.text for answers in self.answers for answer in answers])
         first = next(iter(self.rewards.values()))
-        return means | {f"pass@{k}": passes for k in spec.pass_at if (passes := pass_at(k, first))}
+        return means | {f"pass@{k}": passes for k in spec.pass_at if (passes := pass_at(k, first)) is not None}
 
     @property
     def ended(self) -> float:

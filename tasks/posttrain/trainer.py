@@ -167,7 +167,7 @@ class Setup(Generic[S]):
 
 
 def prepare(job: Job, kind: type[S], dropout: bool = True) -> Setup[S]:
-    """Load the job's model, resolve its spec for that, and check the lengths; a learning rate that is far too high is
+    """Load the job's model, resolve its spec for that, and check the lengths; a learning rate far from the usual one is
     reported. Raises StageError."""
     spec, facts = job.spec(kind), read_manifest(Path(job.inputs["model"]["path"])).facts
     if warning := spec.rate_warning(facts["parameters"]):
