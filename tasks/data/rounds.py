@@ -1,4 +1,4 @@
-"""Work on many items in worker processes, in any order.
+"""Work on many items in several processes, in any order.
 
 A round is a function of this project and its items, which do not depend on each other: each writes its own file or
 folder, completely or not at all, and an item whose output exists is skipped. So a round gives the same result with any
@@ -16,6 +16,7 @@ import re
 import resource
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -29,7 +30,7 @@ from infra.storage.durable import rename, sync_tree
 from tasks.job import StageError
 from tasks.manifest import remove
 
-AHEAD = 3  # items in flight per worker
+AHEAD = 3  # items in flight per other process
 SHOWN_S = 0.5  # between two reports
 COLLECT_AFTER = 50_000  # new objects; documents are tuples, of which Python's default, 700, are created all the time
 
@@ -128,7 +129,7 @@ def wait_for(paths: Sequence[Path], show: Callable[[int], None], ended: Path | N
 
 
 class Workers:
-    """Worker processes, which are started by the first round that has use for several."""
+    """This process and the others that work with it, which are started by the first round that has use for several."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -136,36 +137,45 @@ class Workers:
         self._reports: Any = _context.SimpleQueue()
 
     def run(self, work: Work[T], items: Sequence[T], sizes: Sequence[int], show: Callable[[Progress], None]) -> Round:
-        """Work on all items, the largest first; in this process if there is one item or one worker. The first error of
-        an item is raised, after those in progress have ended. Returns the round as it ended. Raises StageError if a
-        worker dies."""
+        """Work on all items, the largest first; in this process alone if there is one item or one worker. The first
+        error of an item is raised, after those in progress have ended. Returns the round as it ended. Raises StageError
+        if a worker dies."""
         state = Round(sizes, show)
-        ordered = sorted(enumerate(items), key=lambda entry: -sizes[entry[0]])
-        if min(self._number, len(items)) > 1:
-            self._run_in_pool(work, ordered, state)
-        else:
-            for number, item in ordered:
-                state.end(number, _measured(work, item, partial(state.report, number)))
-        return state
+        upcoming = deque(sorted(enumerate(items), key=lambda entry: -sizes[entry[0]]))
+        pending = dict[Future[Used], int]()
 
-    def _run_in_pool(self, work: Work[T], items: Sequence[tuple[int, T]], state: Round) -> None:
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(self._number, _context, initializer=_start, initargs=(self._reports,))
-        upcoming, pending = iter(items), dict[Future[Used], int]()
+        def share() -> None:
+            """Keep the other processes busy, with this one's part left to it, and note what they report."""
+            active = sum(not future.done() for future in pending)
+            while active < AHEAD * (self._number - 1) and len(upcoming) > (len(upcoming) + active) // self._number:
+                entry = upcoming.popleft()
+                pending[self._started().submit(_work, work, entry)] = entry[0]
+                active += 1
+            while not self._reports.empty():
+                state.report(*self._reports.get())
+
+        def report(number: int, fraction: float, amount: Amount) -> None:
+            state.report(number, fraction, amount)
+            share()
+
         try:
-            while True:
-                while len(pending) < AHEAD * self._number and (entry := next(upcoming, None)) is not None:
-                    pending[self._pool.submit(_work, work, entry)] = entry[0]
-                if not pending:
-                    return
-                ended, _ = wait(pending, SHOWN_S, FIRST_COMPLETED)
-                while not self._reports.empty():
-                    state.report(*self._reports.get())
+            while upcoming or pending:
+                share()
+                if upcoming:
+                    number, item = upcoming.popleft()
+                    state.end(number, _measured(work, item, partial(report, number)))
+                ended, _ = wait(pending, 0 if upcoming else SHOWN_S, FIRST_COMPLETED)
                 for future in ended:
                     state.end(pending.pop(future), future.result())
         except BrokenProcessPool as error:
             why = "a worker was killed (out of memory?); run again to continue, maybe with partitions.concurrency: 1"
             raise StageError(why) from error
+        return state
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(self._number - 1, _context, initializer=_start, initargs=(self._reports,))
+        return self._pool
 
     def close(self) -> None:
         if self._pool is not None:
@@ -174,7 +184,7 @@ class Workers:
 
 @contextmanager
 def workers(number: int) -> Iterator[Workers]:
-    """Up to this many worker processes, which end with the block, and with this process however it ends."""
+    """This process and up to `number` - 1 others, which end with the block, and with this process however it ends."""
     pool = Workers(number)
     thresholds = gc.get_threshold()
     _collect_less()

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -178,7 +179,8 @@ def test_a_broken_file_is_skipped_and_counted_or_stops_the_engine(source: Path, 
 
 
 def refuse(item: str, report: Report) -> None:
-    raise StorageError(item, curable=True)
+    if multiprocessing.parent_process():
+        raise StorageError(item, curable=True)
 
 
 def test_an_error_of_a_worker_is_the_round_s() -> None:
@@ -214,7 +216,8 @@ def test_a_file_that_changes_while_it_is_read_is_named(source: Path, home: Path,
 
 
 def die(item: int, report: Report) -> None:
-    os._exit(9)
+    if multiprocessing.parent_process():
+        os._exit(9)
 
 
 def test_a_worker_that_dies_is_an_error_with_a_way_out() -> None:
