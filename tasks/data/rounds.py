@@ -144,18 +144,21 @@ class Workers:
         upcoming = deque(sorted(enumerate(items), key=lambda entry: -sizes[entry[0]]))
         pending = dict[Future[Used], int]()
 
+        def hear() -> None:
+            while not self._reports.empty():
+                state.report(*self._reports.get())
+
         def share() -> None:
-            """Keep the other processes busy, with this one's part left to it, and note what they report."""
+            """Keep the other processes busy, with this one's part left to it."""
             active = sum(not future.done() for future in pending)
             while active < AHEAD * (self._number - 1) and len(upcoming) > (len(upcoming) + active) // self._number:
                 entry = upcoming.popleft()
                 pending[self._started().submit(_work, work, entry)] = entry[0]
                 active += 1
-            while not self._reports.empty():
-                state.report(*self._reports.get())
 
         def report(number: int, fraction: float, amount: Amount) -> None:
             state.report(number, fraction, amount)
+            hear()
             share()
 
         try:
@@ -165,6 +168,7 @@ class Workers:
                     number, item = upcoming.popleft()
                     state.end(number, _measured(work, item, partial(report, number)))
                 ended, _ = wait(pending, 0 if upcoming else SHOWN_S, FIRST_COMPLETED)
+                hear()  # a process reports an item's content before its end
                 for future in ended:
                     state.end(pending.pop(future), future.result())
         except BrokenProcessPool as error:
