@@ -97,7 +97,7 @@ def make_corpus(job: Job, earlier: Sequence[Input] | None) -> None:
     if machine.nodes == 1:  # others may be at work
         for left in (*job.work.rglob("*.partial"), *(job.directory / SCANS).glob("*.partial")):  # by a killed engine
             remove(left)
-    with workers(spec.partitions.concurrency or cores()) as pool:
+    with workers(spec.partitions.concurrency) as pool:
         rounds = Rounds(job, ROUNDS, pool, machine)
         with suppress(Ended):
             make(job, spec, planned(rounds, spec), rounds, earlier)

@@ -4,7 +4,6 @@ The corpus engine, whose pod runs after those of all shares, finds them in stora
 missing ones itself.
 """
 
-from infra.limits import cores
 from tasks.data.classifier import check_classifiers
 from tasks.data.corpus import ROUNDS, SCANS, planned, scan_items
 from tasks.data.decontaminate import with_indexes
@@ -22,7 +21,7 @@ def work(job: Job) -> None:
     check_classifiers(share.corpus.curate)
     spec = share.corpus.model_copy(update={"curate": with_indexes(job, share.corpus.curate)})
     job.empty_output()
-    with workers(spec.partitions.concurrency or cores()) as pool:
+    with workers(spec.partitions.concurrency) as pool:
         plan = planned(Rounds(job, ROUNDS, pool), spec)  # a large file is cut by each pod that begins before one ends
     sizes = [max(1, part.size) for part in plan]
     mine = of_share(share, scan_items(job, spec, plan), sizes)

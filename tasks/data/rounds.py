@@ -26,11 +26,13 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from infra.limits import cores
 from infra.storage.durable import rename, sync_tree
 from tasks.job import StageError
 from tasks.manifest import remove
 
 AHEAD = 3  # items in flight per other process
+ALONE_S = 0.5  # the time that a process takes to start
 SHOWN_S = 0.5  # between two reports
 COLLECT_AFTER = 50_000  # new objects; documents are tuples, of which Python's default, 700, are created all the time
 
@@ -129,10 +131,12 @@ def wait_for(paths: Sequence[Path], show: Callable[[int], None], ended: Path | N
 
 
 class Workers:
-    """This process and the others that work with it, which are started by the first round that has use for several."""
+    """This process and the others that work with it, which are started by the first round that has use for several:
+    `number` in all, or as many as there are cores, but then none for what this process does in half a second."""
 
-    def __init__(self, number: int) -> None:
-        self._number = number
+    def __init__(self, number: int | None) -> None:
+        self._number = number or cores()
+        self._alone_s = 0.0 if number else ALONE_S
         self._pool: ProcessPoolExecutor | None = None
         self._reports: Any = _context.SimpleQueue()
 
@@ -143,6 +147,7 @@ class Workers:
         state = Round(sizes, show)
         upcoming = deque(sorted(enumerate(items), key=lambda entry: -sizes[entry[0]]))
         pending = dict[Future[Used], int]()
+        began = time.monotonic()
 
         def hear() -> None:
             while not self._reports.empty():
@@ -150,6 +155,8 @@ class Workers:
 
         def share() -> None:
             """Keep the other processes busy, with this one's part left to it."""
+            if self._pool is None and time.monotonic() - began < self._alone_s:
+                return
             active = sum(not future.done() for future in pending)
             while active < AHEAD * (self._number - 1) and len(upcoming) > (len(upcoming) + active) // self._number:
                 entry = upcoming.popleft()
@@ -187,8 +194,8 @@ class Workers:
 
 
 @contextmanager
-def workers(number: int) -> Iterator[Workers]:
-    """This process and up to `number` - 1 others, which end with the block, and with this process however it ends."""
+def workers(number: int | None) -> Iterator[Workers]:
+    """Workers whose other processes end with the block, and with this process however it ends."""
     pool = Workers(number)
     thresholds = gc.get_threshold()
     _collect_less()

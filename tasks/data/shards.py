@@ -24,7 +24,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from infra.limits import cores
 from infra.process.torchrun_env import Node, placed_nodes, this_node
 from infra.storage.durable import make_folder, write_json
 from tasks.data.documents import stem
@@ -58,7 +57,7 @@ def work(job: Job) -> None:
     encoder = encoder_of(job, corpus)
     sized = encode_items(job, corpus, [file for prefix in plan for file in prefix.files], encoder)
     items = [item for item, _ in sized]
-    with workers(spec.concurrency or cores()) as pool:
+    with workers(spec.concurrency) as pool:
         rounds = Rounds(job, ROUNDS, pool, machine)
         rounds.run("encode", encode, items, [item.folder for item in items], [size for _, size in sized])
         if not machine.rank:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from infra.limits import cores
 from infra.storage.durable import write_json
 from tasks.data.machines import Rounds, Span
 from tasks.data.rounds import Work, dealt, workers
@@ -40,7 +39,7 @@ def make_share(job: Job, work: Work[M], mine: Sequence[tuple[M, int]], concurren
     storage = stored(job)
     missing = [(item, size) for item, size in mine if not (storage and storage.has(item.folder.name))]
     to_make = [item for item, _ in missing]
-    with workers(concurrency or cores()) as pool:
+    with workers(concurrency) as pool:
         rounds = Rounds(job, {job.stage: Span(0, 100, "partitions")}, pool)
         rounds.run(job.stage, work, to_make, [item.folder for item in to_make], [size for _, size in missing])
     rounds.record()

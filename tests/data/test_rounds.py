@@ -178,6 +178,30 @@ def test_a_broken_file_is_skipped_and_counted_or_stops_the_engine(source: Path, 
         work(job_of(tmp_path / "stop", source, 2))
 
 
+def pid(item: Path, report: Report) -> None:
+    time.sleep(0.01)
+    item.write_text(str(os.getpid()))
+
+
+@pytest.mark.parametrize(("number", "others"), [(None, 0), (1, 0), (2, 1), (3, 2)])
+def test_short_work_is_done_by_this_process_unless_a_number_is_given(
+    number: int | None, others: int, tmp_path: Path
+) -> None:
+    items = [tmp_path / str(name) for name in range(12)]
+    with workers(number) as pool:
+        pool.run(pid, items, [1] * len(items), lambda progress: None)
+    pids = {item.read_text() for item in items}
+    assert len(pids - {str(os.getpid())}) == others
+
+
+def test_the_content_of_all_partitions_is_counted(source: Path, home: Path, tmp_path: Path) -> None:
+    job = job_of(tmp_path / "job", source, 3)
+    run(job)
+    scan, *_ = json.loads((job.record / "speeds.json").read_text())
+    documents = FILES * LINES + len([*(ROOT / "tasks" / "data").rglob("*.py")])
+    assert scan["documents"] == documents
+
+
 def refuse(item: str, report: Report) -> None:
     if multiprocessing.parent_process():
         raise StorageError(item, curable=True)
