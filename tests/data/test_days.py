@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +61,7 @@ class Days:
 
     def look(self) -> Path:
         job = self.job(f"day-{len(self.made)}")
+        sys.modules.pop("filters", None)  # of the day before, whose engine was another process
         work(job)
         self.made.append(job.output)
         return job.output
