@@ -130,24 +130,26 @@ def of_output(metrics: dict[str, float]) -> dict[str, float]:
 def curves(
     connection: Connection, run: str, since: float | None = None, only: Collection[str] = ()
 ) -> dict[str, Points]:
-    """Each metric (or `only` some) over the steps, or over the seconds since `since`. Metrics with a single value are
-    left out, and of a long curve every k-th step is read."""
+    """Each metric (or `only` some) over the steps, or over the seconds since `since`. Of a step that was repeated, as
+    after a roll-back, the newest value counts. Metrics with a single value are left out, and of a long curve every k-th
+    step is read."""
     sizes = select(METRICS.c.key, func.count()).where(METRICS.c.run_uuid == run).group_by(METRICS.c.key)
     points_by_metric: dict[str, Points] = {}
     for key, size in sorted(connection.execute(sizes).all(), key=lambda row: (_rank(row[0]), row[0])):
         name = given_name(key)
         if size < 2 or name.startswith(NOT_CURVES) or (only and name not in only):
             continue
-        query = select(METRICS.c.step, METRICS.c.timestamp, METRICS.c.value).where(
-            METRICS.c.run_uuid == run, METRICS.c.key == key, METRICS.c.is_nan == literal(False)
+        query = select(METRICS.c.step, METRICS.c.timestamp, METRICS.c.value, METRICS.c.is_nan).where(
+            METRICS.c.run_uuid == run, METRICS.c.key == key
         )
         every = math.ceil(size / CURVE_POINTS)
         if every > 1:
             query = query.where(METRICS.c.step % every == 0)
+        newest = {row[0]: row for row in connection.execute(query.order_by(METRICS.c.timestamp))}
         points = [
             (float(step) if since is None else max(0.0, timestamp / 1000 - since), float(value))
-            for step, timestamp, value in connection.execute(query.order_by(METRICS.c.step))
-            if abs(value) < LARGEST
+            for step, timestamp, value, is_nan in newest.values()
+            if not is_nan and abs(value) < LARGEST
         ]
         if len(points) > 1:
             points_by_metric[name] = sorted(points)

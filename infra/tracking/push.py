@@ -1,7 +1,8 @@
 """Upload one spooled execution to MLflow. This is idempotent: runs are found by their tags, parameters and tags are set
-to the same values, and of a metric only points after MLflow's newest are sent.
+to the same values, and of a metric only points that MLflow does not have are sent.
 
-So steps that a resumed engine repeats are recorded once, with their first values."""
+A repeated step is sent again if its value differs, as after a roll-back: MLflow keeps both points; the newest counts.
+"""
 
 import json
 import sys
@@ -99,6 +100,17 @@ def newest_steps(uri: str, run_id: str) -> dict[str, int]:
     return {metric.key: metric.step for metric in data.to_proto().metrics}
 
 
+@cache
+def repeated_values(uri: str, run_id: str) -> dict[str, dict[int, float]]:
+    """The newest value of each step of a run's metrics whose steps were repeated, filled and updated by the caller."""
+    return {}
+
+
+def _history(client: MlflowClient, run_id: str, key: str) -> dict[int, float]:
+    points = sorted(client.get_metric_history(run_id, key), key=lambda point: point.timestamp)
+    return {point.step: point.value for point in points}
+
+
 def push_execution(folder: Path, resend: bool = False, progressed: Callable[[], None] = lambda: None) -> bool:
     """Bring MLflow up to date with the spool, or send everything again (`resend`); `progressed` is called after every
     record. Returns whether the execution has ended and is completely delivered (marked by `delivered`). Raises
@@ -115,6 +127,7 @@ def push_execution(folder: Path, resend: bool = False, progressed: Callable[[], 
         except (MlflowException, *_database_errors(), OSError, TrackingUnreachable) as error:
             connect.cache_clear()
             newest_steps.cache_clear()
+            repeated_values.cache_clear()
             _experiment.cache_clear()
             raise PushFailed(_reason(error)) from error
         return over
@@ -229,11 +242,17 @@ def _push_metrics(client: MlflowClient, folder: Path, pushed: Pushed, record: Ml
     points, offset = points_after(path, pushed.offset)
     if offset == pushed.offset:
         return pushed
-    newest = newest_steps(tracking_uri(), pushed.run_id)
+    newest, values = newest_steps(tracking_uri(), pushed.run_id), repeated_values(tracking_uri(), pushed.run_id)
     metrics = [_metric(point) for point in points if _belongs(point, record)]
-    for batch in _batches([metric for metric in metrics if metric.step > newest.get(metric.key, -1)], METRICS_A_BATCH):
+    for key in {metric.key for metric in metrics if metric.step <= newest.get(metric.key, -1)} - values.keys():
+        values[key] = _history(client, pushed.run_id, key)
+    new = [metric for metric in metrics if values.get(metric.key, {}).get(metric.step) != metric.value]
+    for batch in _batches(new, METRICS_A_BATCH):
         client.log_batch(pushed.run_id, metrics=batch)
-        newest |= {metric.key: metric.step for metric in batch}
+        for metric in batch:
+            newest[metric.key] = max(metric.step, newest.get(metric.key, -1))
+            if metric.key in values:
+                values[metric.key][metric.step] = metric.value
     pushed = replace(pushed, offset=offset)
     write_note(folder, asdict(pushed))
     return pushed

@@ -131,6 +131,28 @@ def test_steps_that_a_resumed_engine_takes_again_are_there_once(home: Path, tmp_
     assert [step for step, _ in curve(run, "loss")] == list(range(60))
 
 
+def test_after_a_roll_back_a_curve_has_the_steps_that_were_trained_in_the_end(home: Path, tmp_path: Path) -> None:
+    job = Job(tmp_path / "job", "pretrain", "checkpoint", {}, {})
+    job.directory.mkdir()
+    with tracked("pretrain", job.directory, spec={}, inputs={}):
+        for step in range(1, 11):
+            job.metric(step, loss=100.0)
+        flush(WAIT_S)
+        job.forget_after(4)
+        for step in range(5, 15):
+            job.metric(step, loss=1.0)
+            if step in (7, 12):
+                flush(WAIT_S)
+    flush(WAIT_S)
+    (run,) = runs("stage")
+    trained = [100.0] * 4 + [1.0] * 10
+    with open_database(tracking_uri()).connect() as connection:
+        id, started = run.info.run_id, run.info.start_time / 1000
+        assert facts.curves(connection, id)["loss"] == [(float(step), loss) for step, loss in enumerate(trained, 1)]
+        assert [loss for _, loss in facts.curves(connection, id, since=started)["loss"]] == trained
+    assert len(curve(run, "loss")) == 10 + 10  # MLflow keeps those that were rolled back too
+
+
 def test_a_stage_from_the_cache_is_recorded_as_such(home: Path) -> None:
     begin_execution("again", {})
     note_cached(
