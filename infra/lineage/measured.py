@@ -10,6 +10,7 @@ from itertools import pairwise
 
 SURE = 1.96  # standard errors: 95 % of the differences between equal models are smaller
 BITS = "bits_per_byte"
+OF_ALL = ("seed", "max_model_len")  # parameters of an evaluation that apply to all its evaluators
 
 Setting = tuple[tuple[str, str], ...]  # sorted pairs of names and values
 
@@ -18,7 +19,7 @@ def setting(metric: str, params: Mapping[str, str], inputs: Mapping[str, str], m
     """What determines a metric of an evaluation besides the `model` (a digest). `params` and `inputs`: of the
     evaluation's run."""
     evaluator = metric.partition(".")[0]
-    relevant = {name: value for name, value in params.items() if name.startswith(f"{evaluator}.") or name == "seed"}
+    relevant = {name: value for name, value in params.items() if name.startswith(f"{evaluator}.") or name in OF_ALL}
     if metric == BITS:
         data = {name: digest for name, digest in inputs.items() if name == "corpora.0"}
     else:

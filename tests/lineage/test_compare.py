@@ -10,9 +10,11 @@ from mlflow import MlflowClient
 from starlette.testclient import TestClient
 
 from infra.lineage.app import alone
+from infra.lineage.measured import BITS, OF_ALL
 from infra.tracking.execution import begin_execution, end_execution
 from infra.tracking.record import tracked
 from infra.tracking.store import tracking_uri
+from tasks.evaluate.spec import BitsSpec, EvaluateSpec
 from tests.lineage.recorded import SHARE, deliver
 
 REWARD = "def right(completions, **columns):\n    return [len(each) for each in completions]\n"
@@ -115,6 +117,20 @@ def test_scores_on_other_rows_or_with_other_settings_are_not_compared(store: Sto
     store.execution(evaluation("b", "4", 0.35))
     (row,) = compared("a", "b")["metrics"]
     assert (row["b"], row["verdict"]) == (0.35, "worse")
+
+
+def test_scores_of_windows_of_another_length_are_not_compared(store: Store) -> None:
+    short = evaluation("b", "2", 0.4)
+    short["spec"] |= {"max_model_len": 16}
+    whole = evaluation("a", "1", 0.5)
+    whole["spec"] |= {"max_model_len": None}
+    store.execution(model("a"), model("b"), whole, short)
+    (row,) = compared("a", "b")["metrics"]
+    assert row["verdict"] == "other data or settings"
+
+
+def test_every_field_of_an_evaluation_that_changes_its_values_is_compared() -> None:
+    assert EvaluateSpec(bits_per_byte=BitsSpec()).identity().keys() == {BITS, *OF_ALL}
 
 
 def test_scores_over_time_are_not_joined_where_the_data_changed(store: Store) -> None:
