@@ -28,8 +28,8 @@ class Metric:
         return cls(fmean(known), error, len(known), unit, higher_is_better)
 
     def worth(self) -> float:
-        """A sort key for values of one metric: the best is largest, NaN is smallest."""
-        if math.isnan(self.value):
+        """A sort key for values of one metric: the best is largest; NaN and infinity are smallest."""
+        if not math.isfinite(self.value):
             return -math.inf
         return self.value if self.higher_is_better else -self.value
 

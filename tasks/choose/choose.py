@@ -6,6 +6,7 @@ Out: choice.json with the chosen model's digest and every model's value. The mod
 not averaged: each model counts by itself. Of models with equal values the first is chosen.
 """
 
+import math
 from dataclasses import asdict
 
 from infra.progress import say
@@ -29,6 +30,13 @@ def work(job: Job) -> None:
     for digest, evaluation in evaluations.items():
         say(f"{evaluation.label}: {spec.metric} {measured[digest]}")
     best = max(candidates, key=lambda digest: measured[digest].worth())
+    if not math.isfinite(measured[best].value):
+        finite = [name for name, metric in evaluations[best].metrics.items() if math.isfinite(metric.value)]
+        raise StageError(
+            f"{spec.metric} is {measured[best].value} for the best of {len(candidates)} models; a number is needed. "
+            "Correct its reward or task, or set publish.best to another metric: "
+            f"{', '.join(finite) or 'none is a number'}"
+        )
     facts = {
         "label": evaluations[best].label,
         "chosen": best,

@@ -7,7 +7,7 @@ from tasks.choose.spec import ChooseSpec
 from tasks.run import run
 from tasks.stage import stage
 
-ENGINE = Engine("choose", "tasks.choose.choose", version="2")
+ENGINE = Engine("choose", "tasks.choose.choose", version="3")
 
 
 @stage(ENGINE, image=images.DATA, hands_on=True)

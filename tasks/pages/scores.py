@@ -118,6 +118,7 @@ def _values(name: str, metric: Metric, models: list[list[Results]]) -> list[Cell
     cells: list[Cell] = []
     for spread in spreads:
         text = spread.shown(metric.unit) if spread else "–"
-        best = spread and len(means) > 1 and replace(metric, value=spread.mean).worth() == max(means)
+        worth = replace(metric, value=spread.mean).worth() if spread else -math.inf
+        best = len(means) > 1 and worth == max(means) > -math.inf
         cells.append(Mark(text, "best") if best else text)
     return cells

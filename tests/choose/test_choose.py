@@ -46,6 +46,14 @@ def test_a_model_that_broke_is_never_the_best(tmp_path: Path) -> None:
     assert chosen(tmp_path, RIGHT, base=(float("nan"), 2.0), sft=(0.1, 2.0)) == "sft"
 
 
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_no_model_is_the_best_by_a_metric_that_is_no_number_for_any(tmp_path: Path, broken: float) -> None:
+    with pytest.raises(
+        StageError, match=r"sums\.right is (nan|inf) for .* 2 models; .*publish\.best .*: bits_per_byte"
+    ):
+        chosen(tmp_path, RIGHT, base=(broken, 2.0), sft=(broken, 2.1))
+
+
 def test_a_metric_that_was_not_measured_is_refused_with_those_that_were(tmp_path: Path) -> None:
     with pytest.raises(StageError, match=r"'sums\.left' is not a metric of the evaluation; it has .*sums\.right"):
         chosen(tmp_path, "sums.left", base=(0.5, 2.0))

@@ -9,6 +9,7 @@ from tasks.artifacts import EvalReport
 from tasks.evaluate.results import Results, read_results
 from tasks.manifest import Manifest
 from tasks.pages.blocks import Mark, Table, Text
+from tasks.pages.scores import score_table
 from tasks.pages.source import Source
 from tasks.report.acceptance_gate import Line, compare, verdict
 from tests.promote.made import metric, seal
@@ -119,3 +120,8 @@ def test_a_model_that_its_training_left_as_it_was_is_said(root: Path) -> None:
     unchanged = Source("grpo", Path(), Manifest("hf_model", "sft", {}, {"label": "grpo"}, parents={"model": "sft"}))
     (said,) = verdict([unchanged], [evaluation(root, "sft", {"sums.right": metric(0.5)})])
     assert said == Text("grpo has the same weights as the model it started from: training changed nothing.")
+
+
+def test_a_metric_that_is_no_number_for_any_model_has_no_best(root: Path) -> None:
+    made = [evaluation(root, label, {"sums.right": metric(float("nan"))}) for label in ("base", "sft")]
+    assert score_table(made).rows == [["sums.right", "nan", "nan"]]
