@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from sqlalchemy.engine import Connection
 
+from infra.chance import SURE, judged
 from infra.charts import Points, curves
 from infra.drawing.graph import Artifact
 from infra.lineage import facts, files, reproduce
@@ -16,7 +17,7 @@ from infra.lineage.ancestry import Run
 from infra.lineage.artifacts import describe
 from infra.lineage.diff import difference
 from infra.lineage.graph import Graph
-from infra.lineage.measured import SURE, Setting, verdict
+from infra.lineage.measured import Setting
 from infra.lineage.summaries import Row, artifact_row, execution_link, findings
 from infra.text import change, plus_minus
 
@@ -102,8 +103,11 @@ def _metric(name: str, a: Values, b: Values) -> Row:
         return row | {"verdict": "other data or settings"}
     errors = [each.standard_error for each in (unit, of_b) if each.standard_error is not None]
     error = math.hypot(*errors) if len(errors) == 2 else None  # as of independent samples
-    shown = plus_minus(change(other - one, row["unit"]), None if error is None else SURE * error, row["unit"])
-    return row | {"change": shown, "verdict": verdict(one, other, error, of_b.higher_is_better)}
+    found = judged(other - one, error, min(unit.count, of_b.count), of_b.higher_is_better)
+    shown = plus_minus(
+        change(other - one, row["unit"]), None if error is None or found == "unknown" else SURE * error, row["unit"]
+    )
+    return row | {"change": shown, "verdict": found}
 
 
 def _newest(values: Values) -> tuple[float | None, facts.Unit]:

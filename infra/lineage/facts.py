@@ -44,6 +44,7 @@ class Unit:
     unit: str = ""
     higher_is_better: bool = True
     standard_error: float | None = None  # of the value
+    count: int = 0  # of the rows, documents, … that it was measured on
 
 
 def tags(connection: Connection, runs: Collection[str], *keys: str) -> dict[str, dict[str, str]]:
@@ -69,7 +70,9 @@ def unit_of(tag: str) -> Unit:
         fields = dict(from_json(tag))
         error = None if fields.get("standard_error") is None else float(fields["standard_error"])
         known = error is not None and math.isfinite(error)
-        return Unit(str(fields["unit"]), bool(fields["higher_is_better"]), error if known else None)
+        return Unit(
+            str(fields["unit"]), bool(fields["higher_is_better"]), error if known else None, int(fields.get("count", 0))
+        )
     except (ValueError, TypeError, KeyError):
         return Unit()  # not written by Baton
 

@@ -1,14 +1,12 @@
-"""What a metric was measured on, and whether a difference of two values is more than chance.
+"""What a metric was measured on.
 
 Values compare only if they were measured on the same data with the same settings: an evaluator's rows and its
 parameters, or the held-out text of the first corpus.
 """
 
-import math
 from collections.abc import Mapping
 from itertools import pairwise
 
-SURE = 1.96  # standard errors: 95 % of the differences between equal models are smaller
 BITS = "bits_per_byte"
 OF_ALL = ("seed", "max_model_len")  # parameters of an evaluation that apply to all its evaluators
 
@@ -35,12 +33,3 @@ def breaks_of(settings: Mapping[int, Setting]) -> list[int]:
     """The steps, of those with a value, from which on it was measured on something else than before."""
     in_order = sorted(settings.items())
     return [step for (_, before), (step, after) in pairwise(in_order) if before != after]
-
-
-def verdict(before: float, after: float, error: float | None, higher_is_better: bool) -> str:
-    """better, worse, within noise; empty if the standard error of the difference is not known."""
-    if error is None or not math.isfinite(after - before):
-        return ""
-    if abs(after - before) <= SURE * error:
-        return "within noise"
-    return "better" if (after > before) == higher_is_better else "worse"

@@ -29,6 +29,7 @@ class MetricDifference:
 
     value: float
     standard_error: float | None
+    items: int  # documents or prompts
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,8 @@ def difference(before: Results, after: Results, name: str) -> MetricDifference:
         return _paired(old_items, new_items)
     errors = (old.standard_error, new.standard_error)
     known = [error for error in errors if error is not None]
-    return MetricDifference(new.value - old.value, math.hypot(*known) if len(known) == len(errors) else None)
+    error = math.hypot(*known) if len(known) == len(errors) else None
+    return MetricDifference(new.value - old.value, error, min(old.count, new.count))
 
 
 def _paired(old: Items, new: Items) -> MetricDifference:
@@ -128,7 +130,7 @@ def _paired(old: Items, new: Items) -> MetricDifference:
     changes = [(new[item][0] - old[item][0], new[item][1]) for item in new]
     value = math.fsum(amount for amount, _ in changes) / total
     squares = math.fsum((amount - value * weight) ** 2 for amount, weight in changes)
-    return MetricDifference(value, math.sqrt(squares * count / (count - 1)) / total)
+    return MetricDifference(value, math.sqrt(squares * count / (count - 1)) / total, count)
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -10,9 +10,10 @@ kept       anything else: the champion keeps serving, and training continues fro
 import math
 from dataclasses import dataclass
 
+from infra.chance import items_needed
 from infra.text import change
 from tasks.evaluate.results import BITS, SETS, Results
-from tasks.promote.bootstrap import Improvement, fewer, items_needed, more
+from tasks.promote.bootstrap import Improvement, fewer, more
 from tasks.promote.paired_scores import figures
 from tasks.promote.spec import PromotionSpec
 

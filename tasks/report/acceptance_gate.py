@@ -1,10 +1,9 @@
 """Compare each tuned model with the model it started from, metric by metric; a merged one with each of its models."""
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal
 
+from infra.chance import SURE, Finding, judged
 from infra.text import change, plus_minus
 from tasks.adapter_base import BASE
 from tasks.evaluate.results import Results, difference
@@ -13,9 +12,6 @@ from tasks.pages.blocks import Block, Cell, Mark, Table, Text, Tone
 from tasks.pages.source import Source
 from tasks.seeds import Spread, without_seed
 
-SURE = 1.96  # standard errors: 95 % of the differences between equal models are smaller
-
-Finding = Literal["better", "worse", "within noise", "unknown"]
 MARKS: dict[Finding, str] = {"better": "✓", "worse": "✗", "within noise": "≈", "unknown": ""}
 TONES: dict[Finding, Tone] = {"better": "good", "worse": "bad", "within noise": "quiet", "unknown": "quiet"}
 
@@ -32,7 +28,7 @@ class Line:
 
     def cell(self) -> Cell:
         """✓ +33.3 points ± 4.6"""
-        error = None if self.standard_error is None else SURE * self.standard_error
+        error = None if self.standard_error is None or self.finding == "unknown" else SURE * self.standard_error
         shown = plus_minus(change(self.change, self.metric.unit), error, self.metric.unit)
         return Mark(f"{MARKS[self.finding]} {shown}".strip(), TONES[self.finding])
 
@@ -43,7 +39,7 @@ def compare(before: Results, after: Results) -> list[Line]:
     for name, metric in after.metrics.items():
         if name in before.metrics:
             diff = difference(before, after, name)
-            finding = _finding(metric, diff.value, diff.standard_error)
+            finding = judged(diff.value, diff.standard_error, diff.items, metric.higher_is_better)
             lines.append(Line(name, metric, diff.value, diff.standard_error, finding))
     return lines
 
@@ -105,13 +101,3 @@ def _cell(name: str, runs: list[list[Line]]) -> Cell:
     findings = {line.finding for line in lines}
     marks = "".join(MARKS[line.finding] for line in lines)
     return Mark(f"{marks} {shown}".strip(), TONES[findings.pop()] if len(findings) == 1 else "quiet")
-
-
-def _finding(metric: Metric, change: float, error: float | None) -> Finding:
-    if error is None:
-        return "unknown"
-    if not math.isfinite(change):
-        return "worse"
-    if abs(change) <= SURE * error:
-        return "within noise"
-    return "better" if (change > 0) == metric.higher_is_better else "worse"

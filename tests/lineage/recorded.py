@@ -28,7 +28,7 @@ LONG = "very-" * 400 + "long"
 UNICODE = "ünïcödé \u202e 模型 🙂"
 
 
-SHARE = {"unit": "share", "higher_is_better": True}
+SHARE = {"unit": "share", "higher_is_better": True, "count": 400}
 
 
 def scored(label: str, right: float) -> dict[str, Any]:
@@ -42,6 +42,7 @@ def scored(label: str, right: float) -> dict[str, Any]:
                 "unit": "bits per byte",
                 "higher_is_better": False,
                 "standard_error": 0.01,
+                "count": 40,
             },
             "sums.right": SHARE | {"value": right, "standard_error": 0.02},
         },

@@ -109,6 +109,15 @@ def test_worse_is_said_beyond_the_interval_only(store: Store) -> None:
     assert (far["change"], far["verdict"]) == ("−10.0 points ± 5.5", "worse")
 
 
+def test_a_difference_on_a_few_prompts_is_not_judged(store: Store) -> None:
+    few = [evaluation("a", "1", 0.0), evaluation("b", "2", 1.0)]
+    for each in few:
+        each["facts"]["metrics"]["sums.right"] |= {"standard_error": 0.0, "count": 4}
+    store.execution(model("a"), model("b"), *few)
+    (row,) = compared("a", "b")["metrics"]
+    assert (row["change"], row["verdict"]) == ("+100.0 points", "unknown")
+
+
 def test_scores_on_other_rows_or_with_other_settings_are_not_compared(store: Store) -> None:
     store.execution(model("a"), model("b"), evaluation("a", "1", 0.5), evaluation("b", "2", 0.4, rows="s"),
                     evaluation("b", "3", 0.3, samples=4))  # fmt: skip

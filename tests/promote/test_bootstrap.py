@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.promote.bootstrap import Floats, fewer, items_needed, more
+from infra.chance import items_needed
+from tasks.promote.bootstrap import Floats, fewer, more
 
 Z = {0.95: 1.6448536, 0.9: 1.2815516}  # quantiles of the normal distribution
 FIGURES = st.lists(st.tuples(st.floats(0.1, 1e4), st.floats(0.1, 1e4)), min_size=8, max_size=60)

@@ -71,6 +71,12 @@ def test_a_change_whose_error_nobody_knows_is_not_judged(root: Path) -> None:
     assert line(root, metric(0.9, error=None), metric(0.2, error=None)).finding == "unknown"
 
 
+@pytest.mark.parametrize(("prompts", "found"), [(2, "unknown"), (4, "unknown"), (5, "better")])
+def test_a_change_on_fewer_prompts_than_a_promotion_needs_is_not_judged(root: Path, prompts: int, found: str) -> None:
+    """Their changes are equal, so their standard error is 0."""
+    assert line(root, metric(0.0), metric(1.0), [0.0] * prompts, [1.0] * prompts).finding == found
+
+
 def test_item_by_item_a_small_change_is_seen_that_the_models_own_errors_would_hide(root: Path) -> None:
     before = [0.0, 1.0] * 50
     after = [right + 0.01 + number / 10_000 for number, right in enumerate(before)]

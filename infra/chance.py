@@ -1,0 +1,28 @@
+"""Whether a difference of two measured values is more than chance."""
+
+import math
+from typing import Literal
+
+SURE = 1.96  # standard errors: 95 % of the differences between equal models are smaller
+
+Finding = Literal["better", "worse", "within noise", "unknown"]
+
+
+def items_needed(confidence: float) -> int:
+    """The number of items below which not even a unanimous result reaches that confidence (the sign test)."""
+    return math.ceil(math.log2(1 / (1 - confidence)) - 1e-9)
+
+
+FEWEST = items_needed(0.95)
+
+
+def judged(change: float, standard_error: float | None, items: int, higher_is_better: bool) -> Finding:
+    """What a change of a metric, with its standard error, over so many items (rows, documents) means: unknown without a
+    standard error, or with fewer than FEWEST items, whose values may be equal by chance."""
+    if standard_error is None or items < FEWEST:
+        return "unknown"
+    if not math.isfinite(change):
+        return "worse"
+    if abs(change) <= SURE * standard_error:
+        return "within noise"
+    return "better" if (change > 0) == higher_is_better else "worse"
