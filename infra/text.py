@@ -13,21 +13,26 @@ def number(value: float) -> str:
     return f"{value:.4g}"
 
 
+def _rounded(value: float, digits: int) -> str:
+    """With so many decimals; a smaller value with significant digits, unless it may be a rounding error."""
+    return f"{value:.3g}" if 1e-9 < abs(value) < 10**-digits else f"{value:.{digits}f}"
+
+
 def share(value: float) -> str:
     """A fraction as a percentage."""
-    return f"{100 * value:.1f} %"
+    return f"{_rounded(100 * value, 1)} %"
 
 
 def points(difference: float) -> str:
     """A difference of two fractions in percentage points, with its sign."""
-    return f"{'+' if difference >= 0 else '−'}{abs(100 * difference):.1f} points"
+    return f"{'+' if difference >= 0 else '−'}{_rounded(abs(100 * difference), 1)} points"
 
 
 def measure(value: float, unit: str) -> str:
-    """A metric's value in its unit: 57.3 % · 1.503 · 12,345."""
+    """A metric's value in its unit: 57.3 % · 1.503 · 0.00041 · 12,345."""
     if unit == "share":
         return share(value)
-    return f"{value:.3f}" if unit or (value % 1 and abs(value) < 1000) else number(value)
+    return _rounded(value, 3) if unit or (value % 1 and abs(value) < 1000) else number(value)
 
 
 def change(difference: float, unit: str) -> str:
@@ -42,7 +47,7 @@ def plus_minus(shown: str, error: float | None, unit: str) -> str:
     """A value or a difference as it is shown, and its uncertainty: 57.3 % ± 1.0."""
     if error is None:
         return shown
-    return f"{shown} ± {100 * error:.1f}" if unit == "share" else f"{shown} ± {error:.3f}"
+    return f"{shown} ± {_rounded(100 * error, 1) if unit == 'share' else _rounded(error, 3)}"
 
 
 def size(count: float) -> str:

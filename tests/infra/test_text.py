@@ -1,6 +1,21 @@
 import pytest
 
-from infra.text import brief, count, duration, encodable, gigabytes, number, points, share, short, size, value
+from infra.text import (
+    brief,
+    change,
+    count,
+    duration,
+    encodable,
+    gigabytes,
+    measure,
+    number,
+    plus_minus,
+    points,
+    share,
+    short,
+    size,
+    value,
+)
 
 
 @pytest.mark.parametrize(
@@ -15,6 +30,17 @@ from infra.text import brief, count, duration, encodable, gigabytes, number, poi
         (share(0.7841), "78.4 %"),
         (points(0.2931), "+29.3 points"),
         (points(-0.05), "−5.0 points"),
+        (points(0.00012), "+0.012 points"),
+        (share(0.0002), "0.02 %"),
+        (measure(0.4851, ""), "0.485"),
+        (measure(0.0004, ""), "0.0004"),
+        (measure(0.000412, "bits per byte"), "0.000412"),
+        (measure(0.0, "bits per byte"), "0.000"),
+        (change(1.2e-5, ""), "+1.2e-05"),
+        (change(-0.0123, ""), "−0.012"),
+        (change(0.1 + 0.2 - 0.3, ""), "+0.000"),
+        (plus_minus("+1.2e-05", 3.4e-6, ""), "+1.2e-05 ± 3.4e-06"),
+        (plus_minus("57.3 %", 0.01, "share"), "57.3 % ± 1.0"),
         (size(999), "999 B"),
         (size(10_512_332), "10.5 MB"),
         (size(3e15), "3,000.0 TB"),
