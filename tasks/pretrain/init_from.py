@@ -9,7 +9,6 @@ A restarted run continues from its own checkpoints and uses neither.
 
 import json
 from pathlib import Path
-from typing import Any
 
 from tasks.job import Job, StageError
 from tasks.manifest import read_manifest
@@ -18,8 +17,6 @@ from tasks.pretrain.model_spec import ModelSpec
 from tasks.pretrain.spec import PretrainSpec
 
 RESUME = "resume.0"
-# fields that may differ from the initial model: they affect neither its weights nor its forward pass
-FREE: Any = {"max_positions": True, "init_std": True, "experts": {"aux_loss", "z_loss"}}
 
 
 class InitialWeights:
@@ -51,11 +48,9 @@ class InitialWeights:
 
 
 def _check_model(model: ModelSpec, initial: ModelSpec, vocab_size: int, initial_vocab_size: int) -> None:
-    fields = model.model_copy(update={"vocab_size": vocab_size}).model_dump(exclude=FREE)
-    saved = initial.model_copy(update={"vocab_size": initial_vocab_size}).model_dump(exclude=FREE)
-    differences = [
-        f"{name} is {value}, but {saved[name]} in the weights" for name, value in fields.items() if value != saved[name]
-    ]
+    trained = model.model_copy(update={"vocab_size": vocab_size})
+    unlike = trained.unlike(initial.model_copy(update={"vocab_size": initial_vocab_size}))
+    differences = [f"{name} is {own}, but {given} in the weights" for name, (own, given) in unlike.items()]
     if differences:
         raise StageError(f"pretrain.model does not match the model to start from: {'; '.join(differences)}")
 

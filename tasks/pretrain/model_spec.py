@@ -3,10 +3,11 @@ or with a mixture of experts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
+from infra.tracking.flatten import leaves
 from tasks.spec import Problem, Spec
 
 
@@ -28,6 +29,10 @@ FAMILIES = {
     "qwen3_moe": Family(qk_norm=True, experts=True),
     "mixtral": Family(sliding_window=True, experts=True),
 }
+
+
+# fields that affect neither the weights' shapes nor the forward pass
+FREE: Any = {"max_positions": True, "init_std": True, "experts": {"aux_loss", "z_loss"}}
 
 
 class ExpertsSpec(Spec):
@@ -103,6 +108,11 @@ class ModelSpec(Spec):
             allowed = f"only with family: llama; family is {self.family}"
             problems.append(Problem("rope_scaling_factor", self.rope_scaling_factor, allowed))
         return problems
+
+    def unlike(self, initial: "ModelSpec") -> dict[str, tuple[Any, Any]]:
+        """The fields in which it differs from a model whose weights it would start with, as (own, initial) values."""
+        own, given = (leaves(model.model_dump(exclude=FREE)) for model in (self, initial))
+        return {name: (value, given.get(name)) for name, value in own.items() if value != given.get(name)}
 
     def parameters(self, vocab_size: int) -> int:
         """The exact number of weights."""

@@ -164,6 +164,15 @@ def imported(folder: Path, **model: Any) -> list[Problem]:
     return []
 
 
+def test_every_field_of_the_model_that_pretraining_starts_from_is_compared(tmp_path: Path) -> None:
+    found = imported(tiny_model(tmp_path / "model"), rope_theta=500.0, norm_eps=1e-5, ffn_hidden=72)
+    assert {problem.path: problem.allowed for problem in found if problem.path.startswith("pretrain")} == {
+        "pretrain.model.rope_theta": "10000.0, as init_from.model's rope_theta is",
+        "pretrain.model.norm_eps": "1e-06, as init_from.model's norm_eps is",
+        "pretrain.model.ffn_hidden": "128, as init_from.model's ffn_hidden is",
+    }
+
+
 def test_a_model_of_another_family_is_no_start_of_a_pretraining(tmp_path: Path) -> None:
     config = GPT2Config(**SIZES, n_positions=128, n_embd=64, n_layer=1, n_head=2)
     found = imported(of_class(tmp_path / "model", config))

@@ -52,7 +52,7 @@ def _tuned(context: RunContext, spec: LoadHFSpec, files: HFModelFiles) -> list[s
         issues.append(f"a model whose attention heads have one of the sizes {sizes}; here {', '.join(map(str, other))}")
     if files.latent and (on_cpu := [path for path, stage in stages.items() if _on_a_cpu(context, stage)]):
         issues.append(f"a model without latent attention, which vLLM ({', '.join(on_cpu)}) supports on GPUs alone")
-    if not issues and (folder := _to_open(spec)):
+    if not issues and (folder := to_open(spec)):
         from tasks.convert.check_model import check_model  # imports Transformers
 
         check_model(folder, files)
@@ -64,7 +64,7 @@ def _imported(context: RunContext, spec: LoadHFSpec, files: HFModelFiles) -> lis
     kind = files.config.get("model_type")
     if kind not in FAMILIES:
         return [f"a model of a family that `pretrain` continues ({', '.join(SHAPES)}); this one is {kind}"]
-    if folder := _to_open(spec):
+    if folder := to_open(spec):
         from tasks.convert.import_model import description, open_hugging_face  # imports Transformers
 
         description(open_hugging_face(folder), None)
@@ -75,7 +75,7 @@ def _on_a_cpu(context: RunContext, spec: StageSpec) -> bool:
     return not context.machine.gpus and not runs_on_a_cluster() and devices_of(context, spec) == [None]
 
 
-def _to_open(spec: LoadHFSpec) -> Path | None:
+def to_open(spec: LoadHFSpec) -> Path | None:
     """The model's folder, if it can be opened here."""
     can = not is_bucket(spec.model) and not runs_on_a_cluster() and importlib.util.find_spec("transformers")
     return spec.folder() if can else None

@@ -3,12 +3,16 @@
 from collections.abc import Iterator
 
 from infra.storage.buckets import StorageError
+from tasks.convert.errors import ConversionError
+from tasks.convert.families import read
+from tasks.convert.load_hf_spec import LoadHFSpec
 from tasks.convert.spec import unexportable
+from tasks.pretrain.model_spec import ModelSpec
 from tasks.spec import Problem
 from tasks.tokenizer_files import vocabulary
 from tasks.vllm.architectures import HEAD_SIZES
-from workflows.checks.models import with_vllm
-from workflows.run_context import RunContext, positions_of
+from workflows.checks.models import to_open, with_vllm
+from workflows.run_context import RunContext, positions_of, vocabulary_of
 
 # pretrain.model's fields as named in config.json
 IN_CONFIG = {
@@ -60,15 +64,35 @@ def convertible(context: RunContext) -> list[Problem]:
 
 
 def same_model(context: RunContext) -> list[Problem]:
-    """The pretrained model has the shape of the one that it starts from."""
+    """The pretrained model is the one that it starts from."""
     if not {"pretrain", "init_from"} <= context.specs.keys():
         return []
-    model, config = context.specs["pretrain"].model, context.specs["init_from"].config() or {}
+    model, spec = context.specs["pretrain"].model, context.specs["init_from"]
+    if initial := _initial(spec):
+        rows = vocabulary_of(context) or initial.vocab_size
+        unlike = model.model_copy(update={"vocab_size": rows}).unlike(initial)
+    else:
+        config = spec.config() or {}
+        known = {name: (getattr(model, name), config.get(key)) for name, key in IN_CONFIG.items()}
+        unlike = {name: (own, given) for name, (own, given) in known.items() if given is not None and own != given}
     return [
-        Problem(f"pretrain.model.{name}", getattr(model, name), f"{config[key]}, as init_from.model's {key} is")
-        for name, key in IN_CONFIG.items()
-        if config.get(key) is not None and getattr(model, name) != config[key]
+        Problem(f"pretrain.model.{name}", own, f"{given}, as init_from.model's {IN_CONFIG.get(name, name)} is")
+        for name, (own, given) in unlike.items()
     ]
+
+
+def _initial(spec: LoadHFSpec) -> ModelSpec | None:
+    """The model to start from, if it is on this machine and can be trained; problems_of_models() reports why not."""
+    try:
+        if folder := to_open(spec):
+            from tasks.convert.from_spec import model_spec  # imports Transformers
+            from tasks.convert.megatron_model import full_config
+
+            fields = full_config(folder)
+            return model_spec(fields["model_type"], read(fields))
+    except (ConversionError, StorageError):
+        pass
+    return None
 
 
 def same_tokenizer(context: RunContext) -> list[Problem]:
