@@ -112,6 +112,8 @@ class ModelSpec(Spec):
     def unlike(self, initial: "ModelSpec") -> dict[str, tuple[Any, Any]]:
         """The fields in which it differs from a model whose weights it would start with, as (own, initial) values."""
         own, given = (leaves(model.model_dump(exclude=FREE)) for model in (self, initial))
+        if self.experts:
+            del own["ffn_hidden"]  # every layer has experts instead
         return {name: (value, given.get(name)) for name, value in own.items() if value != given.get(name)}
 
     def parameters(self, vocab_size: int) -> int:

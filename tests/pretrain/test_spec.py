@@ -125,3 +125,13 @@ def test_samples_are_the_sum_of_the_batches_before(warmup: tuple[BatchWarmup, in
     spec = PretrainSpec(global_batch=batch, batch_warmup=growing, steps=max(1, steps))
     assert spec.samples_at(steps) == sum(spec.batch_at(step) for step in range(steps))
     assert spec.tokens() == spec.samples_at(spec.steps) * spec.sequence_length
+
+
+def test_experts_take_the_place_of_the_feed_forward_width_where_models_are_compared() -> None:
+    """What an export of a mixture says of ffn_hidden, which its layers do not have, is its experts' width."""
+    trained = ModelSpec(family="mixtral", experts=ExpertsSpec(ffn_hidden=40))
+    exported = trained.model_copy(update={"ffn_hidden": 40})
+    assert trained.unlike(exported) == {}
+    wider = exported.model_copy(update={"experts": ExpertsSpec(ffn_hidden=48), "norm_eps": 1e-5})
+    assert trained.unlike(wider) == {"experts.ffn_hidden": (40, 48), "norm_eps": (1e-6, 1e-5)}
+    assert ModelSpec(ffn_hidden=72).unlike(ModelSpec()) == {"ffn_hidden": (72, 768)}
