@@ -8,6 +8,7 @@ name, and "default" for all others. A single template is the default, whatever i
 """
 
 import json
+import re
 from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ DEFAULT, WITH_TOOLS = "default", "tool_use"  # names of templates that Transform
 # Settings that do not change tokens. Others are left out: `split_special_tokens`, for example, would encode the special
 # tokens of a chat as text, and `clean_up_tokenization_spaces` deletes spaces when tokens are decoded.
 KEPT = {"model_max_length": int | float, "padding_side": str, "truncation_side": str, "response_template": dict}
+
+_MARKUP = re.compile(r"(?=.*\w)(?=.*[^\w\s])", re.DOTALL)  # such as <tool_call>: a letter and a sign
 
 
 def described(folder: Path, vocabulary: Mapping[str, int], special: Set[str]) -> tuple[dict[str, Any], list[str]]:
@@ -79,7 +82,21 @@ def token_ids(content: Mapping[str, Any]) -> dict[str, int]:
 
 def added_tokens(folder: Path) -> list[tuple[str, int]]:
     """The tokens that tokenizer.json has beside its vocabulary, and the ids that it gives them. Raises StageError."""
-    return [(token["content"], token["id"]) for token in _json(folder / TOKENIZER).get("added_tokens") or ()]
+    return [(token["content"], token["id"]) for token in _added(folder)]
+
+
+def reserved(folder: Path) -> list[str]:
+    """The added tokens that text of a corpus must not be able to produce: those that tokenizer.json calls special, and
+    of the others, which some families have for turns and tools, those that tokenizer_config.json names (EOS, BOS, …) or
+    a chat template writes. Words and white space, which stand in every template, are not meant. Raises StageError."""
+    given = with_special(_json(folder / CONFIG), _json(folder / SPECIAL))
+    named = {_text(token) for name, token in given.items() if name.endswith("_token")}
+    templates = "\n".join(_templates(folder).values())
+    return [
+        text
+        for text, special in ((each["content"], each["special"]) for each in _added(folder))
+        if special or text in named or (text in templates and _MARKUP.match(text))
+    ]
 
 
 def chat_templates(folder: Path, name: str | None = None) -> dict[str, str]:
@@ -157,6 +174,10 @@ def _check_ids(folder: Path, given: Mapping[str, Any], vocabulary: Mapping[str, 
             f"{TOKENIZER} is what tokenizes: add them to it (tokenizers.Tokenizer.add_special_tokens), or delete them "
             f"from {where}"
         )
+
+
+def _added(folder: Path) -> list[dict[str, Any]]:
+    return _json(folder / TOKENIZER).get("added_tokens") or []
 
 
 def _text(token: Any) -> str | None:

@@ -26,7 +26,16 @@ from infra.paths import cache_folder
 from infra.storage.durable import rename, sync_tree, write_json
 from tasks.job import StageError
 from tasks.manifest import file_digest, text_digest
-from tasks.tokenizer_files import CONFIG, DEFAULT, TEMPLATE, TOKENIZER, added_tokens, chat_templates, described
+from tasks.tokenizer_files import (
+    CONFIG,
+    DEFAULT,
+    TEMPLATE,
+    TOKENIZER,
+    added_tokens,
+    chat_templates,
+    described,
+    reserved,
+)
 
 SAMPLE = (
     "",
@@ -63,9 +72,10 @@ def load(folder: Path, template: str | None = None) -> Any:
 
 
 def plain(folder: Path) -> Tokenizer:
-    """A tokenizer for the text of a corpus, which must not be able to end a document or to begin a turn: special tokens
-    in it are ordinary text. Raises StageError."""
+    """A tokenizer for the text of a corpus, which must not be able to end a document or to begin a turn: reserved
+    tokens in it (`tokenizer_files.reserved`) are ordinary text. Raises StageError."""
     tokenizer = _opened(folder)
+    tokenizer.add_special_tokens(reserved(folder))  # changes no id: sets what the file does not call special
     tokenizer.encode_special_tokens = True
     return tokenizer
 

@@ -342,3 +342,21 @@ def test_what_a_corpus_says_is_text(tmp_path: Path) -> None:
     place = folder(tmp_path, byte_level(END, PAD, pattern=DIGITS))
     assert not {0, 1} & set(plain(place).encode(f"a{END}b{PAD}", add_special_tokens=False).ids)
     assert parsed(load(place), f"a{END}")[-1] == 0
+
+
+def test_a_corpus_ends_no_document_and_begins_no_turn_whether_or_not_the_file_calls_a_token_special(
+    tmp_path: Path,
+) -> None:
+    """Qwen's <tool_call> and Gemma's first <start_of_turn> are not special; nor are runs of spaces, which are text."""
+    tokenizer = byte_level(pattern=DIGITS)
+    tokenizer.add_tokens(["<turn>", "<table>", "user", "    "])
+    content = json.loads(tokenizer.to_str())
+    content["added_tokens"] = [token | {"special": False} for token in content["added_tokens"]]
+    template = "{% for message in messages %}\n    <turn>user {{ message.content }}{% endfor %}"
+    place = folder(tmp_path, Tokenizer.from_str(json.dumps(content)), chat_template=template)
+    text = f"a{END}b{PAD}<turn><table>user    c"
+
+    tokens = plain(place).encode(text).tokens
+
+    assert [token for token in tokens if len(token) > 3] == ["<table>", "user", "    "]
+    assert {END, PAD, "<turn>"} < set(load(place).convert_ids_to_tokens(parsed(load(place), text)))

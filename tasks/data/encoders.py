@@ -21,7 +21,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from infra.limits import resident_memory
 from infra.process.child import ChildFailed, ask
 from tasks.manifest import read_manifest
-from tasks.tokenizer_files import TOKENIZER
+from tasks.tokenizer_files import TOKENIZER, reserved
 
 WORTHWHILE = 64_000_000  # bytes of text; below, the comparison takes as long as the library
 LIMIT_S = 1800.0
@@ -93,8 +93,8 @@ class FastTokens:
         from gigatoken import Tokenizer
 
         read = json.loads((self._tokenizer / TOKENIZER).read_text(encoding="utf-8"))
-        # in a corpus special tokens are text, and gigatoken recognizes all that it knows
-        read["added_tokens"] = [token for token in read.get("added_tokens") or [] if not token["special"]]
+        text = reserved(self._tokenizer)  # in a corpus; gigatoken recognizes all that it knows
+        read["added_tokens"] = [token for token in read.get("added_tokens") or [] if token["content"] not in text]
         self._encoder = None  # its memory is freed before more is allocated
         self._encoder = Tokenizer.from_json(json.dumps(read))
         self._full = resident_memory() + CACHE

@@ -107,6 +107,15 @@ def test_ids_of_any_texts_are_the_librarys(folders: Folders, name: str) -> None:
     holds()
 
 
+def test_an_added_token_that_a_chat_template_has_is_text_in_both(folders: Folders, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((folders("gpt2") / "tokenizer.json").read_bytes())
+    some = texts("a<tool>b")
+    known = plain(tmp_path).token_to_id("<tool>")
+    assert known in pair(tmp_path).fast(some)[0]
+    (tmp_path / "chat_template.jinja").write_text("<tool>{{ messages[0].content }}")
+    assert known not in pair(tmp_path).fast(some)[0] and pair(tmp_path).equal(some)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", FAMILIES)
 def test_ids_of_100_000_texts_are_the_librarys(folders: Folders, name: str) -> None:
