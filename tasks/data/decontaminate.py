@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tasks.data.contamination import write_index
+from tasks.data.contamination import SHORTEST, write_index
 from tasks.data.curate_spec import EVALUATE, CurateStep, DecontaminateStep
 from tasks.data.readers.columnar import parquet_records
 from tasks.data.readers.jsonl import jsonl_records
@@ -34,8 +34,19 @@ def _indexed(job: Job, number: int, step: DecontaminateStep) -> DecontaminateSte
     about = write_index(folder, _items(job, step), step.ngram)
     if not about.items:
         raise StageError(f"curate.{number} (decontaminate): no items in {', '.join(step.against)}")
-    short = f"; {about.too_short:,} are too short to be searched for" * bool(about.too_short)
-    print(f"decontaminate: {about.items:,} items of {', '.join(step.against)}{short}", flush=True)
+    items = f"{about.items:,} items of {', '.join(step.against)}"
+    print(f"decontaminate: {items}", flush=True)
+    if about.too_short:
+        told = (
+            f"curate.{number} (decontaminate): {about.too_short:,} of {items} are not looked for, since none of their "
+            f"texts has {min(SHORTEST, step.ngram)} words"
+        )
+        if about.too_short == about.items:
+            raise StageError(
+                f"{told}. Bring longer ones, lower ngram (5 finds texts of 5 words), or leave out the step"
+            )
+        print(told, flush=True)
+        job.notice(told)
     return step.model_copy(update={"state": about.digest, "index": str(folder)})
 
 

@@ -1,7 +1,8 @@
 """Hashes of a text's words and word n-grams, for comparing texts.
 
-Words are lower case and stripped of punctuation (a single sign is a word: 3 + 5 is not 3 - 5); each Chinese or Japanese
-character is a word.
+Words are lower case and stripped of punctuation (a single sign is a word: 3 + 5 is not 3 - 5). In languages without
+spaces each character is a word: a Chinese or Japanese one; in Thai, Lao, Tibetan, Burmese and Khmer a consonant with
+its vowel signs, marks and stacked consonants.
 """
 
 import re
@@ -15,8 +16,13 @@ KNOWN_WORDS = 1_000_000  # words whose hashes are cached: about 200 MB
 
 Hashes = npt.NDArray[np.uint64]
 
-_AROUND = punctuation + "“”‘’„«»…–—。、，！？：；（）「」『』"
-_CHARACTER = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+_AROUND = punctuation + "“”‘’„«»…–—。、，！？：；（）「」『』၊။។៕་།\u200b"  # the last one stands between words
+_LETTER = r"[\u0e00-\u109f\u1780-\u17ff]"  # Thai, Lao, Tibetan, Burmese; Khmer
+_CHARACTER = re.compile(
+    r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
+    rf"|[\u0e40-\u0e44\u0ec0-\u0ec4]?{_LETTER}"  # a vowel may be written before its consonant
+    rf"(?:(?!\w){_LETTER}|[\u0e30\u0e32\u0e33\u0e45\u0eb0\u0eb2\u0eb3]|(?<=[\u1039\u17d2]){_LETTER})*"
+)
 _NO_WORD = np.uint64(2**64 - 1)  # in place of a hash
 _FACTOR = 6364136223846793005  # of Knuth's 64-bit LCG
 

@@ -12,6 +12,7 @@ from tasks.data.corpus import work
 from tasks.data.curation_tally import TALLY, Tally
 from tasks.data.decontaminate import texts_of
 from tasks.data.documents import read_documents
+from tasks.data.ngrams import word_hashes
 from tasks.data.spec import CorpusSpec
 from tasks.job import Job, StageError
 from tasks.manifest import write_manifest
@@ -52,6 +53,26 @@ def test_short_texts_are_found_whole_or_counted(tmp_path: Path) -> None:
     assert known.find(f"so: {eight}.") == "eight"
     assert known.find(" ".join(eight.split()[1:])) is None
     assert known.find("What is 3 + 5? 8") is None
+
+
+def test_texts_of_languages_without_spaces_are_found(tmp_path: Path) -> None:
+    """However zero width spaces, which some writers put between words, and punctuation stand."""
+    items = {
+        "Chinese": "小明有三个苹果，他又买了五个苹果，然后把其中的两个送给了他的朋友小红。",
+        "Thai": "สมชายมีแอปเปิ้ลสามผลเขาซื้อเพิ่มอีกห้าผลแล้วให้เพื่อนไปสองผลตอนนี้เขามีทั้งหมดกี่ผล",
+        "Lao": "ສົມຊາຍມີໝາກໂປມສາມໜ່ວຍລາວຊື້ເພີ່ມອີກຫ້າໜ່ວຍແລ້ວໃຫ້ໝູ່ສອງໜ່ວຍ",
+        "Khmer": "សុខមានផ្លែប៉ោមបីគាត់ទិញប្រាំទៀតហើយឲ្យមិត្តពីរតើនៅសល់ប៉ុន្មាន។",
+        "Burmese": "မောင်မောင်တွင်ပန်းသီးသုံးလုံးရှိသည်သူထပ်၍ငါးလုံးဝယ်ပြီးသူငယ်ချင်းကိုနှစ်လုံးပေးသည်။",
+    }
+    dirty = [f"so {text[:-2]}\u200b, {text[-2:]}" for text in items.values()]
+    clean = [text[:12] for text in items.values()]
+    assert found(tmp_path, [(name, [text]) for name, text in items.items()], *dirty, *clean) == [*items] + [None] * 5
+
+
+def test_a_mark_or_a_stacked_consonant_belongs_to_its_letter() -> None:
+    for cluster in ("ที่", "เพื่", "น้ำ", "ໜ່", "ផ្លែ", "ណ្ណ", "က္က", "ငုံ", "བརྒྱ"[1:]):
+        assert len(word_hashes(cluster)) == 1, cluster
+    assert len(word_hashes("ที่นี่")) == len(word_hashes("ที่\u200bนี่")) == 2
 
 
 def test_what_all_prompts_begin_with_is_no_contamination(tmp_path: Path) -> None:
@@ -105,6 +126,17 @@ def test_a_corpus_without_the_evaluation(tmp_path: Path) -> None:
     count = Tally.model_validate_json((job.record / TALLY).read_bytes()).totals()["decontaminate"]
     assert count.reasons == {"sums.jsonl": 1, "exam.jsonl": 1}
     assert count.samples["sums.jsonl"][0].what == "has a text of sums.jsonl, held-out row 1"
+
+
+def test_items_that_are_too_short_are_told_and_refused_if_it_is_all_of_them(tmp_path: Path) -> None:
+    (tmp_path / "exam.jsonl").write_text(json.dumps({"q": "3 + 5"}) + "\n")
+    step = {"against": [f"{tmp_path}/exam.jsonl"]}
+    with pytest.raises(StageError, match=r"1 of 1 items of .*exam.jsonl are not looked for.*8 words\. Bring longer"):
+        corpus(tmp_path / "refused", step, ["one"])
+
+    (tmp_path / "exam.jsonl").write_text("\n".join(json.dumps({"q": text}) for text in ("3 + 5", "a b c d e f g h")))
+    notices = corpus(tmp_path / "told", step, [*map(str, range(20))]).notices.read_text()
+    assert "1 of 2 items" in notices
 
 
 def test_another_evaluation_is_another_corpus(tmp_path: Path) -> None:
