@@ -40,8 +40,8 @@ class SourceRow:
 
 
 def read(spec: RowsSpec, folder: Path, corpus: Path | None = None) -> Iterator[SourceRow]:
-    """Yield the source's first `limit` rows in a fixed order. A function's files are written to `folder`, and `corpus`
-    contains the documents it reads. Raises StageError, OSError."""
+    """Yield the source's first `limit` rows in a fixed order; of documents, those of each split. A function's
+    files are written to `folder`, and `corpus` contains the documents it reads. Raises StageError, OSError."""
     if spec.path is not None:
         rows = _files(spec)
     elif spec.huggingface is not None:
@@ -50,9 +50,8 @@ def read(spec: RowsSpec, folder: Path, corpus: Path | None = None) -> Iterator[S
         assert spec.function is not None  # by problems(): one of the three
         arguments = {"seed": spec.seed, "limit": spec.limit, **spec.arguments}
         if spec.documents:
-            rows = _of_documents(spec.function, folder, arguments, corpus)
-        else:
-            rows = _function(spec.function, folder, arguments)
+            return _of_documents(spec.function, folder, arguments, corpus, spec.limit)
+        rows = _function(spec.function, folder, arguments)
     return islice(rows, spec.limit)
 
 
@@ -166,9 +165,9 @@ def _hugging_face(dataset: HuggingFaceRows, limit: int | None) -> Iterator[Sourc
 
 
 def _of_documents(
-    function: Function, folder: Path, arguments: dict[str, Any], corpus: Path | None
+    function: Function, folder: Path, arguments: dict[str, Any], corpus: Path | None, limit: int | None
 ) -> Iterator[SourceRow]:
-    """Yield the rows made from each split's documents: held-out ones first, so that a limit cuts training rows."""
+    """Yield the rows made from each split's documents, of each at most `limit`."""
     if corpus is None:
         raise StageError(f"{function.name}: `documents` needs a corpus; add `corpus:` to the recipe")
     for split in reversed(SPLITS):
@@ -176,7 +175,7 @@ def _of_documents(
             {"text": document.text, "source": document.source, "id": document.id}
             for document in read_documents(corpus, split)
         )
-        for row in _function(function, folder, arguments | {"documents": documents}):
+        for row in islice(_function(function, folder, arguments | {"documents": documents}), limit):
             yield replace(row, split=split)
 
 

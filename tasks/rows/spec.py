@@ -114,7 +114,9 @@ class RowsSpec(StageSpec):
         description="fraction of the rows held out for evaluation, chosen by a hash of the prompt: rows with the same "
         "prompt stay together, and adding or removing others changes nothing",
     )
-    limit: int | None = Field(None, ge=1, description="maximum number of rows to read, the first ones")
+    limit: int | None = Field(
+        None, ge=1, description="maximum number of rows to read, the first ones; of `documents`, for each split"
+    )
     seed: int = Field(0, ge=0, lt=2**31, description="seed of the choice of held-out rows, and of the function")
     max_row_mb: float = Field(
         2.0,

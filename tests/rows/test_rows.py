@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.data.documents import Split, SplitWriter, document
+from tasks.data.documents import SPLITS, Split, SplitWriter, document
 from tasks.job import StageError
 from tasks.manifest import write_manifest
 from tasks.rows.rows import peek, work
@@ -130,6 +130,23 @@ def test_rows_of_a_corpus_that_has_held_out_documents_alone(tmp_path: Path) -> N
     work(job)
     assert split(job.output, "held_out") == [{"prompt": "one", "answer": "two"}]
     assert split(job.output, "train") == []
+
+
+def test_a_limit_of_rows_made_of_documents_is_one_of_each_split(tmp_path: Path) -> None:
+    """It must not leave a set that can only be evaluated."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for name in SPLITS:
+        writer = SplitWriter(corpus, name)
+        for number in range(9):
+            writer.add(document(f"{number}.txt", f"{name} {number}"))
+        writer.close()
+    write_manifest(corpus, "corpus", {})
+    source = "def rows(documents):\n    return ({'prompt': each['text'], 'answer': 'two'} for each in documents)\n"
+    spec = {"function": {"name": "own.py:rows", "source": {"own.py": source}}, "documents": True, "limit": 5}
+    job = new_job(tmp_path / "job", "rows", spec, **{"corpora.0": corpus})
+    work(job)
+    assert {name: len(split(job.output, name)) for name in SPLITS} == {"train": 5, "held_out": 5}
 
 
 def test_a_limit_takes_the_first_rows(source: Path, tmp_path: Path) -> None:
