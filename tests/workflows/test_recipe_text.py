@@ -64,6 +64,7 @@ TEXTS = {
     'name: "\\ud800"': ("name", "unpaired surrogates"),
     'name: "a\\0b"': ("name", "NUL"),
     '"\\ud800": {}': ("recipe", "unpaired surrogates"),
+    "data: {a: &a {path: x}, b: &b {path: y}, c: {<<: *a, <<: *b}}": ("data.c.<<", "is repeated on line 1"),
     "<<: 5": ("<<", "an alias of a mapping"),
     "pretrain: &a {steps: *a}": ("recipe", "nesting"),
     "pretrain: &a\n  <<: *a": ("recipe", "nesting"),

@@ -160,8 +160,14 @@ class _Reader:
     def _mapping(self, node: "MappingNode", path: tuple[str, ...], depth: int) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
         merged: dict[str, Any] = {}
+        names: set[str] = set()
         for key, value in node.value:
             line, tag = key.start_mark.line + 1, _tag(key)
+            name = self._text(key.value, path) if tag in TEXT else str(key.value)[:60]
+            if name in names:
+                self._report((*path, name), "(twice)", f"is repeated on line {line}; remove one of the two")
+                continue
+            names.add(name)
             if tag == "merge":  # not in YAML 1.2, but the main use of anchors
                 content = self._value(value, path, depth + 1)
                 for part in reversed(content if isinstance(content, list) else [content]):
@@ -169,10 +175,6 @@ class _Reader:
                         merged |= part
                     else:
                         self._report((*path, "<<"), part, "an alias of a mapping, or a list of them")
-                continue
-            name = self._text(key.value, path) if tag in TEXT else str(key.value)[:60]
-            if name in mapping:
-                self._report((*path, name), "(twice)", f"is repeated on line {line}; remove one of the two")
                 continue
             self.lines.setdefault(".".join((*path, name)), line)
             if tag not in TEXT:
