@@ -17,13 +17,14 @@ from tasks.metric import Metric
 
 def held_out_texts(documents: Iterable[Document], budget: int) -> list[Document]:
     """Documents sorted by id (random but reproducible) up to `budget` bytes of UTF-8; the last one is truncated at a
-    character boundary."""
+    character boundary, and left out if its first character does not fit."""
     texts: list[Document] = []
     left = budget
     for document in sorted(documents, key=lambda document: document.id):
         if left <= 0:
             break
-        texts.append(document._replace(text=document.text.encode()[:left].decode(errors="ignore")))
+        if text := document.text.encode()[:left].decode(errors="ignore"):
+            texts.append(document._replace(text=text))
         left -= len(document.text.encode())
     return texts
 

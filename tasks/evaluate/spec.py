@@ -21,7 +21,7 @@ TURNS = ("turns", "tool_calls", "tool_errors", "environments_lost")  # metrics o
 class BitsSpec(Spec):
     """Bits per byte on the corpora's held-out documents."""
 
-    held_out_bytes: int = Field(400_000, ge=1, description="Maximum held-out text per corpus; bytes")
+    held_out_bytes: int = Field(400_000, ge=4, description="Maximum held-out text per corpus; bytes")  # a character
 
 
 class EvaluatorSpec(ToolUse):

@@ -32,6 +32,11 @@ def test_a_text_is_cut_at_a_whole_character() -> None:
     assert texts([document("é", "éé")], 3) == ["é"]
 
 
+def test_a_document_whose_first_character_does_not_fit_is_not_counted() -> None:
+    documents = [document(str(i), "漢字") for i in range(3)]
+    assert texts(documents, 8) == ["漢字"]
+
+
 def texts(documents: list[Document], budget: int) -> list[str]:
     return [each.text for each in held_out_texts(documents, budget)]
 
