@@ -18,8 +18,10 @@ Hashes = npt.NDArray[np.uint64]
 
 _AROUND = punctuation + "“”‘’„«»…–—。、，！？：；（）「」『』၊။។៕་།\u200b"  # the last one stands between words
 _LETTER = r"[\u0e00-\u109f\u1780-\u17ff]"  # Thai, Lao, Tibetan, Burmese; Khmer
+_EAST_ASIAN = r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
+_UNSPACED = re.compile(f"{_LETTER}|{_EAST_ASIAN}")
 _CHARACTER = re.compile(
-    r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
+    rf"{_EAST_ASIAN}"
     rf"|[\u0e40-\u0e44\u0ec0-\u0ec4]?{_LETTER}"  # a vowel may be written before its consonant
     rf"(?:(?!\w){_LETTER}|[\u0e30\u0e32\u0e33\u0e45\u0eb0\u0eb2\u0eb3]|(?<=[\u1039\u17d2]){_LETTER})*"
 )
@@ -29,7 +31,9 @@ _FACTOR = 6364136223846793005  # of Knuth's 64-bit LCG
 
 def word_hashes(text: str) -> Hashes:
     """A hash of 32 bits for each word."""
-    text = text.lower() if text.isascii() else _CHARACTER.sub(r" \g<0> ", text.lower())
+    text = text.lower()
+    if not text.isascii() and _UNSPACED.search(text):  # ten times as fast as what follows
+        text = _CHARACTER.sub(r" \g<0> ", text)
     words = text.split()
     hashes = np.fromiter(map(_known.__getitem__, words), np.uint64, len(words))
     return hashes if hashes.max(initial=0) < _NO_WORD else hashes[hashes != _NO_WORD]
