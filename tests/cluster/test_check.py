@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from infra.pod_spec import PodSpec
 from tests.cluster.attempt import BUILT_IN
@@ -17,6 +18,7 @@ from tests.cluster.client import Client
 from tests.cluster.pod import ROOT
 from tests.cluster.propeller import Cluster
 from workflows.cluster import checks
+from workflows.cluster.__main__ import main
 from workflows.cluster.probe import looked
 
 
@@ -151,3 +153,9 @@ def test_nothing_is_there(tmp_path: Path) -> None:
     assert said["connector"].startswith("failed: 127.0.0.1:9")
     assert said["pod"].startswith("cannot be tried")
     assert code == 1
+
+
+def test_a_config_that_is_missing_is_named() -> None:
+    checked = CliRunner().invoke(main, ["check", "--config", "/missing/flyte.yaml"])
+    assert checked.exit_code == 2
+    assert "'/missing/flyte.yaml' does not exist" in checked.output

@@ -12,7 +12,12 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--config", envvar="FLYTECTL_CONFIG", help="Flyte's config file, with Baton's images: section.")
+@click.option(
+    "--config",
+    envvar="FLYTECTL_CONFIG",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Flyte's config file, with Baton's images: section.",
+)
 @click.option("--project", default="flytesnacks", show_default=True)
 @click.option("--domain", default="development", show_default=True)
 @click.option("--recipe", help="Check the images and the largest pod of this recipe's run; default: of any.")
