@@ -1,6 +1,6 @@
 """Spec of an adapter: weights that are trained in place of the model's weights."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -25,7 +25,7 @@ class LoRASpec(Spec):
     rank: int = Field(16, ge=1, le=1024, description="rank of A and B")
     alpha: float = Field(32, gt=0, le=4096, description="scale of the update, divided by the rank")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout of the adapter's input while training")
-    targets: Literal["all-linear"] | list[str] = Field(
+    targets: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = Field(
         "all-linear", description="adapted layers: every linear one but the LM head, or names such as q_proj"
     )
 
