@@ -14,7 +14,7 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
 from tasks.hf_files import BUFFERS, CONFIG, GENERATION, HFModelFiles, same_values
 from tasks.job import StageError
-from tasks.posttrain.model_files import load_causal_lm
+from tasks.posttrain.model_files import linear_names, load_causal_lm
 
 PREFIXES = ("_orig_mod.", "module.", "base_model.model.")  # of a compiled model, of DDP's, of PEFT's
 
@@ -25,6 +25,7 @@ class CheckedModel:
 
     architecture: str
     renamed: bool  # some tensors have other names than Transformers gives them, and than vLLM reads
+    linear: set[str]  # names of its linear layers, without the head
     unused: list[str]  # tensors that the class knows and does not need, such as those of multi-token prediction
 
 
@@ -64,7 +65,7 @@ def check_model(folder: Path, files: HFModelFiles) -> CheckedModel:
         raise StageError("; ".join(wrong[:10]) + (f"; and {len(wrong) - 10} more" if len(wrong) > 10 else ""))
     names = set(revert_weight_conversion(model, model.state_dict())) - tied.keys()
     unused = [] if names - tensors.keys() else sorted(tensors.keys() - names - tied.keys())
-    return CheckedModel(architecture, bool(names - tensors.keys()), unused)
+    return CheckedModel(architecture, bool(names - tensors.keys()), linear_names(model), unused)
 
 
 def _matched(config: PretrainedConfig, files: HFModelFiles) -> tuple[PreTrainedModel, dict[str, Any]]:

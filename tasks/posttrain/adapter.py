@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from tasks.job import StageError
 from tasks.posttrain.adapter_spec import AdapterSpec
+from tasks.posttrain.model_files import linear_names
 from tasks.posttrain.quantize import in_4_bits, original_weights
 
 TOLERANCE = 1e-3  # of merged logits, relative to the largest; fp32 differs by 1e-6
@@ -24,9 +25,7 @@ def peft_config(adapter: AdapterSpec, model: Any) -> LoraConfig:
     """PEFT's configuration. Raises StageError if the model has no such layers."""
     lora = adapter.lora
     if lora.targets != "all-linear":
-        linear = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
-        head = model.get_output_embeddings()
-        layers = {name.rpartition(".")[2] for name, module in linear.items() if module is not head}
+        layers = linear_names(model)
         if unknown := sorted({*lora.targets} - layers):
             raise StageError(
                 f"adapter.lora.targets: {', '.join(unknown)}: the model has {', '.join(sorted(layers))}; or all-linear"

@@ -46,6 +46,13 @@ def _without_dropout(config: PretrainedConfig) -> PretrainedConfig:
     return config
 
 
+def linear_names(model: PreTrainedModel) -> set[str]:
+    """The last part of the names of a model's linear layers, without its head's."""
+    head = model.get_output_embeddings()
+    modules = model.named_modules()
+    return {name.rpartition(".")[2] for name, one in modules if isinstance(one, torch.nn.Linear) and one is not head}
+
+
 def check_values(model: PreTrainedModel) -> None:
     """Raises StageError if weights are NaN or infinite."""
     odd = [name for name, tensor in model.state_dict().items() if tensor.is_floating_point() and not finite(tensor)]

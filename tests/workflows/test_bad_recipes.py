@@ -160,6 +160,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "two models of one name": (put("post_training.1.name", "sft"), "post_training.1.name", "another name than base, sft"),
     "a repetition's name": (put("post_training.1.name", "dpo-seed1"), "post_training.1.name", "a name that does not end in -seed and a number"),
     "an adapter of no layer": (put("post_training.0.sft.adapter", {"lora": {"targets": []}}), "post_training.0.sft.adapter.lora.targets", "at least 1"),
+    "an adapter of another layer": (put("post_training.0.sft.adapter", {"lora": {"targets": ["q_prj"]}}), "post_training.0.sft.adapter.lora.targets", "down_proj, gate_proj, k_proj"),
     "adapters whose ranks add up": (both(put("post_training.0.sft.adapter", {"lora": {"rank": 500}, "output": "adapter"}), put("post_training.1.dpo.adapter", {"output": "adapter"})), "post_training.1.dpo.adapter.lora.rank", "together with the rank 500 of sft"),
     "seeds of nothing": (both(drop("post_training"), put("seeds", 3)), "seeds", "1, or add `post_training:`"),
     "a start from a later model": (put("post_training.0.start_from", "dpo"), "post_training.0.start_from", "one of base"),

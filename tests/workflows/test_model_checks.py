@@ -69,6 +69,15 @@ def test_an_activation_that_vllm_lacks_is_refused(tmp_path: Path) -> None:
     assert problems(llama, post_training=[SFT]) == []  # no stage opens vLLM
 
 
+def test_an_adapter_of_a_layer_that_the_model_lacks_is_refused_with_those_that_it_has(tmp_path: Path) -> None:
+    def adapted(*targets: str) -> dict[str, Any]:
+        return {"sft": {"data": "rows", "adapter": {"lora": {"targets": [*targets]}}}}
+
+    (found,) = problems(tiny_model(tmp_path / "model"), post_training=[adapted("q_proj"), adapted("q_prj", "o_proj")])
+    assert (found.path, found.value) == ("post_training.1.sft.adapter.lora.targets", "q_prj")
+    assert "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj; or all-linear" in found.allowed
+
+
 def test_older_names_of_its_sizes_are_known(tmp_path: Path) -> None:
     config = GPT2Config(**SIZES, n_positions=128, n_embd=64, n_layer=1, n_head=2)
     long = {"sft": {"data": "rows", "max_prompt_tokens": 64, "max_new_tokens": 65}}

@@ -11,9 +11,11 @@ from tasks.convert.families import FAMILIES
 from tasks.convert.load_hf_spec import LoadHFSpec
 from tasks.hf_files import HFModelFiles, ModelFilesError
 from tasks.job import StageError
+from tasks.posttrain.adapter_spec import linear_layers
 from tasks.pretrain.model_spec import FAMILIES as SHAPES
 from tasks.spec import Problem, StageSpec
 from tasks.vllm.architectures import HEAD_SIZES, has_architecture, unsupported
+from workflows.post_training import BASE
 from workflows.run_context import RunContext, devices_of, runs_on_a_cluster
 
 
@@ -32,6 +34,37 @@ def problems_of_models(context: RunContext) -> Iterator[Problem]:
             say(f"{section}.model is not checked: {error.message}")
             continue
         yield from (Problem(f"{section}.model", spec.model, message) for message in messages)
+
+
+def adapted_layers(context: RunContext) -> Iterator[Problem]:
+    """The model has the layers that adapters name: the one that the run begins with, and those tuned from it."""
+    of_these, layers = {BASE}, None
+    for step in context.tunings():
+        if step.start_from not in of_these:
+            continue  # a custom stage's
+        of_these.add(step.name)
+        targets = step.spec.adapter.lora.targets if step.spec.adapter else "all-linear"
+        if targets == "all-linear":
+            continue
+        layers = layers or _linear(context)
+        if layers and (unknown := sorted({*targets} - layers)):
+            allowed = f"layers that the model has: {', '.join(sorted(layers))}; or all-linear"
+            yield Problem(f"{step.path}.adapter.lora.targets", ", ".join(unknown), allowed)
+
+
+def _linear(context: RunContext) -> set[str] | None:
+    """The names of the linear layers of the run's first model, if they are known here."""
+    if "pretrain" in context.specs:
+        return {*linear_layers(context.specs["pretrain"].model)}
+    spec: LoadHFSpec | None = context.specs.get("start_from")
+    try:
+        if spec and not spec.missing() and (files := spec.described()) and (folder := to_open(spec)):
+            from tasks.convert.check_model import check_model  # imports Transformers
+
+            return check_model(folder, files).linear
+    except (ModelFilesError, StageError, StorageError):
+        pass  # problems_of_models() reports it
+    return None
 
 
 def with_vllm(context: RunContext) -> dict[str, StageSpec]:

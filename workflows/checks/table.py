@@ -9,7 +9,7 @@ from workflows.checks.environments import problems_of_environments
 from workflows.checks.files import files, unusable_paths
 from workflows.checks.hardware import disk, hardware, layout
 from workflows.checks.memory import tuning_memory, vllm_memory
-from workflows.checks.models import problems_of_models
+from workflows.checks.models import adapted_layers, problems_of_models
 from workflows.checks.placements import placements
 from workflows.checks.rewards import problems_of_rewards
 from workflows.checks.rows import problems_of_rows
@@ -34,7 +34,16 @@ FOR_A_DAG: dict[str, tuple[Check, ...]] = {
     "files": (files,),
 }
 CHECKS: dict[str, tuple[Check, ...]] = FOR_A_DAG | {
-    "models": (problems_of_models, vocabulary_size, positions, head_size, convertible, same_model, same_tokenizer),
+    "models": (
+        problems_of_models,
+        vocabulary_size,
+        positions,
+        head_size,
+        convertible,
+        same_model,
+        same_tokenizer,
+        adapted_layers,
+    ),
     "rows": (problems_of_rows, decontamination),
     "rewards": (problems_of_rewards,),
     "environments": (problems_of_environments,),
