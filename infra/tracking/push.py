@@ -246,7 +246,8 @@ def _push_metrics(client: MlflowClient, folder: Path, pushed: Pushed, record: Ml
     metrics = [_metric(point) for point in points if _belongs(point, record)]
     for key in {metric.key for metric in metrics if metric.step <= newest.get(metric.key, -1)} - values.keys():
         values[key] = _history(client, pushed.run_id, key)
-    new = [metric for metric in metrics if values.get(metric.key, {}).get(metric.step) != metric.value]
+    # as text, in which NaN equals itself
+    new = [metric for metric in metrics if str(values.get(metric.key, {}).get(metric.step)) != str(metric.value)]
     for batch in _batches(new, METRICS_A_BATCH):
         client.log_batch(pushed.run_id, metrics=batch)
         for metric in batch:
