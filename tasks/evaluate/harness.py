@@ -245,6 +245,7 @@ def _metrics(
     results: dict[str, Any], shares: set[tuple[str, str, str]], filters: Sequence[str]
 ) -> Iterator[tuple[str, Metric]]:
     for task, values in results["results"].items():
+        of_group = values.get("sample_count")  # documents by metric; a task has one number for all
         for key, value in values.items():  # of `metric,filter`; either may have commas
             filter_name = next((name for name in filters if key.endswith(f",{name}")), None)
             if filter_name is None or not isinstance(value, int | float):
@@ -260,7 +261,7 @@ def _metrics(
                 Metric(
                     float(value),
                     float(error) if isinstance(error, int | float) else None,
-                    int(results["n-samples"].get(task, {}).get("effective", 0)),
+                    int(of_group[key] if of_group else results["n-samples"][task]["effective"]),
                     "share" if (task, measure, filter_name) in shares else "",
                     True if higher_is_better is None else bool(higher_is_better),
                 ),

@@ -93,6 +93,14 @@ def test_a_group_s_metric_is_a_share_if_that_of_every_member_is() -> None:
     assert units("mixed.yaml")["mixed.acc"] == ""
 
 
+def test_a_group_s_metric_counts_the_documents_of_its_tasks() -> None:
+    write("a", CHOICE)
+    write("b", CHOICE)
+    write("both", "group: both\ntask: [a, b]\naggregate_metric_list: [{metric: acc}]\n")
+    found = metrics("both.yaml")
+    assert (found["a.acc"].count, found["both.acc"].count) == (len(ROWS), 2 * len(ROWS))
+
+
 def test_requests_are_rendered_once() -> None:
     """Building those of a large task takes minutes."""
     from tasks.evaluate.guesses import Guesses
