@@ -14,7 +14,7 @@ import math
 import os
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass
 from numbers import Real
@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 from lm_eval import simple_evaluate
 from lm_eval.api.group import Group
 from lm_eval.api.instance import Instance
+from lm_eval.api.metrics import mean
 from lm_eval.api.model import LM
 from lm_eval.api.registry import AGGREGATION_REGISTRY
 from lm_eval.tasks import TaskManager
@@ -125,7 +126,7 @@ def run_tasks(tasks: Tasks, model: LM, seed: int | None = None) -> Harnessed:
         raise SameName(
             f"evaluate.{tasks.name}.lm_eval: {twice[0]} is the name of two metrics: rename one, or its filter"
         )
-    return Harnessed(dict(metrics), results, list(_items(results, samples)))
+    return Harnessed(dict(metrics), results, list(_items(tasks, results, samples)))
 
 
 class SameName(StageError):
@@ -268,8 +269,9 @@ def _metrics(
             )
 
 
-def _items(results: dict[str, Any], samples: dict[str, list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+def _items(tasks: Tasks, results: dict[str, Any], samples: dict[str, list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
     """Yield one line per document with the metrics that are means over documents: accuracy is, perplexity isn't."""
+    aggregations = {task.task_name: task.aggregation() for task in tasks.single}
     for task, lines in samples.items():
         values: dict[tuple[str, str], dict[str, Any]] = {}
         for line in lines:
@@ -279,12 +281,22 @@ def _items(results: dict[str, Any], samples: dict[str, list[dict[str, Any]]]) ->
         rewards: dict[str, dict[str, float]] = {}
         for (measure, filter_name), by_document in values.items():
             total = results["results"][task].get(f"{measure},{filter_name}")
-            if all(isinstance(value, Real) for value in (total, *by_document.values())) and math.isclose(
-                fmean(by_document.values()), total, abs_tol=1e-9
+            if (
+                _is_mean(aggregations[task].get(measure, mean))
+                and all(isinstance(value, Real) for value in (total, *by_document.values()))
+                and math.isclose(fmean(by_document.values()), total, abs_tol=1e-9)
             ):
                 for document, value in by_document.items():
                     rewards.setdefault(document, {})[metric_name(task, measure, filter_name)] = float(value)
         yield from ({"id": document, "rewards": metrics} for document, metrics in rewards.items())
+
+
+def _is_mean(aggregation: Callable[[list[float]], Any]) -> bool:
+    """Whether a task's function is a mean, whatever its values are: of equal ones a maximum is too."""
+    try:
+        return math.isclose(aggregation([0.0, 1.0, 5.0]), 2.0)
+    except Exception:  # of the user's, or for values that are not numbers
+        return False
 
 
 def metric_name(task: str, measure: str, filter_name: str) -> str:

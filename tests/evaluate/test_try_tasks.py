@@ -39,6 +39,15 @@ def mean_length(pairs):
 def distance(predictions, references):
     return abs(len(predictions[0]) - len(references[0]))
 
+def three(doc, results):
+    return {"right": 0.0, "half": 0.5, "most": 0.0}
+
+def average(values):
+    return statistics.fmean(values)
+
+def largest(values):
+    return max(values)
+
 def fails(doc, results):
     return {"number": int(results[0]) / 0}
 
@@ -111,6 +120,15 @@ def test_a_task_s_metrics_are_known_before_it_runs(config: str, metrics: set[str
 def test_means_over_documents_are_told_apart() -> None:
     found = here(write(CHOICE + "metric_list: [{metric: acc}, {metric: f1}, {metric: mcc}]\n"))
     assert found.per_document == ["mine.acc"]
+
+
+def test_a_maximum_is_no_mean_though_made_up_answers_have_equal_values() -> None:
+    listed = ", ".join(
+        f"{{metric: {name}, aggregation: {how}, higher_is_better: true}}"
+        for name, how in (("right", "mean"), ("half", "!function utils.average"), ("most", "!function utils.largest"))
+    )
+    found = here(write(f"{GENERATE}process_results: !function utils.three\nmetric_list: [{listed}]\n"))
+    assert found.per_document == ["mine.half", "mine.right"]
 
 
 @pytest.mark.parametrize(
