@@ -16,10 +16,10 @@ def items_needed(confidence: float) -> int:
 FEWEST = items_needed(0.95)
 
 
-def judged(change: float, standard_error: float | None, items: int, higher_is_better: bool) -> Finding:
+def judged(change: float, standard_error: float | None, items: int, higher_is_better: bool | None) -> Finding:
     """What a change of a metric, with its standard error, over so many items (rows, documents) means: unknown without a
-    standard error, or with fewer than FEWEST items, whose values may be equal by chance."""
-    if standard_error is None or items < FEWEST:
+    standard error or a direction, or with fewer than FEWEST items, whose values may be equal by chance."""
+    if standard_error is None or higher_is_better is None or items < FEWEST:
         return "unknown"
     if not math.isfinite(change):
         return "worse"

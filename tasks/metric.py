@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, Self
 
+NO_DIRECTION = (
+    "a metric of which more is known to be better, or worse: set `higher_is_better: true` or `false` for it in the "
+    "metric_list of its lm-eval task, the same in all tasks of a group"
+)
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -15,7 +20,7 @@ class Metric:
     standard_error: float | None  # of the value; None where it has none or cannot be known
     count: int  # of the rows, bytes, … that it was measured on
     unit: str = ""  # "bits per byte", "share"; empty for a plain number
-    higher_is_better: bool = True
+    higher_is_better: bool | None = True  # None: not known, as of an lm-eval task that does not say it
 
     @classmethod
     def mean(cls, values: Iterable[float | None], unit: str = "", higher_is_better: bool = True) -> Self:

@@ -42,7 +42,7 @@ class Unit:
     """How a metric is shown, and whether more of it is better."""
 
     unit: str = ""
-    higher_is_better: bool = True
+    higher_is_better: bool | None = True  # None: not known
     standard_error: float | None = None  # of the value
     count: int = 0  # of the rows, documents, … that it was measured on
 
@@ -70,8 +70,12 @@ def unit_of(tag: str) -> Unit:
         fields = dict(from_json(tag))
         error = None if fields.get("standard_error") is None else float(fields["standard_error"])
         known = error is not None and math.isfinite(error)
+        better = fields["higher_is_better"]
         return Unit(
-            str(fields["unit"]), bool(fields["higher_is_better"]), error if known else None, int(fields.get("count", 0))
+            str(fields["unit"]),
+            None if better is None else bool(better),
+            error if known else None,
+            int(fields.get("count", 0)),
         )
     except (ValueError, TypeError, KeyError):
         return Unit()  # not written by Baton

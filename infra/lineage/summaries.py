@@ -125,7 +125,7 @@ def _best(stages: list[Run], measured: _Measured) -> Row | None:
         unit = measured.units.get(newest, {}).get(name, facts.Unit())
     values = {run.id: measured.metrics.get(run.id, {}).get(OUTPUT + name) for run in evaluated or stages}
     known = {run: value for run, value in values.items() if value is not None}
-    if not known:
+    if not known or unit.higher_is_better is None:
         return None
     best = (max if unit.higher_is_better else min)(known, key=known.__getitem__)
     model = measured.tags.get(best, {}).get("baton.fact.label", "")
@@ -225,7 +225,7 @@ def findings(graph: Graph, connection: Connection, digest: str) -> list[Row]:
                 "facts": values,
                 "units": facts.UNITS | {name: unit.unit for name, unit in known.items()},
                 "errors": {name: unit.standard_error for name, unit in known.items()},
-                "lower_is_better": [name for name, unit in known.items() if not unit.higher_is_better],
+                "lower_is_better": [name for name, unit in known.items() if unit.higher_is_better is False],
                 "_units": known,
                 "_settings": {name: setting(name, params.get(run.id, {}), run.inputs, digest) for name in values},
                 "_job": tags[run.id].get("baton.job"),

@@ -14,7 +14,7 @@ from infra.storage.durable import write_json
 from tasks.choose.spec import ChooseSpec
 from tasks.evaluate.results import Results, read_results
 from tasks.job import Job, StageError, main
-from tasks.metric import Metric
+from tasks.metric import NO_DIRECTION, Metric
 
 
 def work(job: Job) -> None:
@@ -29,6 +29,8 @@ def work(job: Job) -> None:
         )
     for digest, evaluation in evaluations.items():
         say(f"{evaluation.label}: {spec.metric} {measured[digest]}")
+    if measured[candidates[0]].higher_is_better is None:
+        raise StageError(f"publish.best: {spec.metric}: name {NO_DIRECTION}")
     best = max(candidates, key=lambda digest: measured[digest].worth())
     if not math.isfinite(measured[best].value):
         finite = [name for name, metric in evaluations[best].metrics.items() if math.isfinite(metric.value)]

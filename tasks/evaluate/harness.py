@@ -27,7 +27,7 @@ from lm_eval.api.group import Group
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 from lm_eval.api.model import LM
-from lm_eval.api.registry import AGGREGATION_REGISTRY
+from lm_eval.api.registry import AGGREGATION_REGISTRY, is_higher_better
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable
 
@@ -247,6 +247,7 @@ def _metrics(
 ) -> Iterator[tuple[str, Metric]]:
     for task, values in results["results"].items():
         of_group = values.get("sample_count")  # documents by metric; a task has one number for all
+        directions = results["higher_is_better"].get(task, {})  # None: of a group whose tasks differ, for example
         for key, value in values.items():  # of `metric,filter`; either may have commas
             filter_name = next((name for name in filters if key.endswith(f",{name}")), None)
             if filter_name is None or not isinstance(value, int | float):
@@ -255,8 +256,7 @@ def _metrics(
             if measure.endswith("_stderr") and f"{measure.removesuffix('_stderr')},{filter_name}" in values:
                 continue
             error = values.get(f"{measure}_stderr,{filter_name}")
-            # missing for a group whose tasks differ in direction
-            higher_is_better = results["higher_is_better"].get(task, {}).get(measure)
+            better = directions[measure] if measure in directions else is_higher_better(measure)
             yield (
                 metric_name(task, measure, filter_name),
                 Metric(
@@ -264,7 +264,7 @@ def _metrics(
                     float(error) if isinstance(error, int | float) else None,
                     int(of_group[key] if of_group else results["n-samples"][task]["effective"]),
                     "share" if (task, measure, filter_name) in shares else "",
-                    True if higher_is_better is None else bool(higher_is_better),
+                    None if better is None else bool(better),
                 ),
             )
 

@@ -29,6 +29,7 @@ class Tried:
 
     metrics: list[str] = field(default_factory=list)
     per_document: list[str] | None = None  # of these, the means over documents; None: not known
+    undirected: list[str] = field(default_factory=list)  # of these, those of which it is not known what is better
     more: list[str] = field(default_factory=list)  # tasks that may have other metrics
     error: str = ""  # the tasks cannot be used
     untried: str = ""  # why not everything was tried
@@ -81,6 +82,7 @@ def _try(name: str, spec: EvaluatorSpec, model: str, folder: Path) -> Tried:
     return Tried(
         [metric for one in each for metric in one.metrics],
         None,
+        [metric for one in each for metric in one.undirected],
         [task for one in each for task in one.more],
         "; ".join(one.error for one in each if one.error),
         "; ".join(one.untried for one in each if one.untried),
@@ -110,8 +112,12 @@ def _answered(name: str, spec: EvaluatorSpec, model: str, folder: Path) -> Tried
         named = named_metrics(tasks.names, tasks.manager.task_index)
         more = {*named.more, *(task.task_name for task in tasks.single)}
         untried = f"scoring made-up answers raises {described(error, folder)[:500]}, which a model's answers may not"
-        return Tried([metric_name(*one) for one in sorted(named.metrics)], None, sorted(more), untried=untried)
-    return Tried([*harnessed.metrics], sorted({name for item in harnessed.items for name in item["rewards"]}))
+        return Tried([metric_name(*one) for one in sorted(named.metrics)], None, more=sorted(more), untried=untried)
+    return Tried(
+        [*harnessed.metrics],
+        sorted({name for item in harnessed.items for name in item["rewards"]}),
+        [name for name, metric in harnessed.metrics.items() if metric.higher_is_better is None],
+    )
 
 
 def _from_configs(spec: EvaluatorSpec, folder: Path, absent: str) -> Tried:
@@ -121,7 +127,7 @@ def _from_configs(spec: EvaluatorSpec, folder: Path, absent: str) -> Tried:
 
     manager, names = register(spec.lm_eval, spec.task_files or {}, folder)
     named = named_metrics(names, manager.task_index)
-    return Tried([metric_name(*one) for one in sorted(named.metrics)], None, sorted(named.more), untried=absent)
+    return Tried([metric_name(*one) for one in sorted(named.metrics)], None, more=sorted(named.more), untried=absent)
 
 
 def _absent(error: BaseException | None) -> str:

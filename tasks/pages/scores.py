@@ -26,7 +26,7 @@ def score_table(results: list[Results]) -> Table:
             rows[-1].append(Mark(measure(ceiling[name], metric.unit) if name in ceiling else "–", "quiet"))
     heads = [f"{label}, {len(runs)} seeds" if len(runs) > 1 else label for label, runs in models.items()]
     columns = ["metric", *heads, *([REFERENCE] if ceiling else [])]
-    lower = [name for name, metric in _metrics(results).items() if not metric.higher_is_better]
+    lower = [name for name, metric in _metrics(results).items() if metric.higher_is_better is False]
     caption = "Metrics of each model" + (f" (lower is better: {', '.join(lower)})" if lower else "")
     return Table(caption + ("; reference: the rows' own completions" if ceiling else ""), columns, rows)
 
@@ -90,7 +90,7 @@ def score_bars(results: list[Results]) -> list[Grid]:
             continue  # bars start at zero
         figures.append(
             bars(
-                name + ("" if metric.higher_is_better else " (lower is better)"),
+                name + " (lower is better)" * (metric.higher_is_better is False),
                 values,
                 partial(measure, unit=metric.unit),
                 top=1.0 if metric.unit == "share" else None,
@@ -111,14 +111,15 @@ def _ceiling(results: list[Results]) -> dict[str, float]:
 
 
 def _values(name: str, metric: Metric, models: list[list[Results]]) -> list[Cell]:
-    """A metric of each model, the best one marked."""
+    """A metric of each model, the best one marked if it is known which is."""
     known = [[run.metrics[name].value for run in runs if name in run.metrics] for runs in models]
     spreads = [Spread.of(values) if values else None for values in known]
     means = [replace(metric, value=spread.mean).worth() for spread in spreads if spread]
+    ranked = len(means) > 1 and metric.higher_is_better is not None
     cells: list[Cell] = []
     for spread in spreads:
         text = spread.shown(metric.unit) if spread else "–"
         worth = replace(metric, value=spread.mean).worth() if spread else -math.inf
-        best = len(means) > 1 and worth == max(means) > -math.inf
+        best = ranked and worth == max(means) > -math.inf
         cells.append(Mark(text, "best") if best else text)
     return cells

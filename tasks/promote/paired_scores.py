@@ -6,6 +6,7 @@ import numpy as np
 
 from tasks.evaluate.results import BITS, SETS, Results
 from tasks.job import StageError
+from tasks.metric import NO_DIRECTION
 from tasks.promote.bootstrap import Floats
 from tasks.promote.spec import PromotionSpec
 
@@ -28,7 +29,8 @@ def check_known(spec: PromotionSpec, candidate: Results) -> None:
     bits = [f"{which}.{BITS}" for which in SETS]  # may be bounded by default, and have no text
     named = [("metric", spec.metric), *(("regressions", name) for name in spec.regressions if name not in bits)]
     for field, name in named:
-        if candidate.metric(name) is None:
+        metric = candidate.metric(name)
+        if metric is None:
             raise StageError(
                 f"promote.{field}: {name}: the evaluation has no such metric; it has {', '.join(known) or 'none'}. "
                 "Name one of these, or add the evaluator under `evaluate`"
@@ -38,6 +40,8 @@ def check_known(spec: PromotionSpec, candidate: Results) -> None:
                 f"promote.{field}: {name}: it has no values per item, by which two models are compared; name one of "
                 f"{', '.join(known)}"
             )
+        if metric.higher_is_better is None:
+            raise StageError(f"promote.{field}: {name}: name {NO_DIRECTION}")
 
 
 def check_comparable(candidate: Results, champion: Results) -> None:

@@ -130,7 +130,7 @@ def _scores(runs: Runs, measured: dict[str, str]) -> str:
         [
             name,
             *(_score(run.get(name)) for run in runs.values()),
-            ("lower", "higher")[metric.higher_is_better],
+            {True: "higher", False: "lower", None: "–"}[metric.higher_is_better],
             measured.get(_evaluator(name), "–"),
         ]
         for name, metric in sorted(_metrics(runs).items())

@@ -14,6 +14,7 @@ from tasks.manifest import read_manifest
 from tests.promote.made import MODEL, metric, run, seal
 
 RIGHT, BITS = "sums.right", "bits_per_byte"
+UNKNOWN = "sums.unknown"  # whether more of it is better
 
 
 def chosen(root: Path, by: str, **values: tuple[float, float]) -> str:
@@ -22,6 +23,7 @@ def chosen(root: Path, by: str, **values: tuple[float, float]) -> str:
     for number, (label, (right, bits)) in enumerate(values.items()):
         model = seal(root / label, HFModel, MODEL | {"label": label}, {"model.safetensors": label})
         metrics = {RIGHT: metric(right), BITS: metric(bits, higher_is_better=False)}
+        metrics[UNKNOWN] = metric(right, higher_is_better=None)
         facts = {"label": label, "model_digest": read_manifest(model).digest, "metrics": metrics}
         inputs[f"models_{number}"] = model
         inputs[f"reports_{number}"] = seal(root / f"eval-{label}", EvalReport, facts, {"content": label})
@@ -57,6 +59,11 @@ def test_no_model_is_the_best_by_a_metric_that_is_no_number_for_any(tmp_path: Pa
 def test_a_metric_that_was_not_measured_is_refused_with_those_that_were(tmp_path: Path) -> None:
     with pytest.raises(StageError, match=r"'sums\.left' is not a metric of the evaluation; it has .*sums\.right"):
         chosen(tmp_path, "sums.left", base=(0.5, 2.0))
+
+
+def test_of_an_unknown_direction_there_is_no_best(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match=r"sums\.unknown: name a metric of which more .*set `higher_is_better"):
+        chosen(tmp_path, UNKNOWN, base=(0.5, 2.0), sft=(0.6, 2.0))
 
 
 def test_the_base_of_a_chosen_adapter_is_where_the_run_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,9 @@ def percent(doc, results):
 def acc(doc, results):
     return {"acc": 62.5}
 
+def losses(doc, results):
+    return {"loss": 2.0, "exact_match": 1.0, "mine": 3.0}
+
 def mean(pairs):
     return 50.0
 """
@@ -91,6 +94,17 @@ def test_a_group_s_metric_is_a_share_if_that_of_every_member_is() -> None:
         write(name, f"group: {name}\ntask: [{members}]\naggregate_metric_list: [{{metric: acc}}]\n")
     assert units("shares.yaml")["shares.acc"] == "share"
     assert units("mixed.yaml")["mixed.acc"] == ""
+
+
+def test_which_direction_is_better_is_not_guessed() -> None:
+    """`loss` is listed without it; `em` is one that lm-eval knows, and `mine` nobody does."""
+    listed = "process_results: !function utils.losses\nmetric_list: [{metric: loss, aggregation: mean}]\n"
+    found = metrics(write("mine", CHOICE + listed))
+    assert {name: metric.higher_is_better for name, metric in found.items()} == {
+        "mine.loss": None,
+        "mine.exact_match": True,
+        "mine.mine": None,
+    }
 
 
 def test_a_group_s_metric_counts_the_documents_of_its_tasks() -> None:

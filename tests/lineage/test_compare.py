@@ -9,7 +9,9 @@ import pytest
 from mlflow import MlflowClient
 from starlette.testclient import TestClient
 
+from infra.chance import judged
 from infra.lineage.app import alone
+from infra.lineage.facts import unit_of
 from infra.lineage.measured import BITS, OF_ALL
 from infra.tracking.execution import begin_execution, end_execution
 from infra.tracking.record import tracked
@@ -170,3 +172,8 @@ def test_a_version_names_every_increment_that_it_was_trained_from(store: Store) 
     client.create_model_version("mine", source="file:///x", tags={"baton.model": "m" * 64})
     (registered,) = page("models.json")["models"]
     assert [origin["digest"][0] for origin in registered["versions"][0]["from"]] == ["1", "2"]
+
+
+def test_a_change_of_unknown_direction_is_not_judged() -> None:
+    unit = unit_of('{"unit": "", "higher_is_better": null, "standard_error": 0.01}')
+    assert judged(0.2, unit.standard_error, 100, unit.higher_is_better) == "unknown"

@@ -80,7 +80,7 @@ def report(
 
 
 def metric(
-    value: float, unit: str = "", *, error: float | None = 0.01, higher_is_better: bool = True
+    value: float, unit: str = "", *, error: float | None = 0.01, higher_is_better: bool | None = True
 ) -> dict[str, Any]:
     """A metric as a report has it."""
     return {

@@ -123,6 +123,15 @@ def test_where_less_is_better_the_lower_one_is_promoted(tmp_path: Path, models: 
     assert read(output, "decision.json")["outcome"] == "promoted"
 
 
+def test_a_metric_of_unknown_direction_promotes_nothing(tmp_path: Path, models: tuple[Path, Path]) -> None:
+    ours = report(tmp_path / "ours", models[0])
+    unknown = {"metrics": {"sums.right": metric(0.5, higher_is_better=None)}}
+    (ours / "report.json").write_text(json.dumps(json.loads((ours / "report.json").read_text()) | unknown))
+    write_manifest(ours, "eval_report", read_manifest(ours).facts | unknown)
+    with pytest.raises(StageError, match=r"promote.metric: sums.right: .*set `higher_is_better"):
+        decided(tmp_path / "decide", ours, metric="sums.right")
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

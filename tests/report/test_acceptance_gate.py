@@ -56,12 +56,13 @@ def line(root: Path, before: dict[str, Any], after: dict[str, Any], *rights: lis
         (0.6, 0.4, True, "worse"),
         (2.0, 1.8, False, "better"),
         (1.8, 2.0, False, "worse"),
+        (0.4, 0.6, None, "unknown"),
         (0.40, 0.42, True, "within noise"),
         (0.40, float("nan"), True, "worse"),
     ],
 )
 def test_a_change_is_judged_by_the_metrics_direction_and_error(
-    root: Path, before: float, after: float, higher_is_better: bool, found: str
+    root: Path, before: float, after: float, higher_is_better: bool | None, found: str
 ) -> None:
     old, new = (metric(value, error=0.02, higher_is_better=higher_is_better) for value in (before, after))
     assert line(root, old, new).finding == found
@@ -75,6 +76,16 @@ def test_a_change_whose_error_nobody_knows_is_not_judged(root: Path) -> None:
 def test_a_change_on_fewer_prompts_than_a_promotion_needs_is_not_judged(root: Path, prompts: int, found: str) -> None:
     """Their changes are equal, so their standard error is 0."""
     assert line(root, metric(0.0), metric(1.0), [0.0] * prompts, [1.0] * prompts).finding == found
+
+
+def test_the_best_model_is_marked_where_it_is_known_which_it_is(root: Path) -> None:
+    for known, marked in ((True, 1), (None, 0)):
+        found = [
+            evaluation(root, f"{known}{value}", {"exam.loss": metric(value, higher_is_better=known)})
+            for value in (1.0, 2.0)
+        ]
+        (row,) = score_table(found).rows
+        assert sum(isinstance(cell, Mark) and cell.tone == "best" for cell in row) == marked
 
 
 def test_item_by_item_a_small_change_is_seen_that_the_models_own_errors_would_hide(root: Path) -> None:

@@ -14,6 +14,7 @@ from infra.progress import say
 from infra.storage.buckets import is_bucket
 from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
 from tasks.evaluate.try_tasks import Tried, tried
+from tasks.metric import NO_DIRECTION
 from tasks.spec import Problem
 from workflows.run_context import RunContext, runs_on_a_cluster
 
@@ -46,6 +47,9 @@ def _of_metric(context: RunContext, path: str, metric: str, per_document: bool) 
     except UserError:
         return  # reported for the tasks
     if trial is None or trial.error:
+        return
+    if measure in trial.undirected:
+        yield Problem(path, metric, NO_DIRECTION)
         return
     exact = per_document and trial.per_document is not None
     metrics = (trial.per_document or []) if exact else trial.metrics
