@@ -60,7 +60,7 @@ def prompted(row: Row) -> Row:
         return row
     *before, last = row["messages"]
     if not last.get(TRAIN, True):
-        raise RowRefused(f"the last turn of a row is not to be learned, but it is the completion. The row: {_cut(row)}")
+        raise RowRefused(f"the last turn of a row is not to be learned, but it is the completion. The row: {cut(row)}")
     others = {name: value for name, value in row.items() if name != "messages"}
     return {"prompt": before, "completion": [last], **others}
 
@@ -141,7 +141,7 @@ class RowEncoder:
         if chosen == rejected:
             raise RowRefused(
                 f"chosen and rejected are the same tokens: they differ only in what the chat template leaves out, such "
-                f"as spaces at the ends. The row: {_cut(row)}"
+                f"as spaces at the ends. The row: {cut(row)}"
             )
         return chosen, rejected
 
@@ -149,7 +149,7 @@ class RowEncoder:
         """(token ids, labels). Raises StageError if no token has a loss."""
         if "prompt" in row:
             if why := refusal(row, "prompt_completion"):
-                raise StageError(f"{why}. The row: {_cut(row)}")
+                raise RowRefused(f"{why}. The row: {cut(row)}")
             prompt, completion = self.completion(row)
             ids = prompt + completion
             labels = ids if loss == "all" else [IGNORED] * len(prompt) + completion
@@ -160,12 +160,12 @@ class RowEncoder:
         else:
             if not all(message.get(TRAIN, True) for message in row["messages"]):
                 raise StageError(
-                    f"loss: all learns turns that are not to be learned; use assistant. The row: {_cut(row)}"
+                    f"loss: all learns turns that are not to be learned; use assistant. The row: {cut(row)}"
                 )
             ids = labels = self._render(row, row["messages"])
         if all(label == IGNORED for label in labels):
             raise RowRefused(
-                f"a row has no token to learn with loss: {loss}.{self._why(row, loss)} The row: {_cut(row)}"
+                f"a row has no token to learn with loss: {loss}.{self._why(row, loss)} The row: {cut(row)}"
             )
         return ids, labels
 
@@ -237,7 +237,7 @@ class RowEncoder:
                 raise RowRefused(
                     f"the chat template {self._chat_of(row).shown!r} marks other parts of earlier turns when later "
                     f"ones follow: a turn cannot be left out of the loss. Change the marks in the model's "
-                    f"chat_template.jinja, or leave out the row. The row: {_cut(row)}"
+                    f"chat_template.jinja, or leave out the row. The row: {cut(row)}"
                 )
             firsts.append(len(marked))
         of_turns = zip(turns, firsts, [*firsts[1:], len(spans)], strict=True)
@@ -301,7 +301,7 @@ class RowEncoder:
             reason = error if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
             raise RowRefused(
                 f"the chat template {self._chat_of(row).shown!r} rejects a row: {reason}. Change the row, or the "
-                f"model's chat_template.jinja. The row: {_cut(row)}"
+                f"model's chat_template.jinja. The row: {cut(row)}"
             ) from error
 
     def _tokens(self, text: str) -> Encoding:
@@ -351,6 +351,7 @@ def _messages(value: str | list[Row], role: str) -> list[Row]:
     return [{"role": role, "content": value}] if isinstance(value, str) else value
 
 
-def _cut(row: Row) -> str:
+def cut(row: Row) -> str:
+    """A row in an error."""
     text = json.dumps(row, ensure_ascii=False)
     return text if len(text) <= 200 else text[:199] + "…"

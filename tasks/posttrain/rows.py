@@ -58,8 +58,8 @@ def choose(
     size: Callable[[E], float] = lambda row: 1,
     ahead: Callable[[Iterator[Row]], Iterator[Row]] = iter,
 ) -> Chosen[E]:
-    """Select encoded rows until their sizes add up to `enough`, or all that fit the limits. A row that the model's chat
-    template rejects is skipped if the set drops faulty rows. `ahead`: passes on the rows, and prepares for those that
+    """Select encoded rows until their sizes add up to `enough`, or all that fit the limits. A row that `encode`
+    refuses is skipped if the set drops faulty rows. `ahead`: passes on the rows, and prepares for those that
     come next (`RowEncoder.ahead`). Raises StageError if none fit."""
     chosen: list[E] = []
     total, too_long, longest = 0.0, 0, 0

@@ -204,9 +204,9 @@ class PostTrainSpec(StageSpec):
         """Problems with the first rows of its set, whatever the model is."""
         yield from ()
 
-    def learns_completions(self) -> bool:
-        """Whether the rows' own completions are learned, or preferred to others."""
-        return False
+    def refused(self, row: Row, kind: str) -> str:
+        """Why a row of this kind cannot be used, whatever the model is; empty if it can."""
+        return ""
 
     def uses_marks(self, kind: str) -> bool:
         """Whether rows of this kind are rendered by the chat template with marks."""

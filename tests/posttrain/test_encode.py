@@ -248,7 +248,7 @@ def test_answers_that_are_equal_once_rendered_are_no_preference(encoder: RowEnco
 @pytest.mark.parametrize("mark", [{"label": False}, {"label": "false"}, {"weight": 0}, {"rating": 5}])
 def test_a_completion_that_is_not_to_be_learned_is_refused(encoder: RowEncoder, mark: dict[str, Any]) -> None:
     row = {"prompt": "2 + 2 =", "completion": " 5"}
-    with pytest.raises(StageError, match=r"columns: {\w+: null}"):
+    with pytest.raises(RowRefused, match=r"columns: {\w+: null}"):
         encoder.learned(row | mark, "completion")
     assert encoder.learned(row | {"label": True, "weight": 1}, "completion")
 

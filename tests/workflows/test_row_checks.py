@@ -185,9 +185,7 @@ def test_a_row_that_the_template_rejects_is_told_wherever_it_is(
     (problem,) = problems(rows, template=NO_SYSTEM)
     assert "rejects a row: no system role" in problem.allowed
     assert problems(rows, template=NO_SYSTEM, faulty="drop") == []
-    assert f"1 row is rejected by the chat template and left out: rows.jsonl, line {place + 1}" in (
-        capsys.readouterr().err
-    )
+    assert f"1 row is refused and left out: rows.jsonl, line {place + 1}" in (capsys.readouterr().err)
 
 
 def test_rows_of_which_the_template_rejects_all_are_told(problems: Callable[..., list[Problem]]) -> None:
@@ -206,9 +204,29 @@ def test_completions_of_kto_are_no_rows_to_learn(problems: Callable[..., list[Pr
     rows = [{"prompt": [ASKED], "completion": [SAID], "label": number % 2 == 0} for number in range(4)]
     (problem,) = problems(rows)
     assert problem.path == "post_training.0.sft.data"
-    assert "2 of the first 4 rows say that they are not: label: False" in problem.allowed
+    assert "2 of the first 4 rows are not: label: False" in problem.allowed
     pairs = {"rewards": ["match"], "chosen": "gold"}
     assert "label: False" in problems([row | {"answer": "4"} for row in rows], stage="dpo", pairs=pairs)[0].allowed
+
+
+@pytest.mark.parametrize("place", [3, 150])
+@pytest.mark.parametrize(("stage", "label"), [("kto", None), ("sft", False)])
+def test_a_label_that_cannot_be_used_is_a_faulty_row(
+    problems: Callable[..., list[Problem]], place: int, stage: str, label: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"prompt": f"{n} + 1?", "completion": f" {n + 1}", "label": stage == "sft" or n % 2 == 0} for n in range(200)
+    ]
+    rows[place]["label"] = label
+    (problem,) = problems(rows, stage=stage)
+    assert f"label: {label}" in problem.allowed and "or `faulty: drop`" in problem.allowed
+    assert problems(rows, stage=stage, faulty="drop") == []
+    assert f"1 row is refused and left out: rows.jsonl, line {place + 1}: label: {label}" in capsys.readouterr().err
+
+
+def test_labels_of_which_none_can_be_used_are_told(problems: Callable[..., list[Problem]]) -> None:
+    (problem,) = problems([{"prompt": "a", "completion": "b"}] * 3, stage="kto", faulty="drop")
+    assert "3 of the first 3 rows are not: there is a row without the column label" in problem.allowed
 
 
 def test_a_set_of_which_most_would_be_left_out_is_told(problems: Callable[..., list[Problem]]) -> None:

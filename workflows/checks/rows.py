@@ -5,6 +5,7 @@ read, in a separate process. Sets and models that are not on this machine are ch
 import importlib.util
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,6 @@ from infra.storage.address import digest_of
 from infra.storage.buckets import is_bucket
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.job import StageError
-from tasks.rows.marks import refusal
 from tasks.rows.spec import RowsSpec
 from tasks.rows.stored import Row, is_conversational, split_key
 from tasks.spec import Problem
@@ -122,12 +122,14 @@ def _rendered(
         for name, seen in first.items()
     }
     for step in steps:
-        problems += _tuned_on(step, taken[step.spec.data], encoder, positions[0])
+        drops = context.specs["data"][step.spec.data].faulty == "drop"
+        problems += _tuned_on(step, taken[step.spec.data], drops, encoder, positions[0])
     for name, spec in looked_at.items():
         problems += _asked(name, spec, taken[str(spec.data)].rows, encoder, positions[0])
     used = {step.spec.data for step in steps} | {str(spec.data) for spec in looked_at.values()}
     for name in sorted(used) if not problems else ():
-        problems += _refused(name, context.specs["data"][name], encoder)
+        users = [step for step in steps if step.spec.data == name]
+        problems += _refused(name, context.specs["data"][name], encoder, users, str(first[name].kind))
     for notice in encoder.notices():
         say(notice)
     return problems
@@ -145,9 +147,11 @@ def _is_taken(row: Row, rows: RowsSpec, encoder: "RowEncoder") -> bool:
     return True
 
 
-def _refused(name: str, rows: RowsSpec, encoder: "RowEncoder") -> list[Problem]:
-    """Rows of files that the chat template rejects, as far as there is time to look at them: the stages that use the
-    others find them too, but after the model was loaded."""
+def _refused(
+    name: str, rows: RowsSpec, encoder: "RowEncoder", steps: Sequence[ResolvedStage], kind: str
+) -> list[Problem]:
+    """Rows of files that the chat template or one of these stages rejects, as far as there is time to look at them: the
+    stages find them too, but after the model was loaded."""
     from tasks.posttrain.encode import RowRefused
     from tasks.rows.rows import with_places
 
@@ -155,17 +159,19 @@ def _refused(name: str, rows: RowsSpec, encoder: "RowEncoder") -> list[Problem]:
         return []
     ends, refused = time.monotonic() + LOOK_S, []
     for place, row in with_places(rows):
+        reasons = [why for step in steps if (why := _refusal(step, row, kind))]
         try:
             encoder.check(row)
         except RowRefused as error:
-            refused.append(f"{place}: {error}")
+            reasons.append(str(error))
+        refused += [f"{place}: {why}" for why in reasons[:1]]
         if time.monotonic() > ends or (refused and rows.faulty == "refuse"):
             break
     if refused and rows.faulty == "refuse":
-        return [Problem(f"data.{name}.path", rows.path, f"rows that the model takes, or `faulty: drop`. {refused[0]}")]
+        return [Problem(f"data.{name}.path", rows.path, f"rows that can be used, or `faulty: drop`. {refused[0]}")]
     if refused:
         number = "1 row is" if len(refused) == 1 else f"{len(refused):,} rows are"
-        say(f"data.{name}: {number} rejected by the chat template and left out: {refused[0]}")
+        say(f"data.{name}: {number} refused and left out: {refused[0]}")
     return []
 
 
@@ -189,28 +195,31 @@ def _kind(step: ResolvedStage, first: "First", rows: RowsSpec) -> list[Problem]:
     if first.kind is None or first.kind in step.spec.row_kinds():
         problems = step.spec.rows_problems(first.kind, first.rows) if first.kind else ()
         return [
-            *_not_to_be_learned(step, first),
+            *_unusable(step, first, rows),
             *(problem.under(step.path) for problem in problems),
-            *_unasked(step, first, rows),
         ]
     allowed = f"rows of kind {' or '.join(step.spec.row_kinds())}; those of this set are {first.kind}"
     return [Problem(f"{step.path}.data", step.spec.data, allowed)]
 
 
-def _unasked(step: ResolvedStage, first: "First", rows: RowsSpec) -> Iterator[Problem]:
-    """Rows that cannot be split into a prompt and an answer, for a stage that samples answers."""
+def _unusable(step: ResolvedStage, first: "First", rows: RowsSpec) -> Iterator[Problem]:
+    """Rows that the stage cannot use, whatever the model is. If the set drops faulty rows, they are left out."""
+    reasons = [why for row in first.rows if (why := _refusal(step, row, str(first.kind)))]
+    if reasons and (rows.faulty == "refuse" or len(reasons) == len(first.rows)):
+        of_all = f"{len(reasons)} of the first {len(first.rows)} rows are not: {reasons[0]}"
+        yield Problem(f"{step.path}.data", step.spec.data, f"rows that it can use, or `faulty: drop`; {of_all}")
+
+
+def _refusal(step: ResolvedStage, row: Row, kind: str) -> str:
+    """Why a stage cannot use a row: it has a `label`, or cannot be split into a prompt and an answer."""
     from tasks.posttrain.encode import RowRefused, prompted
 
-    if not step.spec.splits_messages or first.kind != "messages":
-        return
-    refused = []
-    for row in first.rows:
+    if step.spec.splits_messages and kind == "messages":
         try:
             prompted(row)
         except RowRefused as error:
-            refused.append(str(error))
-    if refused and (rows.faulty == "refuse" or len(refused) == len(first.rows)):
-        yield Problem(f"{step.path}.data", step.spec.data, refused[0])
+            return str(error)
+    return str(step.spec.refused(row, kind))
 
 
 def _no_question(name: str, spec: EvaluatorSpec, first: "First") -> Iterator[Problem]:
@@ -222,15 +231,6 @@ def _no_question(name: str, spec: EvaluatorSpec, first: "First") -> Iterator[Pro
             question_of(name, row)
     except StageError as error:
         yield Problem(f"evaluate.{name}.data", spec.data, str(error))
-
-
-def _not_to_be_learned(step: ResolvedStage, first: "First") -> Iterator[Problem]:
-    """Completions that a stage would learn or prefer though their rows say otherwise, by a `label` for example."""
-    if step.spec.learns_completions() and first.kind == "prompt_completion":
-        reasons = [why for row in first.rows if (why := refusal(row, "prompt_completion"))]
-        if reasons:
-            of_all = f"{len(reasons)} of the first {len(first.rows)} rows say that they are not: {reasons[0]}"
-            yield Problem(f"{step.path}.data", step.spec.data, f"rows to learn; {of_all}")
 
 
 def _encoder(context: RunContext, rows: Sequence[Row]) -> "RowEncoder | Problem | None":
@@ -253,10 +253,14 @@ def _encoder(context: RunContext, rows: Sequence[Row]) -> "RowEncoder | Problem 
     return RowEncoder(tokenizer)
 
 
-def _tuned_on(step: ResolvedStage, first: "First", encoder: "RowEncoder", positions: int) -> list[Problem]:
-    limits = step.spec.limits(positions)
+def _tuned_on(step: ResolvedStage, first: "First", drops: bool, encoder: "RowEncoder", positions: int) -> list[Problem]:
+    from tasks.posttrain.encode import RowRefused
+
+    limits, lengths = step.spec.limits(positions), []
     try:
-        lengths = [step.spec.encode(row, str(first.kind), encoder).lengths for row in first.rows]
+        for row in first.rows:
+            with suppress(*([RowRefused] if drops else [])):
+                lengths.append(step.spec.encode(row, str(first.kind), encoder).lengths)
     except StageError as error:
         return [Problem(f"{step.path}.data", step.spec.data, str(error))]
     if not lengths:

@@ -1,12 +1,11 @@
 """KTO: Kahneman-Tversky optimization (Ethayarajh et al. 2024, arXiv:2402.01306)."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from tasks.job import Job, StageError
+from tasks.job import Job
 from tasks.posttrain.spec import TRAINING, Method, PostTrainSpec, StepCost
 from tasks.rates import ANY_SIZE, Rate
 from tasks.rows.stored import Row
@@ -60,15 +59,17 @@ class KTOSpec(PostTrainSpec):
     def row_kinds(self) -> tuple[str, ...]:
         return ("prompt_completion", "messages", "preference")
 
-    def rows_problems(self, kind: str, rows: Sequence[Row]) -> Iterator[Problem]:
-        if why := next((why for row in rows if (why := _unlabelled(row, kind))), ""):
-            yield Problem("data", self.data, f"rows with a {LABEL}, true or false, or of kind preference; {why}")
+    def refused(self, row: Row, kind: str) -> str:
+        if kind == "preference" or row.get(LABEL) in (True, False):
+            return ""
+        has = f"{LABEL}: {row[LABEL]!r:.40}" if LABEL in row else f"there is a row without the column {LABEL}"
+        return f"{has}: true or false expected, or rows of kind preference"
 
     def encode(self, row: Row, kind: str, encoder: "RowEncoder") -> Labelled:
-        from tasks.posttrain.encode import prompted
+        from tasks.posttrain.encode import RowRefused, cut, prompted
 
-        if why := _unlabelled(row, kind):
-            raise StageError(f"kto: {why}")
+        if why := self.refused(row, kind):
+            raise RowRefused(f"{why}. The row: {cut(row)}")
         if kind == "preference":
             chosen, rejected = encoder.preference(row)
             return Labelled([(*chosen, True), (*rejected, False)])
@@ -86,13 +87,6 @@ class KTOSpec(PostTrainSpec):
         if self.loss == "kto" and self.micro_batch() == 1:
             problems.append(Problem("layout.micro_batch", self.layout.micro_batch, "at least 2 with loss kto, for TRL"))
         return problems
-
-
-def _unlabelled(row: Row, kind: str) -> str:
-    """Why a row has no label that can be used; empty if it has one."""
-    if kind == "preference" or row.get(LABEL) in (True, False):
-        return ""
-    return f"{LABEL}: {row[LABEL]!r:.40}" if LABEL in row else f"there is a row without the column {LABEL}"
 
 
 def train(job: Job) -> None:

@@ -10,6 +10,7 @@ from tasks.job import Job, StageError
 from tasks.posttrain.spec import TRAINING, Method, PostTrainSpec
 from tasks.rates import ANY_SIZE, Rate
 from tasks.rows.check import COLUMNS
+from tasks.rows.marks import refusal
 from tasks.rows.stored import TRAIN, Row
 from tasks.spec import Problem
 
@@ -55,8 +56,8 @@ class SFTSpec(PostTrainSpec):
     def row_kinds(self) -> tuple[str, ...]:
         return ("messages", "prompt_completion", "text")
 
-    def learns_completions(self) -> bool:
-        return True
+    def refused(self, row: Row, kind: str) -> str:
+        return refusal(row, kind) if kind == "prompt_completion" else ""
 
     def rows_problems(self, kind: str, rows: Sequence[Row]) -> Iterator[Problem]:
         """A loss that the rows do not allow."""

@@ -110,10 +110,18 @@ def test_a_row_without_a_label_is_refused(model: Path, tmp_path: Path) -> None:
     with pytest.raises(StageError, match="without the column label"):
         train(open_job(write_job(tmp_path / "job", "kto", SPEC, model=model, rows=rows)))
 
-    (problem,) = KTOSpec(data="twice").rows_problems(
-        "prompt_completion", [{"prompt": "a", "completion": "b", "label": "yes"}]
-    )
-    assert problem.path == "data" and "label: 'yes'" in problem.allowed
+    refused = KTOSpec(data="twice").refused({"prompt": "a", "completion": "b", "label": "yes"}, "prompt_completion")
+    assert "label: 'yes': true or false expected" in refused
+
+
+def test_a_row_without_a_label_is_left_out_of_a_set_that_drops_faulty_rows(model: Path, tmp_path: Path) -> None:
+    labelled = [row | {"label": number % 2 == 0} for number, row in enumerate(said_twice(30))]
+    unlabelled = said_twice(1)[0] | {"prompt": "another ->", "label": None}
+    rows = tiny_rows(tmp_path / "rows", [*labelled, unlabelled], "prompt_completion", drops_faulty=True)
+    job = write_job(tmp_path / "job", "kto", SPEC | {"loss": "apo_zero_unpaired"}, model=model, rows=rows)
+    train(open_job(job))
+    assert metrics(job)[0]["rows"] == 30
+    assert "1 rows are left out (faulty: drop): label: None" in open_job(job).notices.read_text()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tasks.job import StageError
 from tasks.metric import known_mean
-from tasks.posttrain.encode import prompted
+from tasks.posttrain.encode import RowRefused, cut, prompted
 from tasks.posttrain.methods.dpo.pairs import Pair, Pairs, ScoredCompletion, pair
 from tasks.posttrain.methods.dpo.spec import DPOSpec, PairsSpec
 from tasks.posttrain.rows import Chosen, choose, kind_of
@@ -14,7 +14,6 @@ from tasks.posttrain.score import score, try_on_gold
 from tasks.posttrain.spec import PROMPTED
 from tasks.posttrain.trainer import Setup, ends
 from tasks.rewards.scorer import Scorer, refuse_reserved
-from tasks.rows.marks import refusal
 from tasks.rows.stored import Row
 from tasks.vllm.engine import close_engines, open_engine, sample
 from tasks.vllm.hooks import leave_transformers_alone
@@ -44,8 +43,8 @@ def choose_prompts(setup: Setup[DPOSpec], sampling: PairsSpec) -> Chosen[Prompt]
 
     def encode(row: Row) -> Prompt:
         row = prompted(row)
-        if gold and (why := refusal(row, "prompt_completion")):
-            raise StageError(f"{why}, and as pairs.chosen: gold it would be the better answer")
+        if why := setup.spec.refused(row, "prompt_completion"):
+            raise RowRefused(f"{why}. The row: {cut(row)}")
         return Prompt(row, *encoder.completion(row)) if gold else Prompt(row, encoder.prompt(row), [])
 
     return choose(setup.job, setup.spec.seed, setup.limits, encode, sampling.prompts)

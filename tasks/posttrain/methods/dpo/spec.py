@@ -8,6 +8,7 @@ from tasks.posttrain.methods.dpo.pairs import Pair
 from tasks.posttrain.spec import PROMPTED, Example, Method, PostTrainSpec, RewardList, StepCost, VLLMEngine
 from tasks.rates import ANY_SIZE, Rate
 from tasks.rewards.spec import MOST, RewardSpec, rewards_problems, tried_field
+from tasks.rows.marks import refusal
 from tasks.rows.stored import Row
 from tasks.serve.spec import vllm_share
 from tasks.spec import Problem, Spec
@@ -76,8 +77,9 @@ class DPOSpec(PostTrainSpec):
             return self
         return self.model_copy(update={"pairs": self.pairs.model_copy(update={"rewards_tried": True})})
 
-    def learns_completions(self) -> bool:
-        return self.pairs is not None and self.pairs.chosen == "gold"
+    def refused(self, row: Row, kind: str) -> str:
+        why = refusal(row, "prompt_completion") if self.pairs and self.pairs.chosen == "gold" else ""
+        return why and f"{why}, and as pairs.chosen: gold it would be the better answer"
 
     def encode(self, row: Row, kind: str, encoder: "RowEncoder") -> Example:
         if kind != "preference":
