@@ -223,8 +223,9 @@ class StageSpec(Spec):
         """The name of the set of rows that it is trained on; "": none."""
         return ""
 
-    def rows_used(self) -> float | str:
-        """Rows of that set that all steps take together, or why that is not known before the run."""
+    def rows_used(self, kind: str) -> float | str:
+        """Rows of that set that all steps take together, or why that is not known before the run. `kind`: that of its
+        rows; empty if that is not known."""
         return 0
 
     def by_path(self) -> Mapping[str, Any]:

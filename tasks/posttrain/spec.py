@@ -221,7 +221,7 @@ class PostTrainSpec(StageSpec):
     def trained_on(self) -> str:
         return self.data
 
-    def rows_used(self) -> float | str:
+    def rows_used(self, kind: str) -> float | str:
         return self.steps * self.batch_size
 
     def step_cost(self) -> StepCost:

@@ -9,6 +9,7 @@ import pytest
 from tasks.data.spec import CorpusSpec
 from tasks.posttrain.methods.dpo.spec import DPOSpec
 from tasks.posttrain.methods.grpo.spec import GRPOSpec
+from tasks.posttrain.methods.kto import KTOSpec
 from tasks.posttrain.methods.sft import SFTSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.rows.spec import RowsSpec
@@ -43,6 +44,14 @@ def test_grpo_goes_over_prompts_and_not_over_completions(rows: RowsSpec) -> None
     """140 steps of 512 completions, 8 of a prompt, over 7,099 rows: 1.26 epochs."""
     spec = GRPOSpec(steps=140, batch_size=512, generations=8)
     assert of_tuning(spec, rows, {"rows": 7099}).text() == "1.26 over 7,099 rows: repeated"
+
+
+def test_kto_goes_over_completions_and_a_preference_is_two(rows: RowsSpec, tmp_path: Path) -> None:
+    spec = KTOSpec(steps=30, batch_size=64)
+    assert of_tuning(spec, rows, {}).text() == "4.68 over about 410 rows: repeated"
+    assert of_tuning(spec, rows, {"rows": 410, "row_kind": "preference"}).text() == "2.34 over 410 rows: repeated"
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n' * 410)
+    assert of_tuning(spec, rows, {}).text() == "2.34 over about 410 rows: repeated"
 
 
 def test_what_is_not_known_is_said(rows: RowsSpec) -> None:

@@ -224,6 +224,14 @@ def test_a_label_that_cannot_be_used_is_a_faulty_row(
     assert f"1 row is refused and left out: rows.jsonl, line {place + 1}: label: {label}" in capsys.readouterr().err
 
 
+def test_a_small_set_with_one_label_is_said(
+    problems: Callable[..., list[Problem]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"prompt": f"{number} + 1?", "completion": " 5", "label": True} for number in range(9)]
+    assert problems(rows, stage="kto") == []
+    assert "data.rows: all 9 completions have label True: KTO learns from both kinds" in capsys.readouterr().err
+
+
 def test_labels_of_which_none_can_be_used_are_told(problems: Callable[..., list[Problem]]) -> None:
     (problem,) = problems([{"prompt": "a", "completion": "b"}] * 3, stage="kto", faulty="drop")
     assert "3 of the first 3 rows are not: there is a row without the column label" in problem.allowed

@@ -14,6 +14,7 @@ from tasks.data.spec import CorpusSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.rows.spec import RowsSpec
 from tasks.spec import StageSpec
+from workflows.checks.rows import valid_first
 from workflows.plan.sources import estimated_tokens
 
 MOST_BYTES = 1_000_000_000  # of JSONL that is counted: a second or so
@@ -54,7 +55,8 @@ def of_pretraining(
 
 def of_tuning(spec: StageSpec, rows: RowsSpec | None, facts: Mapping[str, Any]) -> Epochs:
     """`facts`: of the cached rows, else empty."""
-    used = spec.rows_used()
+    first = None if facts else valid_first(rows)
+    used = spec.rows_used(str(facts.get("row_kind") or (first and first.kind) or ""))
     if isinstance(used, str):
         return Epochs(None, None, "rows", False, used)
     exact = facts.get("rows")

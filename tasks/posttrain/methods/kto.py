@@ -1,10 +1,12 @@
 """KTO: Kahneman-Tversky optimization (Ethayarajh et al. 2024, arXiv:2402.01306)."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
+from infra.progress import say
 from tasks.job import Job
 from tasks.posttrain.spec import TRAINING, Method, PostTrainSpec, StepCost
 from tasks.rates import ANY_SIZE, Rate
@@ -65,6 +67,15 @@ class KTOSpec(PostTrainSpec):
         has = f"{LABEL}: {row[LABEL]!r:.40}" if LABEL in row else f"there is a row without the column {LABEL}"
         return f"{has}: true or false expected, or rows of kind preference"
 
+    def rows_problems(self, kind: str, rows: Sequence[Row]) -> Iterator[Problem]:
+        """None, but tells of a set that was read whole and has one label only."""
+        from tasks.rows.rows import MOST_SEEN
+
+        labels = [bool(row[LABEL]) for row in rows if kind != "preference" and not self.refused(row, kind)]
+        if len(rows) < MOST_SEEN and len({*labels}) == 1:
+            say(f"data.{self.data}: {unbalanced(sum(labels), len(labels), self)}")
+        yield from ()
+
     def encode(self, row: Row, kind: str, encoder: "RowEncoder") -> Labelled:
         from tasks.posttrain.encode import RowRefused, cut, prompted
 
@@ -75,8 +86,10 @@ class KTOSpec(PostTrainSpec):
             return Labelled([(*chosen, True), (*rejected, False)])
         return Labelled([(*encoder.completion(prompted(row)), bool(row[LABEL]))])
 
-    def rows_used(self) -> float | str:
-        return "a preference is two completions"
+    def rows_used(self, kind: str) -> float | str:
+        if not kind:
+            return "a preference is two completions"
+        return self.steps * self.batch_size / (2 if kind == "preference" else 1)
 
     def step_cost(self) -> StepCost:
         """Before the step: the reference model, and both models on other completions for the KL term."""

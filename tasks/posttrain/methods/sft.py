@@ -89,8 +89,8 @@ class SFTSpec(PostTrainSpec):
         lengths = (len(ids) - completion, completion) if parts else (len(ids),)
         return Learned(np.array(ids, np.int32), np.array(labels, np.int32), lengths)
 
-    def rows_used(self) -> float | str:
-        return "several rows are packed into a sequence" if self.packing else super().rows_used()
+    def rows_used(self, kind: str) -> float | str:
+        return "several rows are packed into a sequence" if self.packing else super().rows_used(kind)
 
 
 def train(job: Job) -> None:

@@ -100,7 +100,7 @@ class GRPOSpec(ToolUse, PostTrainSpec):
             vllm_share=None if self.rollout_servers else self.gpu_memory_share,
         )
 
-    def rows_used(self) -> float | str:
+    def rows_used(self, kind: str) -> float | str:
         return self.steps * self.batch_size / self.generations
 
     def reward_lists(self) -> list[RewardList]:
