@@ -30,12 +30,11 @@ from tasks.rows.decontaminate import count, drop_contaminated
 from tasks.rows.formats import FormatConverter
 from tasks.rows.messages import filled_in
 from tasks.rows.read import SourceRow, read, too_large
-from tasks.rows.spec import RowsSpec
+from tasks.rows.spec import MOST_SEEN, RowsSpec
 from tasks.rows.stored import Row, encoded, is_conversational, read_lines, read_rows, repeats_prompt, split_key
 
 BAD_ROWS = 20  # faulty rows reported together; reading stops there
 PROBLEMS = 5  # reported per row
-MOST_SEEN = 64  # rows that peek() reads, and whose columns decide the format
 SAMPLES = 8  # rows shown in the report
 PROGRESS_INTERVAL_S = 0.5
 

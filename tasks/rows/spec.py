@@ -25,6 +25,7 @@ from tasks.spec import PathText, Problem, Spec, StageSpec, not_identity
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".parquet")
 SOURCES = ("path", "huggingface", "function")
+MOST_SEEN = 64  # rows that are looked at first, and whose columns decide the format
 
 READERS = {".arrow": "huggingface: reads folders that save_to_disk wrote", ".csv": "write them as JSONL or Parquet"}
 

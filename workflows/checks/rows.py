@@ -14,7 +14,7 @@ from infra.storage.address import digest_of
 from infra.storage.buckets import is_bucket
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.job import StageError
-from tasks.rows.spec import RowsSpec
+from tasks.rows.spec import MOST_SEEN, RowsSpec
 from tasks.rows.stored import Row, is_conversational, split_key
 from tasks.spec import Problem
 from workflows.post_training import ResolvedStage
@@ -178,7 +178,6 @@ def _refused(
 def _held_out(name: str, spec: EvaluatorSpec, rows: RowsSpec, first: "First") -> list[Problem]:
     """A set that was read whole holds out rows, and warns if they are fewer than `prompts`."""
     from tasks.data.documents import split_of
-    from tasks.rows.rows import MOST_SEEN
 
     if rows.documents or first.faults or len(first.rows) >= MOST_SEEN:
         return []

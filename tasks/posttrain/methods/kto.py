@@ -10,6 +10,7 @@ from infra.progress import say
 from tasks.job import Job
 from tasks.posttrain.spec import TRAINING, Method, PostTrainSpec, StepCost
 from tasks.rates import ANY_SIZE, Rate
+from tasks.rows.spec import MOST_SEEN
 from tasks.rows.stored import Row
 from tasks.spec import Problem
 
@@ -69,8 +70,6 @@ class KTOSpec(PostTrainSpec):
 
     def rows_problems(self, kind: str, rows: Sequence[Row]) -> Iterator[Problem]:
         """None, but tells of a set that was read whole and has one label only."""
-        from tasks.rows.rows import MOST_SEEN
-
         labels = [bool(row[LABEL]) for row in rows if kind != "preference" and not self.refused(row, kind)]
         if len(rows) < MOST_SEEN and len({*labels}) == 1:
             say(f"data.{self.data}: {unbalanced(sum(labels), len(labels), self)}")
