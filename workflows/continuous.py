@@ -103,7 +103,7 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
     """Train on the new text mixed with replayed text, and compare the candidate with the champion."""
     before = generations(_name(recipe))
     accepted = [generation for generation in before if generation.accepted]
-    earlier: dict[str, Artifact] = {}  # text of earlier generations that is trained on again
+    earlier: dict[str, Artifact] = {}  # text that is trained on again, and initial weights
     if accepted:
         old = replayed(accepted, newest)
         together = data_sets(old, len(accepted), recipe.grow.compact)
@@ -128,6 +128,7 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
     else:
         start = [import_hf(spec=recipe.init_from.pinned())] if recipe.init_from else []
         checkpoint = pretrain(spec=recipe.pretraining(), data=shards, more=[], start=start, resume=[])
+        earlier |= dict(zip(["start"], start, strict=False))
         held_out, new = newest, []
     model = convert(spec=recipe.convert, checkpoint=checkpoint, tokenizer=tokenizer)
     parts = {"corpus": newest, "tokenizer": tokenizer, "shards": shards, "pretrain": checkpoint}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from infra.paths import located
 from infra.storage.buckets import is_bucket
-from tasks.artifacts import Artifact, Corpus, HFModel, MegatronCheckpoint, TokenizedCorpus, Tokenizer
+from tasks.artifacts import Artifact, Corpus, HFModel, MegatronCheckpoint, MegatronWeights, TokenizedCorpus, Tokenizer
 from tasks.job import StageError
 from tasks.manifest import ArtifactError, Manifest
 from tasks.promote.rule import KEPT, PROMOTED
@@ -23,6 +23,7 @@ PARTS: dict[str, type[Artifact]] = {
     "shards": TokenizedCorpus,
     "checkpoint": MegatronCheckpoint,
     "tokenizer": Tokenizer,
+    "start": MegatronWeights,
     "from_base": HFModel,
     "model": HFModel,
 }

@@ -26,6 +26,7 @@ PARTS = {
     "shards": "parts.shards",
     "checkpoint": "parts.pretrain",
     "tokenizer": "parts.tokenizer",
+    "start": "parts.start",
     "model": "model",
 }
 

@@ -1,13 +1,25 @@
-"""The artifacts of earlier generations, read from storage."""
+"""The artifacts of earlier generations, read from storage, and what a recipe must have in common with them."""
 
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
-from tasks.manifest import write_manifest
+import pytest
+import yaml
+
+from tasks.artifacts import Artifact, MegatronCheckpoint, MegatronWeights, Tokenizer
+from tasks.data.spec import TokenizerSpec
+from tasks.manifest import read_manifest, write_manifest
+from tasks.pretrain.spec import PretrainSpec
 from tasks.promote.ledger import Generation, GenerationArtifact
 from tasks.stored import send
+from tests.promote import made
 from tests.s3 import S3
+from tests.tracking.conftest import empty_store, home  # noqa: F401 - fixtures
+from workflows.checks.generations import same_as_before
+from workflows.continuous_recipe import ContinuousRecipe
 from workflows.generations import corpora_of
+from workflows.recipe import context_of
 
 FACTS = {"documents": 1, "held_out_documents": 0, "bytes": 9, "held_out_bytes": 0}
 FACTS |= {"duplicates": 0, "empty": 0, "invalid_utf8": 0}
@@ -27,3 +39,72 @@ def test_corpora_are_read_with_flyte_s_access_to_storage(s3: S3, tmp_path: Path)
         generations = [generation(tmp_path / str(number), storage, number) for number in range(1, 20)]
         corpora = corpora_of(generations)
     assert [corpus.digest for corpus in corpora] == [each.part("corpus").digest for each in generations]
+
+
+def sealed(folder: Path, kind: type[Artifact], facts: dict[str, Any], spec: dict[str, Any], **parents: str) -> Path:
+    folder.mkdir()
+    (folder / "file").write_text(folder.name)
+    write_manifest(folder, kind.kind, facts, spec, parents)
+    return folder
+
+
+def problems_of(recipe: dict[str, Any]) -> dict[str, str]:
+    found = same_as_before(context_of(ContinuousRecipe.model_validate(recipe)))
+    return {problem.path: problem.allowed.partition(", as")[0] for problem in found}
+
+
+def first_night(folder: Path, recipe: dict[str, Any], start: dict[str, Any] | None = None) -> None:
+    """One promoted generation of the recipe in the registry, with weights to start from or without."""
+    tokenizer = TokenizerSpec.model_validate(recipe["tokenizer"]).model_dump(mode="json")
+    pretrain = PretrainSpec.model_validate(recipe["pretrain"]).model_dump(mode="json")
+    parts = {"tokenizer": sealed(folder / "tokenizer", Tokenizer, {}, tokenizer)}
+    parents = {}
+    if start:
+        parts["start"] = sealed(folder / "start", MegatronWeights, {}, start)
+        parents["start.0"] = read_manifest(parts["start"]).digest
+    facts = {"vocab_size": 4096, "precision": "bf16"}
+    parts["pretrain"] = sealed(folder / "checkpoint", MegatronCheckpoint, facts, pretrain, **parents)
+    model = made.model(folder / "model")
+    decision = made.decided(folder / "decide", made.report(folder / "report", model))
+    made.promoted(folder / "promote", decision, made.published(folder / "publish", model, **parts))
+
+
+@pytest.fixture
+def recipe(home: Path) -> dict[str, Any]:  # noqa: F811
+    found: dict[str, Any] = yaml.safe_load(
+        (Path(__file__).parents[2] / "workflows/recipes/continuous.yaml").read_text()
+    )
+    found["publish"]["name"] = made.NAME
+    return found
+
+
+def test_what_only_the_first_night_uses_must_stay_as_it_was(tmp_path: Path, recipe: dict[str, Any]) -> None:
+    first_night(tmp_path, recipe)
+    assert problems_of(recipe) == {}
+    recipe["tokenizer"] |= {"vocab_size": 1024, "min_frequency": 5}
+    recipe["init_from"] = {"model": "owner/name"}
+    assert problems_of(recipe) == {
+        "tokenizer.vocab_size": "4096", "tokenizer.min_frequency": "2", "init_from": "null"
+    }  # fmt: skip
+    recipe["publish"]["name"] = "another"
+    assert problems_of(recipe) == {}
+
+
+def test_the_weights_that_training_began_with_are_named(tmp_path: Path, recipe: dict[str, Any]) -> None:
+    recipe["init_from"] = {"model": "owner/name"}
+    first_night(tmp_path, recipe, {"model": "owner/name", "revision": None, "state": None})
+    assert problems_of(recipe) == {}
+    assert problems_of(recipe | {"init_from": None}) == {"init_from": "the model that training began with"}
+    assert problems_of(recipe | {"init_from": {"model": "owner/other"}}) == {"init_from.model": '"owner/name"'}
+
+
+def test_a_folder_that_was_moved_is_the_same_start(tmp_path: Path, recipe: dict[str, Any]) -> None:
+    tokenizer = tmp_path / "old"
+    tokenizer.mkdir()
+    (tokenizer / "tokenizer.json").write_text("{}")
+    recipe["tokenizer"] = TokenizerSpec(existing=str(tokenizer)).pinned().model_dump(mode="json")
+    first_night(tmp_path, recipe)
+    recipe["tokenizer"] = {"existing": str(tokenizer.rename(tmp_path / "new"))}
+    assert problems_of(recipe) == {}
+    (tmp_path / "new" / "tokenizer.json").write_text("{ }")
+    assert problems_of(recipe) == {"tokenizer.existing": f'"{tokenizer}"'}

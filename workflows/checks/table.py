@@ -7,6 +7,7 @@ from typing import TypeVar
 from tasks.spec import Problem
 from workflows.checks.environments import problems_of_environments
 from workflows.checks.files import files, unusable_paths
+from workflows.checks.generations import same_as_before
 from workflows.checks.hardware import disk, hardware, layout
 from workflows.checks.memory import tuning_memory, vllm_memory
 from workflows.checks.models import adapted_layers, problems_of_models
@@ -43,6 +44,7 @@ CHECKS: dict[str, tuple[Check, ...]] = FOR_A_DAG | {
         same_model,
         same_tokenizer,
         adapted_layers,
+        same_as_before,
     ),
     "rows": (problems_of_rows, decontamination),
     "rewards": (problems_of_rewards,),

@@ -1,0 +1,91 @@
+"""Check that continuous training goes on with the tokenizer and the initial weights of its generations."""
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from infra.flyte.hooks import import_lock
+from infra.storage.address import digest_of
+from infra.storage.buckets import StorageError
+from infra.tracking.redact import redact_spec
+from infra.tracking.sqlite_file import store_file
+from infra.tracking.store import tracking_uri
+from tasks.convert.load_hf_spec import LoadHFSpec
+from tasks.data.spec import TokenizerSpec
+from tasks.job import StageError
+from tasks.manifest import ArtifactError, Manifest
+from tasks.spec import Problem
+from tasks.stored import manifest_at
+from workflows.run_context import RunContext, is_for_a_cluster
+
+if TYPE_CHECKING:
+    from tasks.promote.ledger import Generation
+
+
+def same_as_before(context: RunContext) -> list[Problem]:
+    """What only a first generation uses is as it was for that one, as far as the registry and the generation's files
+    can be read; the run reports why not. For a cluster it is checked in the run's first pod."""
+    needed = {"grow", "publish", "tokenizer", "pretrain"}
+    if not needed <= context.specs.keys() or is_for_a_cluster():
+        return []
+    store = store_file(tracking_uri())
+    if store and not store.exists():
+        return []
+    with import_lock():  # MLflow
+        from tasks.promote.ledger import generations
+    try:
+        before = generations(context.specs["publish"].name, patience_s=0)
+        return [*_changed(context, before)] if before else []
+    except (
+        StageError,
+        ArtifactError,
+        StorageError,
+        OSError,
+        KeyError,
+        ValueError,
+    ):  # the last two: another Baton's spec
+        return []
+
+
+def _changed(context: RunContext, before: "list[Generation]") -> Iterator[Problem]:
+    yield from _unlike("tokenizer", context.specs["tokenizer"], _manifest(before[0], "tokenizer").spec, before[0])
+    accepted = [generation for generation in before if generation.accepted]
+    if not accepted:
+        return
+    first, init_from = accepted[0], context.specs.get("init_from")
+    started = "start.0" in _manifest(first, "checkpoint").parents
+    if init_from and not started:
+        yield Problem("init_from", init_from.model, f"null, {_in_force(first)}")
+    elif started and not init_from:
+        yield Problem("init_from", None, f"the model that training began with, {_in_force(first)}")
+    elif init_from and "start" in first.parts:
+        yield from _unlike("init_from", init_from, _manifest(first, "start").spec, first)
+
+
+def _unlike(
+    section: str, spec: TokenizerSpec | LoadHFSpec, recorded: dict[str, Any], of: "Generation"
+) -> Iterator[Problem]:
+    """The fields that are not as recorded. A folder that was moved is the same."""
+    own = redact_spec(spec.model_dump(mode="json", exclude={"placement", "pod", "state"}))
+    for name, value in own.items():
+        given = recorded.get(name, value)
+        moved = name in spec.existing_models() and recorded.get("state") and recorded["state"] == spec.pinned().state
+        if _content(value) != _content(given) and not moved:
+            yield Problem(f"{section}.{name}", value, f"{json.dumps(given)}, {_in_force(of)}")
+
+
+def _content(value: Any) -> Any:
+    """Of an address with a digest, the digest: uploads of the same files may have other addresses."""
+    return digest_of(value) or value if isinstance(value, str) else value
+
+
+def _manifest(generation: "Generation", part: str) -> Manifest:
+    """Raises LedgerError, ArtifactError, StorageError, OSError."""
+    return manifest_at(generation.part(part).place)
+
+
+def _in_force(generation: "Generation") -> str:
+    return (
+        f"as version {generation.version} of {generation.name} was made with, which training continues from; to begin "
+        "anew, choose another publish.name"
+    )
