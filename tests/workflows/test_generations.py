@@ -108,3 +108,13 @@ def test_a_folder_that_was_moved_is_the_same_start(tmp_path: Path, recipe: dict[
     assert problems_of(recipe) == {}
     (tmp_path / "new" / "tokenizer.json").write_text("{ }")
     assert problems_of(recipe) == {"tokenizer.existing": f'"{tokenizer}"'}
+
+
+def test_a_changed_model_is_reported_before_the_night(tmp_path: Path, recipe: dict[str, Any]) -> None:
+    layers = recipe["pretrain"]["model"]["layers"]
+    first_night(tmp_path, recipe)
+    recipe["pretrain"]["model"] |= {"layers": layers + 1, "vocab_size": 8192}
+    recipe["pretrain"]["precision"] = "fp32"
+    assert problems_of(recipe) == {
+        "pretrain.model.layers": str(layers), "pretrain.model.vocab_size": "4096", "pretrain.precision": "bf16"
+    }  # fmt: skip

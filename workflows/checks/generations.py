@@ -1,4 +1,4 @@
-"""Check that continuous training goes on with the tokenizer and the initial weights of its generations."""
+"""Check that continuous training goes on with the tokenizer, the initial weights and the model of its generations."""
 
 import json
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from tasks.convert.load_hf_spec import LoadHFSpec
 from tasks.data.spec import TokenizerSpec
 from tasks.job import StageError
 from tasks.manifest import ArtifactError, Manifest
+from tasks.pretrain.model_spec import ModelSpec
 from tasks.spec import Problem
 from tasks.stored import manifest_at
 from workflows.run_context import RunContext, is_for_a_cluster
@@ -60,6 +61,14 @@ def _changed(context: RunContext, before: "list[Generation]") -> Iterator[Proble
         yield Problem("init_from", None, f"the model that training began with, {_in_force(first)}")
     elif init_from and "start" in first.parts:
         yield from _unlike("init_from", init_from, _manifest(first, "start").spec, first)
+    last = accepted[-1]
+    trained = _manifest(last, "checkpoint")
+    model, initial = context.specs["pretrain"].model, _model(trained)
+    unlike = model.model_copy(update={"vocab_size": model.vocab_size or initial.vocab_size}).unlike(initial)
+    for name, (own, given) in unlike.items():
+        yield Problem(f"pretrain.model.{name}", own, f"{json.dumps(given)}, {_in_force(last)}")
+    if (precision := context.specs["pretrain"].precision) != trained.spec["precision"]:
+        yield Problem("pretrain.precision", precision, f"{trained.spec['precision']}, {_in_force(last)}")
 
 
 def _unlike(
@@ -77,6 +86,11 @@ def _unlike(
 def _content(value: Any) -> Any:
     """Of an address with a digest, the digest: uploads of the same files may have other addresses."""
     return digest_of(value) or value if isinstance(value, str) else value
+
+
+def _model(checkpoint: Manifest) -> ModelSpec:
+    model = ModelSpec.model_validate(checkpoint.spec["model"])
+    return model.model_copy(update={"vocab_size": checkpoint.facts["vocab_size"]})
 
 
 def _manifest(generation: "Generation", part: str) -> Manifest:
