@@ -41,7 +41,7 @@ from workflows.generations import Replayed, champion, corpora_of, data_sets, gen
 from workflows.lock import exclusive
 from workflows.post_training import BASE
 from workflows.recorded import begin
-from workflows.replay import source_weights, summed
+from workflows.replay import source_weights, summed, unweighted
 from workflows.tuning import custom_parts, kept_apart, parts_of, prepared, rewards_tried, rows_of, tuned
 from workflows.walk import walk
 
@@ -108,12 +108,18 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
         old = replayed(accepted, newest)
         together = data_sets(old, len(accepted), recipe.grow.compact)
         vocabulary = recipe.pretrain.model.vocab_size or shards.vocab_size
+        old_tokens, weights = (
+            [summed([text.tokens for text in texts]) for texts in together],
+            source_weights(recipe.corpus),
+        )
+        if without := unweighted(old_tokens, weights):
+            say(f"warning: replayed by its size, for want of a weight in corpus.sources: {', '.join(without)}")
         first_run = recipe.pretrain.resolved(vocabulary, continued=recipe.init_from is not None)
         spec = recipe.grow.pretraining(
             first_run,
             tokens_of(shards),
-            [summed([text.tokens for text in texts]) for texts in together],
-            source_weights(recipe.corpus),
+            old_tokens,
+            weights,
             _final_lr(recipe, first_run.optimizer, len(accepted)),
         )
         first, *more = [*(_data_set(texts, newest, recipe) for texts in together), shards]

@@ -17,7 +17,7 @@ from workflows.checks.table import checked
 from workflows.continuous_recipe import ContinuousRecipe, GrowSpec
 from workflows.generations import Replayed, data_sets, remaining
 from workflows.recipe.error import RecipeError
-from workflows.replay import blend
+from workflows.replay import blend, unweighted
 
 RECIPE = Path(__file__).parents[2] / "workflows/recipes/continuous.yaml"
 
@@ -56,6 +56,14 @@ def test_replayed_sources_share_by_weight_over_all_days_and_new_ones_by_size() -
     assert old == [
         pytest.approx(each) for each in ({"books": 0.1875, "web": 0.09375}, {"web": 0.03125}, {"books": 0.1875})
     ]
+
+
+def test_a_source_that_was_renamed_is_replayed_by_its_size_and_the_others_keep_their_weights() -> None:
+    days, weights = [{"web": 600, "code": 200}, {"old": 200}], {"code": 3.0, "new": 5.0, "web": 1.0}
+    first, second, _ = blend({"new": 100}, days, 0.5, weights)
+    assert first == pytest.approx({"web": 0.1, "code": 0.3}) and second == pytest.approx({"old": 0.1})
+    assert unweighted([*days, {"": 1, "gone": 0}], weights) == ["text without a source's name", "'old'"]
+    assert unweighted(days, {}) == []
 
 
 def without_files(kind: type[Any], facts: dict[str, Any]) -> Any:
