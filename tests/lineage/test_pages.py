@@ -154,10 +154,25 @@ def test_an_artifact_has_the_commands_that_reproduce_it(page: TestClient, store:
     assert "python -m tasks.sft" in shown
 
 
-@pytest.mark.parametrize("option", ["--recipe mine.yaml", "--recipe=mine.yaml"])
+@pytest.mark.parametrize("option", ["--recipe mine.yaml", "--recipe=mine.yaml", "--recipe /home/me/workflows/a.yaml"])
 def test_an_execution_is_reproduced_with_its_recorded_recipe(option: str) -> None:
     recorded = {"mlflow.source.name": f".venv/bin/pyflyte run dag.py dag {option}"}
     assert commands(recorded, "id")[-1] == "pyflyte run dag.py dag --recipe recipe.json"
+
+
+@pytest.mark.parametrize("plan", ["nightly", "weekly"])
+def test_a_scheduled_night_is_reproduced_with_its_recorded_recipe(plan: str) -> None:
+    recorded = {"mlflow.source.name": f".venv/bin/pyflyte run /home/me/baton/workflows/launch_plans.py {plan}"}
+    *_, fetched, note, command = commands(recorded, "id")
+    assert fetched == "curl -fsS -o recipe.json {base}/executions/id/recipe.json"
+    assert note.startswith("# continues from the generations in the registry")
+    assert command == f"BATON_CONTINUOUS=recipe.json pyflyte run workflows/launch_plans.py {plan}"
+
+
+def test_a_continuous_run_is_said_to_start_from_the_registry() -> None:
+    recorded = {"mlflow.source.name": "pyflyte run workflows/continuous.py continue_training --recipe mine.yaml"}
+    note, command = commands(recorded, "id")[-2:]
+    assert note.startswith("# continues from the generations") and command.endswith("--recipe recipe.json")
 
 
 def test_an_artifact_shows_its_files_scores_samples_and_version(page: TestClient, store: Stored) -> None:
