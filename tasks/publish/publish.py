@@ -51,7 +51,7 @@ def work(job: Job) -> None:
         if report.facts["model_digest"] == model.digest
         for name, metric in report.facts["metrics"].items()
     }
-    scores = {f"baton.eval.{name}": f"{metric['value']:.4f}" for name, metric in measured.items()}
+    scores = {f"baton.eval.{name}": f"{metric['value']:.10g}" for name, metric in measured.items()}
     scores |= {f"baton.metric.{name}": json.dumps(metric) for name, metric in measured.items()}
     parts = {part: job.inputs[name] for part, name in PARTS.items() if name in job.inputs}
     for name in job.names("models"):

@@ -13,6 +13,7 @@ from mlflow import MlflowClient
 
 from infra.tracking.store import tracking_uri
 from tasks.adapter_base import ModelFolders
+from tasks.artifacts import EvalReport, PublishedModel
 from tasks.job import StageError, open_job
 from tasks.manifest import ArtifactError, read_manifest, verify, write_manifest
 from tasks.promote.ledger import champion, load
@@ -22,6 +23,7 @@ from tasks.publish.chain import chain
 from tasks.publish.publish import work
 from tasks.publish.registry import Publication, register
 from tasks.publish.spec import PublishSpec
+from tests.promote import made
 from tests.publish.conftest import METRICS, Chain, publish
 from tests.tracking.conftest import free_port
 
@@ -69,10 +71,19 @@ def test_the_registry_has_the_version_with_digest_alias_and_scores(published: Pa
     version = MlflowClient(tracking_uri()).get_model_version_by_alias("baton-test", "champion")
     assert version.tags["baton.digest"] == read_manifest(published).digest
     assert version.tags["baton.model"] == sealed.manifests["model"].digest
-    assert version.tags["baton.eval.sums.right"] == "0.5000"
+    assert version.tags["baton.eval.sums.right"] == "0.5"
     assert json.loads(version.tags["baton.metric.sums.pass:at:2"])["unit"] == "share"
     assert version.source == published.as_uri()
     assert version.description == "A **tiny** model."
+
+
+def test_a_small_score_keeps_its_digits_in_the_registry(home: Path, tmp_path: Path) -> None:
+    model = made.model(tmp_path / "model")
+    facts = {"label": "base", "model_digest": read_manifest(model).digest, "metrics": {"rare": made.metric(4.32e-5)}}
+    report = made.seal(tmp_path / "report", EvalReport, facts, {"report.json": "{}"})
+    made.run(work, PublishedModel, tmp_path / "publish", {"name": made.NAME}, model=model, reports_0=report)
+    version = MlflowClient(tracking_uri()).get_model_version(made.NAME, "1")
+    assert version.tags["baton.eval.rare"] == "4.32e-05"
 
 
 def test_the_card_is_one_that_the_hub_reads(published: Path) -> None:
