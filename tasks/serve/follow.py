@@ -57,9 +57,10 @@ class Follower:
         target = self._target(stopping)
         if target is None or (self.serving and self.serving.version == target.version):
             return
-        if self.serving and self.serving.digest == target.digest and self.active.backend:
+        if self.serving and self.serving.digest == target.digest:
             say(f"{_titled(target)} is the model that is already serving")
-            self.serving, self.active.backend.version = target, target.version
+            self.serving = target
+            self.active.rename(target.version, partial(self._model, target))
             return
         self._switch_to(target, stopping)
 

@@ -12,7 +12,11 @@ import httpx
 import psutil
 import pytest
 
+from tasks.publish.aliases import Version
 from tasks.publish.champion import promote, roll_back
+from tasks.serve.active import Active
+from tasks.serve.follow import Follower
+from tasks.serve.switch import Backend, Switch
 from tests.processes import commands
 from tests.serve.follow_small import HEALTH_S
 from tests.serve.followed import NAME, Service, awaited, digest_of, publish, service, small_model, under_load
@@ -219,3 +223,17 @@ def test_a_server_that_dies_while_the_registry_hangs_is_restarted(
             assert registry.process.poll() is None
     finally:
         registry.kill()
+
+
+def test_a_replacement_gets_the_files_of_the_version_that_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if that version has the model that was serving: the files of the one before may be gone."""
+    one, two = (Version(NAME, number, "same model", f"card {number}", "", {}) for number in (1, 2))
+    backend = Backend("http://127.0.0.1:1", one.digest, one.version)
+    active = Active(Switch(), start=lambda _: pytest.fail("is started"), health_s=1, drain_s=1, backend=backend)
+    follower = Follower(NAME, "champion", 1, active)
+    monkeypatch.setattr("tasks.serve.follow.version_at", lambda *_, **__: two)
+    monkeypatch.setattr("tasks.serve.follow.fetch", lambda version: Path(version.content))
+    follower.serving = one
+    follower._update(threading.Event())
+    assert backend.version == 2
+    assert active._model and active._model().directory == Path("card 2")
