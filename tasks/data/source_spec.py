@@ -189,7 +189,7 @@ class _Breakable(OnDisk):
     on_broken: Literal["stop", "skip"] = not_identity(
         "stop",
         "a file that is damaged, truncated or not in its format: stop with an error, or skip the broken "
-        "lines, row groups or, behind a damage, the rest of the file, and count and name them",
+        "lines, records, row groups or, behind a damage, the rest of the file, and count and name them",
     )
 
 

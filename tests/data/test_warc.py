@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.data.first_record import missing
-from tasks.data.readers.raw import Broken, BrokenFile
+from tasks.data.readers.raw import Broken, BrokenFile, BrokenRecord
 from tasks.data.source_spec import ArrowSource, WarcSource
 from tasks.data.sources import read_source
 from tasks.job import StageError
@@ -90,6 +90,27 @@ def test_a_page_that_ends_in_its_head_is_broken(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().partition(b"Content-Type: text/html")[0])
     with pytest.raises(BrokenFile, match="0001"):
         found(path)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "unknown"])
+def test_a_page_in_another_coding_than_its_head_says_is_one_broken_record(tmp_path: Path, coding: str) -> None:
+    pages = [PAGE.encode() if number == 2 else b"schlicht" for number in range(1, 5)]
+    heads = [f"Content-Encoding: {coding}\r\n" if number == 2 else "" for number in range(1, 5)]
+    bodies = [response(page, "text/plain", more=head) for page, head in zip(pages, heads, strict=True)]
+    path = write(tmp_path / "crawl.warc.gz", *(record("response", number, body) for number, body in enumerate(bodies)))
+    with pytest.raises(BrokenRecord, match=r"record 0001 https://example\.com/: not encoded as its head says"):
+        found(path)
+    broken = Broken()
+    assert list(found(path, broken, on_broken="skip").values()) == ["schlicht"] * 3
+    assert (broken[path.name].records, broken[path.name].rest) == (1, "")
+
+
+@pytest.mark.parametrize("size", [b"%x\r\n" % len(PAGE.encode()), b"%x ;name=value\r\n" % len(PAGE.encode()), b""])
+def test_a_chunked_page_that_is_stored_with_and_without_its_chunks(tmp_path: Path, size: bytes) -> None:
+    body = size + PAGE.encode() + (b"\r\n0\r\n\r\n" if size else b"")
+    page = response(body, "text/html", more="Transfer-Encoding: chunked\r\n")
+    path = write(tmp_path / "crawl.warc", record("response", 1, page))
+    assert list(found(path).values()) == ["Köln\n\nKöln liegt am Rhein und ist sehr alt."]
 
 
 def test_a_large_page_is_refused_and_a_large_film_passed_over(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from resiliparse.parse.encoding import bytes_to_str, detect_encoding
 from resiliparse.parse.html import HTMLTree
 
 from tasks.data.partitions import Piece
-from tasks.data.readers.raw import Broken, BrokenFile, Raw, refuse_large, skipping
+from tasks.data.readers.http_body import decoded
+from tasks.data.readers.raw import Broken, BrokenFile, BrokenRecord, Raw, refuse_large, skipping
 from tasks.data.source_spec import WarcSource
 
 HTML = ("text/html", "application/xhtml+xml")
@@ -56,9 +57,12 @@ def read_warc(source: WarcSource, pieces: Sequence[Piece], broken: Broken | None
             try:
                 most, compressed = source.max_bytes(), item.name.endswith(".gz")
                 part = file if piece.end is None else cast(IO[bytes], BoundedFile(file, piece.end))
-                for name, size, text in _documents(part, compressed, most, source.main_content):
-                    refuse_large(size, most, f"{item.place}, record {name}")
-                    yield Raw(f"{item.name}#{name}", text, min(1.0, (before + file.tell() - piece.start) / total))
+                for name, size, record in _documents(part, compressed, most):
+                    where = f"{item.place}, record {name}"
+                    with skipping(source, item, broken):
+                        refuse_large(size, most, where)
+                        text = _text(record, source.main_content, where)
+                        yield Raw(f"{item.name}#{name}", text, min(1.0, (before + file.tell() - piece.start) / total))
             except (Truncated, OSError, EOFError) as error:
                 where = f"{item.place}, after record {name}" if name else item.place
                 message = f"{where}: damaged or truncated ({error}); download it again, or set on_broken: skip"
@@ -66,30 +70,29 @@ def read_warc(source: WarcSource, pieces: Sequence[Piece], broken: Broken | None
         before += piece.size
 
 
-def _documents(file: IO[bytes], compressed: bool, most: int, main_content: bool) -> Iterator[tuple[str, int, bytes]]:
-    """The documents: their WARC-Record-ID and address, the size of their record, and their text, which is not read of
-    a record of more than `most` bytes. Raises Truncated, OSError (not a WARC file, damaged), EOFError (a compressed
-    file that is truncated)."""
+def _documents(file: IO[bytes], compressed: bool, most: int) -> Iterator[tuple[str, int, WarcRecord]]:
+    """The documents: their WARC-Record-ID and address, the size of their record, and the record, which has no content
+    if that is more than `most` bytes. Raises Truncated, OSError (not a WARC file, damaged), EOFError (a compressed file
+    that is truncated)."""
     # decompressed here: FastWARC takes the end of a truncated member for the end of the file
     stream = gzip.GzipFile(fileobj=file) if compressed else file
     kinds = WarcRecordType.conversion | WarcRecordType.response
     for record in ArchiveIterator(stream, record_types=kinds, parse_http=False, fsspec_args=False):
         length = record.headers.get("Content-Length")
         size = record.content_length
-        if large := size > most:
+        if size > most:
             record.parse_http()  # reads only the head
             size = record.content_length
             held = record.consume()
         else:
             record.freeze()
             held = record.content_length
-            record.parse_http(auto_decode="all")
+            record.parse_http(max_header_len=size)
         if length is None or held < size:
             raise Truncated(f"record {record.record_id} has {held} of {size if length else 'unknown'} bytes")
         if _is_document(record):
             name = (record.record_id or "").strip("<>").removeprefix("urn:uuid:")
-            text = b"" if large else _text(record, main_content)
-            yield f"{name} {record.headers.get('WARC-Target-URI', '')}".rstrip(), size, text
+            yield f"{name} {record.headers.get('WARC-Target-URI', '')}".rstrip(), size, record
 
 
 def _is_document(record: WarcRecord) -> bool:
@@ -99,11 +102,16 @@ def _is_document(record: WarcRecord) -> bool:
     return bool(head) and head.status_code == 200 and record.http_content_type in (*HTML, PLAIN)
 
 
-def _text(record: WarcRecord, main_content: bool) -> bytes:
-    """In UTF-8, or as it is in a WET file."""
+def _text(record: WarcRecord, main_content: bool, where: str) -> bytes:
+    """In UTF-8, or as it is in a WET file. Raises BrokenRecord if the page is not in the codings of its head."""
     content = bytes(record.reader.read())
     if record.record_type == WarcRecordType.conversion:
         return content
+    try:
+        content = decoded(content, record.http_headers)
+    except (OSError, ValueError) as error:
+        message = f"{where}: not encoded as its head says, or truncated ({error}); set on_broken: skip to leave it out"
+        raise BrokenRecord(message) from error
     is_html = record.http_content_type in HTML
     encoding = record.http_charset or detect_encoding(content, from_html_meta=is_html) or "utf-8"
     if not is_html:
