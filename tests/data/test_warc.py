@@ -1,6 +1,7 @@
 """Documents from WARC, WET and Arrow files, and what happens to damaged ones."""
 
 import gzip
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -111,6 +112,28 @@ def test_a_chunked_page_that_is_stored_with_and_without_its_chunks(tmp_path: Pat
     page = response(body, "text/html", more="Transfer-Encoding: chunked\r\n")
     path = write(tmp_path / "crawl.warc", record("response", 1, page))
     assert list(found(path).values()) == ["Köln\n\nKöln liegt am Rhein und ist sehr alt."]
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+def test_a_page_whose_compressed_body_is_truncated_is_a_broken_record(tmp_path: Path, coding: str) -> None:
+    body = gzip.compress(PAGE.encode()) if coding == "gzip" else zlib.compress(PAGE.encode())
+    page = response(body[: len(body) // 2], "text/html", more=f"Content-Encoding: {coding}\r\n")
+    with pytest.raises(BrokenRecord, match=r"record 0001 .* or truncated"):
+        found(write(tmp_path / "crawl.warc", record("response", 1, page)))
+
+
+@pytest.mark.parametrize("field", ["WARC-Truncated: length", "WARC-Segment-Number: 1"])
+@pytest.mark.parametrize("kind", ["response", "conversion"])
+def test_a_record_that_the_crawler_truncated_or_split_is_broken(tmp_path: Path, kind: str, field: str) -> None:
+    part, whole = (record(kind, number, response(PAGE.encode(), "text/html")) for number in (1, 2))
+    film = record("response", 3, response(b"film", "video/mp4"))
+    mark = b"WARC-Record-ID", f"{field}\r\nWARC-Record-ID".encode()
+    path = write(tmp_path / "crawl.warc", part.replace(*mark), whole, film.replace(*mark))
+    with pytest.raises(BrokenRecord, match=rf"record 0001 .*not a whole document \({field}\)"):
+        found(path)
+    broken = Broken()
+    assert [name.partition("#")[2][:4] for name in found(path, broken, on_broken="skip")] == ["0002"]
+    assert (broken[path.name].records, broken[path.name].rest) == (1, "")
 
 
 def test_a_large_page_is_refused_and_a_large_film_passed_over(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tasks.data.source_spec import WarcSource
 
 HTML = ("text/html", "application/xhtml+xml")
 PLAIN = "text/plain"
+PARTIAL = ("WARC-Truncated", "WARC-Segment-Number")  # fields of a record that has not all of its content
 
 
 class Truncated(Exception):
@@ -60,8 +61,8 @@ def read_warc(source: WarcSource, pieces: Sequence[Piece], broken: Broken | None
                 for name, size, record in _documents(part, compressed, most):
                     where = f"{item.place}, record {name}"
                     with skipping(source, item, broken):
-                        refuse_large(size, most, where)
                         text = _text(record, source.main_content, where)
+                        refuse_large(size, most, where)
                         yield Raw(f"{item.name}#{name}", text, min(1.0, (before + file.tell() - piece.start) / total))
             except (Truncated, OSError, EOFError) as error:
                 where = f"{item.place}, after record {name}" if name else item.place
@@ -103,7 +104,11 @@ def _is_document(record: WarcRecord) -> bool:
 
 
 def _text(record: WarcRecord, main_content: bool, where: str) -> bytes:
-    """In UTF-8, or as it is in a WET file. Raises BrokenRecord if the page is not in the codings of its head."""
+    """In UTF-8, or as it is in a WET file. Raises BrokenRecord if the record says that it is truncated or a segment, or
+    the page is not in the codings of its head."""
+    for field in PARTIAL:
+        if value := record.headers.get(field):
+            raise BrokenRecord(f"{where}: not a whole document ({field}: {value}); set on_broken: skip to leave it out")
     content = bytes(record.reader.read())
     if record.record_type == WarcRecordType.conversion:
         return content
