@@ -136,6 +136,20 @@ def test_a_record_that_the_crawler_truncated_or_split_is_broken(tmp_path: Path, 
     assert (broken[path.name].records, broken[path.name].rest) == (1, "")
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        response(PAGE.encode("latin-1"), "TEXT/HTML; Charset=ISO-8859-1"),
+        b"HTTP/1.1 200 OK\nContent-Type: text/html\n\n" + PAGE.encode(),
+        response(PAGE.encode(), "text/html", more=f"X-Long: {'x' * 100_000}\r\n"),
+    ],
+    ids=["media type in upper case", "head with bare line feeds", "long head"],
+)
+def test_unusual_heads(tmp_path: Path, page: bytes) -> None:
+    path = write(tmp_path / "crawl.warc", record("response", 1, page))
+    assert list(found(path).values()) == ["Köln\n\nKöln liegt am Rhein und ist sehr alt."]
+
+
 def test_a_large_page_is_refused_and_a_large_film_passed_over(tmp_path: Path) -> None:
     film = record("response", 1, response(bytes(9_000), "video/mp4"))
     page = record("response", 2, response(PAGE.encode() * 40, "text/html"))

@@ -81,14 +81,15 @@ def _documents(file: IO[bytes], compressed: bool, most: int) -> Iterator[tuple[s
     for record in ArchiveIterator(stream, record_types=kinds, parse_http=False, fsspec_args=False):
         length = record.headers.get("Content-Length")
         size = record.content_length
+        # quirks_mode: the lines of a head may end in a bare LF (RFC 9112)
         if size > most:
-            record.parse_http()  # reads only the head
+            record.parse_http(quirks_mode=True)  # reads only the head
             size = record.content_length
             held = record.consume()
         else:
             record.freeze()
             held = record.content_length
-            record.parse_http(max_header_len=size)
+            record.parse_http(max_header_len=size, quirks_mode=True)
         if length is None or held < size:
             raise Truncated(f"record {record.record_id} has {held} of {size if length else 'unknown'} bytes")
         if _is_document(record):
@@ -100,7 +101,12 @@ def _is_document(record: WarcRecord) -> bool:
     if record.record_type == WarcRecordType.conversion:
         return True
     head = record.http_headers
-    return bool(head) and head.status_code == 200 and record.http_content_type in (*HTML, PLAIN)
+    return bool(head) and head.status_code == 200 and _media_type(record) in (*HTML, PLAIN)
+
+
+def _media_type(record: WarcRecord) -> str:
+    """In lower case, since its case has no meaning (RFC 9110)."""
+    return (record.http_content_type or "").lower()
 
 
 def _text(record: WarcRecord, main_content: bool, where: str) -> bytes:
@@ -117,7 +123,7 @@ def _text(record: WarcRecord, main_content: bool, where: str) -> bytes:
     except (OSError, ValueError) as error:
         message = f"{where}: not encoded as its head says, or truncated ({error}); set on_broken: skip to leave it out"
         raise BrokenRecord(message) from error
-    is_html = record.http_content_type in HTML
+    is_html = _media_type(record) in HTML
     encoding = record.http_charset or detect_encoding(content, from_html_meta=is_html) or "utf-8"
     if not is_html:
         return bytes_to_str(content, encoding).encode("utf-8", "surrogatepass")
