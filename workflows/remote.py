@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import images
 from infra.flyte.command_line import console, image_config
@@ -19,6 +18,7 @@ from infra.tracking.machine import CONSOLE, LINEAGE
 from infra.tracking.redact import redact_text
 from infra.tracking.remote_run import CODE
 from infra.tracking.repository import for_pods
+from infra.tracking.store import passed_on
 from tasks.spec import Problem
 from workflows.calls import calls
 from workflows.checks.table import CHECKS, checked
@@ -101,7 +101,7 @@ def _tracking(environment: dict[str, str]) -> list[Problem]:
         fix = f"otherwise pass --env {STORE}=http://…"
         say(f"tracking: {STORE} is not set here: pods record nothing unless the cluster sets it ({fix})")
         return []
-    if urlsplit(store).scheme in ("http", "https", "databricks"):
+    if passed_on(store):
         return []
     return [Problem(STORE, redact_text(store), "a server that the pods can reach: http://… or https://…")]
 

@@ -19,7 +19,8 @@ __all__ = ["TrackingUnreachable"]
 
 EXPERIMENT = "baton"  # unless MLFLOW_EXPERIMENT_NAME says otherwise
 ANSWER_S = 5.0  # timeout of a server's health check
-SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks")
+SCHEMES = ("postgresql", "mysql", "mssql", "databricks")  # beside http, https and sqlite
+ADDRESSES = f"http(s)://HOST, sqlite:///FILE, or one with {', '.join(f'{scheme}://' for scheme in SCHEMES)}"
 
 # MLflow's own defaults retry one request for several minutes, and send clients for files to the server's store, by an
 # address that its network alone may know
@@ -39,8 +40,23 @@ class PushFailed(Exception):
 
 
 def tracking_uri() -> str:
-    """MLFLOW_TRACKING_URI, or an SQLite file in Baton's home."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{baton_home() / 'mlflow.db'}"
+    """MLFLOW_TRACKING_URI, or an SQLite file in Baton's home. Raises TrackingUnreachable if it is no address."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if uri and not is_address(uri):
+        raise TrackingUnreachable(f"MLFLOW_TRACKING_URI={redact_text(uri)}: must be {ADDRESSES}. Correct it, {_fix()}.")
+    return uri or f"sqlite:///{baton_home() / 'mlflow.db'}"
+
+
+def is_address(uri: str) -> bool:
+    """Whether a URI is one of `ADDRESSES`. MLflow refuses folders (`./mlruns`, `file:///…`) when it opens them."""
+    try:
+        parts = urlsplit(uri)
+        if parts.scheme in ("http", "https"):
+            return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    scheme = parts.scheme.partition("+")[0]
+    return uri == "databricks" or scheme in SCHEMES or (scheme == "sqlite" and bool(uri.partition(":///")[2]))
 
 
 def artifact_location() -> str | None:
@@ -51,7 +67,8 @@ def artifact_location() -> str | None:
 def passed_on(uri: str | None = None) -> dict[str, str]:
     """The environment of a job on another machine for this store, if it is a server. The URI may hold a password."""
     uri = os.environ.get("MLFLOW_TRACKING_URI", "") if uri is None else uri
-    return {"MLFLOW_TRACKING_URI": uri} if urlsplit(uri).scheme in ("http", "https", "databricks") else {}
+    of_server = is_address(uri) and urlsplit(uri).scheme in ("http", "https", "databricks")
+    return {"MLFLOW_TRACKING_URI": uri} if of_server else {}
 
 
 def experiment_name() -> str:
@@ -100,9 +117,7 @@ def check_reachable() -> None:
     """Check that the store is reachable, or is an SQLite file yet to be created. Any HTTP response counts, since a
     proxy may guard the health check. Raises TrackingUnreachable."""
     uri = tracking_uri()
-    parts = urlsplit(uri)
-    scheme = parts.scheme.partition("+")[0]
-    if scheme in ("http", "https"):
+    if urlsplit(uri).scheme in ("http", "https"):
         _ask(uri.rstrip("/") + "/health")
     elif path := store_file(uri):
         used = was_used(uri)
@@ -110,8 +125,6 @@ def check_reachable() -> None:
             check_file(path, used)
         if not os.access(path.parent, os.W_OK):
             raise _unreachable(f"{path.parent} is not a writable folder")
-    elif scheme and scheme not in SCHEMES:
-        raise _unreachable(f"the scheme is none of {', '.join(SCHEMES)}")
 
 
 def _ask(url: str) -> None:
@@ -128,10 +141,13 @@ def _ask(url: str) -> None:
 
 
 def _unreachable(reason: str) -> TrackingUnreachable:
-    fix = "or unset MLFLOW_TRACKING_URI to use the SQLite file in Baton's home"
-    if this_pod():  # whose disk is lost with it
-        fix = "which pods get from the client that started the run, or from Flyte's default-env-vars"
     return TrackingUnreachable(
         f"MLFLOW_TRACKING_URI={shown_uri()}: the tracking store is unreachable ({redact_text(reason)}). Start the "
-        f"server or correct the address, {fix}."
+        f"server or correct the address, {_fix()}."
     )
+
+
+def _fix() -> str:
+    if this_pod():  # whose disk is lost with it
+        return "which pods get from the client that started the run, or from Flyte's default-env-vars"
+    return "or unset MLFLOW_TRACKING_URI to use the SQLite file in Baton's home"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from infra.tracking.store import TrackingUnreachable, passed_on, tracking_uri
 from tasks.data.spec import CorpusSpec, TokenizerSpec
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.pretrain.hardware import Machine
@@ -19,7 +20,14 @@ from tasks.pretrain.spec import PretrainSpec
 from tasks.rows.spec import RowsSpec
 from tests.source import ROOT
 from workflows.checks import machine
-from workflows.checks.machine import compiler_problems, driver_problems, machine_problems, offline_problems, remarks
+from workflows.checks.machine import (
+    compiler_problems,
+    driver_problems,
+    machine_problems,
+    offline_problems,
+    remarks,
+    store_problems,
+)
 from workflows.run_context import RunContext
 
 NONE = Machine((), 16 * 2**30)
@@ -135,6 +143,39 @@ def test_what_triton_compiles_with_is_asked_for(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "Python.h").touch()
     monkeypatch.setenv("CC", "clang-19")
     assert list(compiler_problems("pretrain", tmp_path)) == []
+
+
+# -- the tracking store --------------------------------------------------------------------------------
+
+NO_ADDRESSES = ["file:///mlruns", "./mlruns", "foo", "http://[bad", "http://", "http://host:port", "sqlite:mlflow.db"]
+
+
+@pytest.mark.parametrize("uri", NO_ADDRESSES)
+def test_what_is_no_address_of_a_tracking_store_is_told_before_the_run(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    (problem,) = machine_problems(RunContext({}, NONE))
+    assert (problem.path, problem.value) == ("MLFLOW_TRACKING_URI", uri)
+    assert "sqlite:///FILE" in problem.allowed and "unset it" in problem.allowed
+    with pytest.raises(TrackingUnreachable, match="must be http"):
+        tracking_uri()
+    assert passed_on() == {}
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "http://host:5000",
+        "https://me:word@host/mlflow",
+        "sqlite:////data/mlflow.db",
+        "sqlite:///mlflow.db?timeout=5",
+        "postgresql+psycopg2://me:word@host,host2:5432/mlflow",
+        "databricks",
+    ],
+)
+def test_addresses_of_tracking_stores(uri: str) -> None:
+    assert not [*store_problems({"MLFLOW_TRACKING_URI": uri})]
 
 
 # -- the hub -------------------------------------------------------------------------------------------

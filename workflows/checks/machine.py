@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from infra.progress import say
+from infra.tracking.redact import redact_text
+from infra.tracking.store import ADDRESSES, is_address
 from tasks.convert.load_hf_spec import ask_hub
 from tasks.data.source_spec import HuggingFaceSource, is_path
 from tasks.pretrain.accelerators import BY_NAME, Accelerator, accelerator
@@ -51,7 +53,7 @@ def machine_problems(context: RunContext) -> list[Problem]:
     """What this machine lacks for the stages that run on it."""
     if runs_on_a_cluster():
         return []
-    problems = [*_named_gpu(context), *offline_problems(context, os.environ)]
+    problems = [*_named_gpu(context), *offline_problems(context, os.environ), *store_problems(os.environ)]
     if (stage := _first_on_a_gpu(context)) and context.machine.gpus and (cuda := cuda_of_torch()):
         problems += driver_problems(stage, cuda, cuda_of_driver())
         problems += compiler_problems(stage, Path(sysconfig.get_path("include")))
@@ -157,6 +159,13 @@ def this_cpu(precision: str, processes: int) -> Accelerator | None:
 
     peaks = {precision: cpu_peak(precision) / 1e12 / processes}
     return Accelerator("CPU", "", 0, peaks, measured_bandwidth() / processes)
+
+
+def store_problems(environment: Mapping[str, str]) -> Iterator[Problem]:
+    """Of the address of the tracking store, which is opened only when there is something to record."""
+    if (uri := environment.get("MLFLOW_TRACKING_URI")) and not is_address(uri):
+        allowed = f"{ADDRESSES}; or unset it to use the SQLite file in Baton's home"
+        yield Problem("MLFLOW_TRACKING_URI", redact_text(uri), allowed)
 
 
 # -- the hub ------------------------------------------------------------------------------------------
