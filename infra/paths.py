@@ -15,7 +15,7 @@ FOLDERS = ("jobs", "models", "artifacts")  # of the home, with artifacts
 
 def home_path() -> Path:
     """The absolute path of the home folder."""
-    return Path(os.environ.get("BATON_HOME") or ".baton").absolute()
+    return _named_by("BATON_HOME") or Path(".baton").absolute()
 
 
 def baton_home() -> Path:
@@ -26,8 +26,18 @@ def baton_home() -> Path:
 def cache_folder(name: str) -> Path:
     """A folder for what can be downloaded again, in BATON_CACHE or the home folder; created if missing. Raises
     UserError."""
-    cache = os.environ.get("BATON_CACHE")
-    return _created(Path(cache) / name, "BATON_CACHE") if cache else _created(baton_home() / name, "BATON_HOME")
+    cache = _named_by("BATON_CACHE")
+    return _created(cache / name, "BATON_CACHE") if cache else _created(baton_home() / name, "BATON_HOME")
+
+
+def _named_by(variable: str) -> Path | None:
+    """The absolute path of a variable's folder; None: it is not set. Of a `.env` or Compose file, no shell expands the
+    `~`. Raises UserError."""
+    place = os.environ.get(variable)
+    try:
+        return Path(place).expanduser().absolute() if place else None
+    except RuntimeError as error:  # ~name of nobody, or no HOME
+        raise UserError(f"{variable}={place}: {error}. Set it to an absolute path") from error
 
 
 def _created(folder: Path, variable: str) -> Path:

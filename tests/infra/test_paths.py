@@ -24,3 +24,19 @@ def test_a_place_that_cannot_be_a_folder_is_named_with_its_variable(
 def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATON_HOME", "")
     assert home_path().name == ".baton"
+
+
+def test_a_leading_tilde_is_the_users_folder_though_no_shell_expands_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("BATON_HOME", "~/baton")
+    assert home_path() == tmp_path / "baton"
+    monkeypatch.setenv("BATON_CACHE", "~/cache")
+    assert cache_folder("artifacts") == tmp_path / "cache" / "artifacts"
+
+
+def test_the_tilde_of_nobody_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATON_HOME", "~nobody-of-this-name/baton")
+    with pytest.raises(UserError, match=r"BATON_HOME=~nobody-of-this-name/baton: .*absolute path"):
+        home_path()
