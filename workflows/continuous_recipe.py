@@ -116,16 +116,25 @@ class ScheduleSpec(Spec):
     retries: int = Field(2, ge=0, le=10, description="Restarts of a failed run, which continues where it stopped")
 
     def problems(self) -> list[Problem]:
-        from croniter import croniter  # what flytekit parses them with
-
-        allowed = "a cron expression of five fields: minute hour day month weekday, such as '0 2 * * *'"
+        allowed = "a cron expression of five fields, of dates that exist: minute hour day month weekday: '0 2 * * *'"
         crons = {"continue_training": self.continue_training, "refresh_rl": self.refresh_rl}
-        problems = [
-            Problem(name, cron, allowed)
-            for name, cron in crons.items()
-            if len(cron.split()) != 5 or not croniter.is_valid(cron)
-        ]
+        problems = [Problem(name, cron, allowed) for name, cron in crons.items() if not _has_dates(cron)]
         return problems + [Problem("notify", mail, "an email address") for mail in self.notify if "@" not in mail[1:-1]]
+
+
+def _has_dates(cron: str) -> bool:
+    """Whether it is a cron expression with a next date, as flytekit asks: `0 0 30 2 *` has none, and `R 2 * * *`, of
+    croniter alone, has another one each time."""
+    from croniter import croniter  # what flytekit parses them with
+
+    fields = cron.split()
+    if len(fields) != 5 or any(field.lower().startswith("r") for field in fields):
+        return False
+    try:
+        croniter(cron).get_next()
+    except ValueError:  # its errors' base
+        return False
+    return True
 
 
 class ContinuousRecipe(Recipe):

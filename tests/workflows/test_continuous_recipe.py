@@ -148,6 +148,8 @@ def test_every_run_on_new_text_is_a_right_spec(new: int, warmup: float, fewest: 
         ({"grow": {"max_steps": 2}}, "grow.max_steps", "at least min_steps"),
         ({"grow": {"replay": 1}}, "grow.replay", "less than 1"),
         ({"schedule": {"continue_training": "every night"}}, "schedule.continue_training", "cron expression"),
+        ({"schedule": {"refresh_rl": "0 0 30 2 *"}}, "schedule.refresh_rl", "dates that exist"),
+        ({"schedule": {"refresh_rl": "R 2 * * *"}}, "schedule.refresh_rl", "cron expression"),
         ({"promotion": {"metric": "sums.right"}}, "promotion.metric", "statements.all_checks"),
         ({"promotion": {"regressions": {"statements.distinct": 0.1}}}, "promotion.regressions", "one of old.bits"),
         ({"evaluate": {"tasks": {"lm_eval": ["piqa"]}}}, "promotion.metric", "one of tasks.<task>.<metric>"),
