@@ -108,10 +108,8 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
         old = replayed(accepted, newest)
         together = data_sets(old, len(accepted), recipe.grow.compact)
         vocabulary = recipe.pretrain.model.vocab_size or shards.vocab_size
-        old_tokens, weights = (
-            [summed([text.tokens for text in texts]) for texts in together],
-            source_weights(recipe.corpus),
-        )
+        old_tokens = [summed([text.tokens for text in texts]) for texts in together]
+        weights = source_weights(recipe.corpus)
         if without := unweighted(old_tokens, weights):
             say(f"warning: replayed by its size, for want of a weight in corpus.sources: {', '.join(without)}")
         first_run = recipe.pretrain.resolved(vocabulary, continued=recipe.init_from is not None)

@@ -50,8 +50,9 @@ class Active:
     def rename(self, version: int, model: Callable[[], Served]) -> None:
         """The active model is another version from now on, and a replacement gets its files."""
         with self._lock:
-            assert self.backend is not None
-            self.backend.version, self._model = version, model
+            self._model = model
+            if self.backend:
+                self.backend.version = version
 
     def start_healthy(self, model: Served, title: str, cancelled: Callable[[], bool]) -> Server:
         """Start a server and wait until it is healthy and passes the smoke test. Raises ServerFailed, leaving no
