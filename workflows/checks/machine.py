@@ -1,6 +1,6 @@
 """Check what a recipe's run requires of this machine beside memory: the GPU that the recipe names, its driver and a
-compiler, access to the Hugging Face hub. Problems stop a run; `python -m workflows.plan` only prints them, since its
-recipe may be meant for another machine. Imports nothing heavy."""
+compiler, the tracking store's address, access to the Hugging Face hub. Problems stop a run; `python -m workflows.plan`
+only prints them, since its recipe may be meant for another machine. Imports nothing heavy."""
 
 import ctypes
 import importlib.util
