@@ -24,6 +24,17 @@ def worth(reward: Builtin, said: Any, **row: Any) -> float | None:
     return None if value is None else float(value)
 
 
+def cpu_s(reward: Builtin, said: str, **row: Any) -> float:
+    """The least CPU time of three calls: one of them may contain an import, or a collection of all garbage."""
+
+    def once() -> float:
+        began = time.thread_time()
+        worth(reward, said, **row)
+        return time.thread_time() - began
+
+    return min(once() for _ in range(3))
+
+
 # math
 
 
@@ -104,10 +115,7 @@ def test_math_reads_the_last_box_or_the_end() -> None:
 
 @pytest.mark.parametrize("said", ["(", "$ ", "1.", "5% ", "the answer is four ", r"\boxed{", r"\frac{1}{"])
 def test_math_of_a_policy_that_repeats_itself_takes_no_time(said: str) -> None:
-    start = time.process_time()
-    worth(Math(), said * 4000, answer="4")
-
-    assert time.process_time() - start < 1
+    assert cpu_s(Math(), said * 4000, answer="4") < 1
 
 
 def test_math_times_out() -> None:
@@ -149,10 +157,7 @@ def test_similarity_is_by_the_longest_common_subsequence(first: str, second: str
 
 
 def test_similarity_of_a_policy_that_repeats_itself_takes_no_time() -> None:
-    start = time.process_time()
-    worth(Similarity(unit="characters"), "the " * 3000, answer="the cat and the dog " * 200)
-
-    assert time.process_time() - start < 1
+    assert cpu_s(Similarity(unit="characters"), "the " * 3000, answer="the cat and the dog " * 200) < 1
 
 
 # regex, format, length, JSON
