@@ -1,5 +1,6 @@
 """The artifacts of earlier generations, read from storage, and what a recipe must have in common with them."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -118,3 +119,12 @@ def test_a_changed_model_is_reported_before_the_night(tmp_path: Path, recipe: di
     assert problems_of(recipe) == {
         "pretrain.model.layers": str(layers), "pretrain.model.vocab_size": "4096", "pretrain.precision": "bf16"
     }  # fmt: skip
+
+
+def test_what_cannot_be_compared_is_told(
+    tmp_path: Path, recipe: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first_night(tmp_path, recipe)
+    shutil.rmtree(tmp_path / "tokenizer")
+    assert problems_of(recipe) == {}
+    assert "not compared with those of earlier generations: " in capsys.readouterr().err

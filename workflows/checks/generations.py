@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from infra.flyte.hooks import import_lock
+from infra.progress import say
 from infra.storage.address import digest_of
 from infra.storage.buckets import StorageError
 from infra.tracking.redact import redact_spec
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def same_as_before(context: RunContext) -> list[Problem]:
     """What only a first generation uses is as it was for that one, as far as the registry and the generation's files
-    can be read; the run reports why not. For a cluster it is checked in the run's first pod."""
+    can be read; what was not compared is told. For a cluster it is checked in the run's first pod."""
     needed = {"grow", "publish", "tokenizer", "pretrain"}
     if not needed <= context.specs.keys() or is_for_a_cluster():
         return []
@@ -37,15 +38,12 @@ def same_as_before(context: RunContext) -> list[Problem]:
     try:
         before = generations(context.specs["publish"].name, patience_s=0)
         return [*_changed(context, before)] if before else []
-    except (
-        StageError,
-        ArtifactError,
-        StorageError,
-        OSError,
-        KeyError,
-        ValueError,
-    ):  # the last two: another Baton's spec
-        return []
+    except (StageError, ArtifactError, StorageError, OSError) as error:
+        why = str(error)
+    except (KeyError, ValueError) as error:  # of a spec
+        why = f"recorded by another version of Baton ({type(error).__name__}: {error})"
+    say(f"tokenizer, init_from and pretrain.model are not compared with those of earlier generations: {why}")
+    return []
 
 
 def _changed(context: RunContext, before: "list[Generation]") -> Iterator[Problem]:
