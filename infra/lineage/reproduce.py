@@ -12,11 +12,10 @@ from infra.tracking.mlflow_records import CODE_TAGS, RECIPE_TAG, REPOSITORY_TAG,
 from infra.tracking.redact import SETUP_DIGEST, redact, redact_code
 
 RECIPE, DIFF = "recipe.json", "repository.diff"
-LAUNCH_PLANS, THEIR_RECIPE = "launch_plans.py", "BATON_CONTINUOUS"  # whose command names no recipe
+LAUNCH_PLANS, RECIPE_VARIABLE = "launch_plans.py", "BATON_CONTINUOUS"  # its command names no recipe
 CONTINUOUS = (LAUNCH_PLANS, "continuous.py")
-TODAY = (
-    "# continues from the generations in the registry then, with the text that the source has then: in a new one, anew"
-)
+WORKFLOWS = ("pretrain_to_rl.py", *CONTINUOUS)  # files of Baton's
+CONTINUES = "# continues from the generations in the registry, on the source's current text; an empty one starts anew"
 
 
 def code(tags: dict[str, str]) -> dict[str, str]:
@@ -43,16 +42,16 @@ def commands(tags: dict[str, str], execution: str) -> list[str]:
             words[number : number + 1] = ["--recipe", RECIPE]
         elif number and words[number - 1] == "--recipe":
             words[number] = RECIPE
-        elif word.startswith("/") and word.endswith(".py") and "/workflows/" in word:  # in what is checked out
-            words[number] = f"workflows/{word.rpartition('/workflows/')[2]}"
+        elif word.startswith("/") and word.rpartition("/workflows/")[2] in WORKFLOWS:  # of what is checked out
+            words[number] = f"workflows/{Path(word).name}"
     files = {Path(word).name for word in words}
     if LAUNCH_PLANS in files:
-        words.insert(0, f"{THEIR_RECIPE}={RECIPE}")
+        words.insert(0, f"{RECIPE_VARIABLE}={RECIPE}")
     path = repository(tags).get("path", ".")
     lines = [*_checkout(tags, execution), ". .venv/bin/activate", *([f"cd {shlex.quote(path)}"] if path != "." else [])]
     if RECIPE in words or LAUNCH_PLANS in files:
         lines.append(f"curl -fsS -o {RECIPE} {{base}}/executions/{execution}/{RECIPE}")
-    return [*lines, *([TODAY] if files & {*CONTINUOUS} else []), shlex.join(words)]
+    return [*lines, *([CONTINUES] if files & {*CONTINUOUS} else []), shlex.join(words)]
 
 
 def _checkout(tags: dict[str, str], execution: str) -> list[str]:

@@ -169,6 +169,11 @@ def test_a_scheduled_night_is_reproduced_with_its_recorded_recipe(plan: str) -> 
     assert command == f"BATON_CONTINUOUS=recipe.json pyflyte run workflows/launch_plans.py {plan}"
 
 
+def test_a_file_of_the_user_s_own_keeps_its_path() -> None:
+    recorded = {"mlflow.source.name": "pyflyte run /home/me/workflows/mine.py dag"}
+    assert commands(recorded, "id")[-1] == "pyflyte run /home/me/workflows/mine.py dag"
+
+
 def test_a_continuous_run_is_said_to_start_from_the_registry() -> None:
     recorded = {"mlflow.source.name": "pyflyte run workflows/continuous.py continue_training --recipe mine.yaml"}
     note, command = commands(recorded, "id")[-2:]
