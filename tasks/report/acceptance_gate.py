@@ -1,5 +1,6 @@
 """Compare each tuned model with the model it started from, metric by metric; a merged one with each of its models."""
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -39,7 +40,8 @@ def compare(before: Results, after: Results) -> list[Line]:
     for name, metric in after.metrics.items():
         if name in before.metrics:
             diff = difference(before, after, name)
-            finding = judged(diff.value, diff.standard_error, diff.items, metric.higher_is_better)
+            better = metric.higher_is_better if math.isfinite(before.metrics[name].value) else None
+            finding = judged(diff.value, diff.standard_error, diff.items, better)
             lines.append(Line(name, metric, diff.value, diff.standard_error, finding))
     return lines
 

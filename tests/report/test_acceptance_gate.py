@@ -59,6 +59,7 @@ def line(root: Path, before: dict[str, Any], after: dict[str, Any], *rights: lis
         (0.4, 0.6, None, "unknown"),
         (0.40, 0.42, True, "within noise"),
         (0.40, float("nan"), True, "worse"),
+        (float("nan"), 0.40, True, "unknown"),
     ],
 )
 def test_a_change_is_judged_by_the_metrics_direction_and_error(
