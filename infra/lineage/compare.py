@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from sqlalchemy.engine import Connection
 
-from infra.chance import SURE, judged
+from infra.chance import FEWEST, SURE, judged
 from infra.charts import Points, curves
 from infra.drawing.graph import Artifact
 from infra.lineage import facts, files, reproduce
@@ -44,6 +44,7 @@ def comparison(graph: Graph, connection: Connection, a: str, b: str) -> dict[str
         "only": [pair for pair in fields["artifacts"] if None in (pair["a"], pair["b"])],
         "same": differences.none,
         "metrics": _metrics(evaluations["a"], evaluations["b"]),
+        "min_items": FEWEST,
         "samples": _samples(evaluations["a"], evaluations["b"]),
         "recipes": _recipes(graph, connection, a, b),
         "curves": both,

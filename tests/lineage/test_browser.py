@@ -165,8 +165,8 @@ def test_from_the_list_to_a_model_its_lineage_and_a_comparison(page: Page, base:
     page.get_by_label("Model B").select_option(value=output(made["sft"]))
     page.get_by_role("button", name="Compare").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("grpo and sft")
-    expect(page.get_by_role("rowheader", name="all_checks")).to_be_visible()
-    expect(page.locator(".verdict").first).to_have_text(re.compile("▲ better|▼ worse|≈ within noise"))
+    judged = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="all_checks"))
+    expect(judged.locator(".verdict")).to_have_text(re.compile("▲ better|▼ worse|≈ within noise"))
     sample = page.locator(".sample-pair").first
     expect(sample.get_by_role("heading")).to_have_text([*names_of(page), "reference"][: sample.locator("h3").count()])
     keep(page, "3-compare")
