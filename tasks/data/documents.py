@@ -123,9 +123,13 @@ def _columns(path: Path, names: list[str], rows: int) -> Iterator[pa.RecordBatch
 
 def split_files(corpus_dir: Path, split: Split, source: str | None = None) -> list[Path]:
     """A split's files, in order, or those of one named source."""
-    named = re.compile(rf"{stem(split, source)}-\d{{5}}\.parquet")
-    paths = sorted(corpus_dir.glob(f"{split}-*.parquet"))
-    return [path for path in paths if source is None or named.fullmatch(path.name)]
+    return [corpus_dir / name for name in split_names((path.name for path in corpus_dir.iterdir()), split, source)]
+
+
+def split_names(names: Iterable[str], split: Split, source: str | None = None) -> list[str]:
+    """As `split_files`, of these names of files."""
+    pattern = rf"{split}-.*\.parquet" if source is None else rf"{stem(split, source)}-\d{{5}}\.parquet"
+    return sorted(name for name in names if re.fullmatch(pattern, name, re.DOTALL))
 
 
 def row_groups(corpus_dir: Path, split: Split, source: str | None = None) -> Iterator[RowGroup]:

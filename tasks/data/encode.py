@@ -10,7 +10,7 @@ missing. It depends on nothing but the file's content and the tokenizer.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ import pyarrow.parquet as pq
 from tasks.data.encoders import Choice, FastTokens, Ids, LibraryTokens
 from tasks.data.indexed_dataset import TokenDtype, token_dtype
 from tasks.data.partition_cache import Kept, make_once
+from tasks.data.prefixes import FilePart
 from tasks.data.rounds import NOTHING, Amount, Report
-from tasks.job import StageError
+from tasks.job import Input, StageError
 from tasks.manifest import read_manifest
 from tasks.tokenizers import plain
 
@@ -80,12 +81,11 @@ def _joined(
 
 @dataclass(frozen=True)
 class EncodeItem:
-    """Row groups of a file to tokenize, and where to."""
+    """A part of a file to tokenize, and where to."""
 
     folder: Path
-    file: Path
-    start: int  # the first row group
-    end: int  # after the last
+    corpus: Input  # without a path: the file is fetched if the part is to be made
+    part: FilePart
     encoder: DocumentEncoder
     kept: Kept | None  # where the tokens of earlier corpora, or other pods, may be
 
@@ -97,20 +97,27 @@ def encode(item: EncodeItem, report: Report) -> None:
 
 
 def _encode(item: EncodeItem, report: Report, folder: Path) -> dict[str, Any]:
-    amount = NOTHING
+    name, amount = item.part.file, NOTHING
     with (
-        pq.ParquetFile(item.file, pre_buffer=False) as file,
+        pq.ParquetFile(_folder(replace(item.corpus, files=(name,))) / name, pre_buffer=False) as file,
         (folder / IDS).open("wb") as ids_file,
         (folder / LENGTHS).open("wb") as lengths_file,
     ):
-        for number in range(item.start, item.end):
+        groups = item.part.row_groups(file.num_row_groups)
+        for done, number in enumerate(groups, 1):
             texts = file.read_row_group(number, columns=["text"], use_threads=False)["text"]
             ids, lengths = item.encoder.encode(texts)
             ids.tofile(ids_file)
             lengths.tofile(lengths_file)
             amount = amount.plus(Amount(len(lengths), pc.sum(pc.binary_length(texts)).as_py(), len(ids)))
-            report((number + 1 - item.start) / (item.end - item.start), amount)
+            report(done / len(groups), amount)
     return amount._asdict()
+
+
+@lru_cache(maxsize=1)
+def _folder(corpus: Input) -> Path:
+    """Its folder, fetched first if it is not on this machine."""
+    return Path(corpus.path) if corpus.path else corpus.local()
 
 
 def encoded(folder: Path) -> Amount:

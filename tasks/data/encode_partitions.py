@@ -2,7 +2,7 @@
 or, where there are too few files to share them evenly, some parts of the files.
 
 The shards engine, whose pod runs after those of all shares, finds the parts in storage (stored_folders.py) and
-tokenizes the missing ones itself.
+tokenizes the missing ones itself, for which it fetches their files.
 """
 
 import os
@@ -23,13 +23,13 @@ def work(job: Job) -> None:
     share = job.spec(ShareSpec)
     job.empty_output()
     corpus = Input(**job.inputs["corpus"])
-    sizes = {name: file.size for name, file in manifest_at(corpus.path or corpus.place).files.items()}
-    names = sorted(name for name in sizes if name.endswith(".parquet"))
+    about = manifest_at(corpus.path or corpus.place)
+    names = sorted(name for name in about.files if name.endswith(".parquet"))
     by_file = len(names) >= FILES * share.machines
     if by_file:
-        names = [name for name, _ in of_share(share, names, [sizes[name] for name in names])]
-    folder = replace(corpus, files=names).local()
-    items = encode_items(job, folder, [folder / name for name in names], encoder_of(job, folder))
+        names = [name for name, _ in of_share(share, names, [about.files[name].size for name in names])]
+    corpus = replace(corpus, path=str(replace(corpus, files=names).local()))
+    items = encode_items(job, corpus, about, names, encoder_of(job, corpus, about, names))
     if not by_file:
         items = of_share(share, [item for item, _ in items], [size for _, size in items])
     make_share(job, encode, items, None)

@@ -11,12 +11,9 @@ are at most 200, since Megatron's index building slows down with their number an
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
-import pyarrow.parquet as pq
-
-from tasks.data.documents import Split, split_files, stem
+from tasks.data.documents import Split, split_names, stem
 from tasks.manifest import Manifest
 
 T = TypeVar("T")
@@ -25,6 +22,7 @@ HELD_OUT: Split = "held_out"
 MOST = 200
 SMALLEST = 64_000_000  # bytes of Parquet, about 200 MB of text: below, Megatron's sequences at its end count
 PARTS = 16  # of a file, for as many workers
+PART_BYTES = 1 << 19  # of Parquet, about 1.5 MB of text; a smaller file has fewer parts
 
 
 @dataclass(frozen=True)
@@ -33,31 +31,35 @@ class Prefix:
 
     name: str
     stem: str  # the split, or a named source's part of it
-    files: tuple[Path, ...]
+    files: tuple[str, ...]  # names in the corpus
 
 
 @dataclass(frozen=True)
-class RowGroups:
-    """Row groups of a file."""
+class FilePart:
+    """One of `of` parts of a file, which have about as many row groups each; of a file with few, some have none."""
 
-    file: Path
-    start: int
-    end: int
+    file: str  # its name in the corpus
+    number: int
+    of: int
     size: int  # in bytes, about
 
+    def row_groups(self, count: int) -> range:
+        """Those of the part, of `count` in the file."""
+        return range(count * self.number // self.of, count * (self.number + 1) // self.of)
 
-def prefixes(corpus: Path, about: Manifest) -> list[Prefix]:
-    """A corpus' prefixes, by its manifest: the train split's in the order of the sources, then the held-out one."""
-    sources: Sequence[str | None] = sorted(about.facts.get("sources", {})) or [None]
-    trained = {stem("train", name): split_files(corpus, "train", name) for name in sources}
-    size = sum(about.files[path.name].size for paths in trained.values() for path in paths)
+
+def prefixes(corpus: Manifest) -> list[Prefix]:
+    """A corpus' prefixes: the train split's in the order of the sources, then the held-out one."""
+    sources: Sequence[str | None] = sorted(corpus.facts.get("sources", {})) or [None]
+    trained = {stem("train", name): split_names(corpus.files, "train", name) for name in sources}
+    size = sum(corpus.files[name].size for names in trained.values() for name in names)
     target = max(SMALLEST, -(-size // (MOST - 1 - len(sources))))
     prefixes: list[Prefix] = []
-    for of, paths in trained.items():
-        groups = consecutive(paths, [about.files[path.name].size for path in paths], target)
+    for of, files in trained.items():
+        groups = consecutive(files, [corpus.files[name].size for name in files], target)
         names = [f"{of}-{number:05}" for number in range(len(groups))] if len(groups) > 1 else [of]
-        prefixes += [Prefix(name, of, files) for name, files in zip(names, groups, strict=True)]
-    return [*prefixes, Prefix(HELD_OUT, HELD_OUT, tuple(split_files(corpus, HELD_OUT, None)))]
+        prefixes += [Prefix(name, of, group) for name, group in zip(names, groups, strict=True)]
+    return [*prefixes, Prefix(HELD_OUT, HELD_OUT, tuple(split_names(corpus.files, HELD_OUT)))]
 
 
 def consecutive(files: Sequence[T], sizes: Sequence[int], target: int) -> list[tuple[T, ...]]:
@@ -73,9 +75,8 @@ def consecutive(files: Sequence[T], sizes: Sequence[int], target: int) -> list[t
     return [*groups[:-1], (*groups[-1], *rest)] if groups else [rest]
 
 
-def parts(file: Path) -> list[RowGroups]:
-    """What one worker tokenizes at a time. Only reads the file's footer."""
-    groups = pq.read_metadata(file).num_row_groups
-    size, step = file.stat().st_size, -(-groups // PARTS)
-    cuts = [(start, min(start + step, groups)) for start in range(0, groups, step)]
-    return [RowGroups(file, start, end, size * (end - start) // groups) for start, end in cuts]
+def parts(file: str, size: int) -> list[FilePart]:
+    """What one worker tokenizes at a time, of a file of so many bytes. They depend on nothing else, so that a pod knows
+    which parts others have made without the file."""
+    of = max(1, min(PARTS, size // PART_BYTES))
+    return [FilePart(file, number, of, size // of) for number in range(of)]

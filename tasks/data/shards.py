@@ -5,7 +5,7 @@ Each document is one sequence, in the corpus' order: BOS if the tokenizer adds o
 end-of-text token. Worker processes work in two rounds: `encode` tokenizes each part of each of the corpus' files
 (encode.py), and `join` puts them together (merge_parts.py). So the result does not depend on the number of workers, a
 killed engine continues with the parts that are missing, and several machines that a placement has started share the
-encoding; the first joins the parts.
+encoding; the first joins the parts. After pods that encoded a share each, only files with missing parts are fetched.
 
 The parts of a corpus in several partitions are cached: after a change in a source, only the files of new partitions are
 tokenized.
@@ -26,21 +26,22 @@ from typing import Any
 
 from infra.process.torchrun_env import Node, placed_nodes, this_node
 from infra.storage.durable import make_folder, write_json
-from tasks.data.documents import stem
+from tasks.data.documents import split_names, stem
 from tasks.data.encode import DocumentEncoder, EncodeItem, encode, encoded
 from tasks.data.encoders import choose
 from tasks.data.machines import Rounds, Span
 from tasks.data.merge_parts import JoinItem, join
 from tasks.data.partition_cache import kept_here
-from tasks.data.prefixes import HELD_OUT, Prefix, RowGroups, parts, prefixes
+from tasks.data.prefixes import HELD_OUT, FilePart, Prefix, parts, prefixes
 from tasks.data.rounds import NOTHING, Amount, wait_for, workers
 from tasks.data.spec import ShardsSpec
 from tasks.data.stored_folders import stored
-from tasks.job import Job, main
-from tasks.manifest import json_key, read_manifest, remove
+from tasks.job import Input, Job, main
+from tasks.manifest import Manifest, json_key, read_manifest, remove
+from tasks.stored import manifest_at
 from tasks.tokenizers import beginning, plain
 
-ENCODE_VERSION = 3  # raise it when the same part would have other tokens
+ENCODE_VERSION = 4  # raise it when the same part would have other tokens
 PARTS = "tokens"  # in the job's folder; not in work/, whose complete folders tasks/offsite.py would send too
 ENCODER = "encoder.json"  # in the record
 ROUNDS = {"encode": Span(0, 98, "parts", last=True), "join": Span(98, 100, "files")}
@@ -52,16 +53,20 @@ def work(job: Job) -> None:
     if machine.nodes == 1:  # others may be at work
         for left in (*job.work.rglob("*.partial"), *(job.directory / PARTS).glob("*.partial")):  # by a killed engine
             remove(left)
-    corpus = job.input("corpus")
-    plan = prefixes(corpus, read_manifest(corpus))
-    encoder = encoder_of(job, corpus)
-    sized = encode_items(job, corpus, [file for prefix in plan for file in prefix.files], encoder)
+    corpus = Input(**job.inputs["corpus"])
+    if corpus.path or spec.machines == 1:  # otherwise other pods have made most parts
+        corpus = replace(corpus, path=str(corpus.local()))
+    about = manifest_at(corpus.path or corpus.place)
+    plan = prefixes(about)
+    files = [file for prefix in plan for file in prefix.files]
+    encoder = encoder_of(job, corpus, about, files)
+    sized = encode_items(job, corpus, about, files, encoder)
     items = [item for item, _ in sized]
     with workers(spec.concurrency) as pool:
         rounds = Rounds(job, ROUNDS, pool, machine)
         rounds.run("encode", encode, items, [item.folder for item in items], [size for _, size in sized])
         if not machine.rank:
-            _join(job, plan, items, encoder, replace(rounds, machine=Node()))
+            _join(job, about, plan, items, encoder, replace(rounds, machine=Node()))
     if machine.rank:
         wait_for([job.directory / "result.json"], lambda _: None)
         return
@@ -71,12 +76,17 @@ def work(job: Job) -> None:
 
 
 def _join(
-    job: Job, plan: Sequence[Prefix], items: Sequence[EncodeItem], encoder: DocumentEncoder, rounds: Rounds
+    job: Job,
+    corpus: Manifest,
+    plan: Sequence[Prefix],
+    items: Sequence[EncodeItem],
+    encoder: DocumentEncoder,
+    rounds: Rounds,
 ) -> None:
     """Make the output of the encoded parts."""
-    of_file: dict[Path, list[Path]] = {}
+    of_file: dict[str, list[Path]] = {}
     for item in items:
-        of_file.setdefault(item.file, []).append(item.folder)
+        of_file.setdefault(item.part.file, []).append(item.folder)
     parts_of = [[part for file in prefix.files for part in of_file[file]] for prefix in plan]
     amounts = [reduce(Amount.plus, map(encoded, each), NOTHING) for each in parts_of]
     folder = job.work / f"{json_key([[part.name for part in each] for each in parts_of])}.join"
@@ -89,15 +99,42 @@ def _join(
         for path in joined.folder.iterdir():
             os.link(path, job.output / path.name)
     amounts_by_name = {prefix.name: amount for prefix, amount in zip(plan, amounts, strict=True)}
-    job.finish(**_facts(job, plan, amounts_by_name, encoder))
+    facts = _facts(sorted(corpus.facts.get("sources", {})), plan, amounts_by_name, encoder)
+    job.finish(tokenizer_digest=job.inputs["tokenizer"]["digest"], **facts)
 
 
-def encoder_of(job: Job, corpus: Path) -> DocumentEncoder:
-    """The tokenizer, with the choice of what encodes the files of this corpus that are there."""
+def encode_items(
+    job: Job, corpus: Input, about: Manifest, files: Sequence[str], encoder: DocumentEncoder
+) -> list[tuple[EncodeItem, int]]:
+    """All parts of some files of a corpus, with their sizes. In a pod all are stored, for other pods and other corpora;
+    elsewhere those of a corpus in several files are cached."""
+    several = len(split_names(about.files, "train")) > 1
+    kept = stored(job) or (kept_here() if several else None)
+    folder = job.directory / PARTS
+    make_folder(folder)
+    common = [
+        ENCODE_VERSION,
+        version("tokenizers"),
+        job.inputs["tokenizer"]["digest"],
+        encoder.vocab_size,
+        encoder.eos_id,
+    ]
+
+    def item(part: FilePart) -> EncodeItem:
+        key = json_key([*common, about.files[part.file].blake3, part.number, part.of])
+        return EncodeItem(folder / f"{key}.tokens", corpus, part, encoder, kept)
+
+    return [(item(part), max(1, part.size)) for name in files for part in parts(name, about.files[name].size)]
+
+
+def encoder_of(job: Job, corpus: Input, about: Manifest, files: Sequence[str]) -> DocumentEncoder:
+    """The tokenizer, with the choice of what encodes these files of a corpus, by those that are on this machine: if the
+    corpus is not, the largest is fetched."""
     folder = Path(job.inputs["tokenizer"]["path"])
     facts = read_manifest(folder).facts
     job.progress(0, 100, "%", round="compare encoders")
-    choice = choose(folder, corpus)
+    largest = sorted(files, key=lambda name: about.files[name].size)[-1:]
+    choice = choose(folder, replace(corpus, files=largest).local() if not corpus.path else Path(corpus.path))
     print(choice.text(), flush=True)
     begin = tuple(beginning(plain(folder)))
     return DocumentEncoder(
@@ -105,37 +142,10 @@ def encoder_of(job: Job, corpus: Path) -> DocumentEncoder:
     )
 
 
-def encode_items(
-    job: Job, corpus: Path, files: Sequence[Path], encoder: DocumentEncoder
-) -> list[tuple[EncodeItem, int]]:
-    """All parts of some files of a corpus, with their sizes. In a pod all are stored, for other pods and other corpora;
-    elsewhere those of a corpus in several files are cached."""
-    several = sum(file.name.startswith("train") for file in files) > 1
-    tokenizer = job.inputs["tokenizer"]["digest"]
-    known = read_manifest(corpus).files
-    folder = job.directory / PARTS
-    make_folder(folder)
-
-    common = [ENCODE_VERSION, version("tokenizers"), tokenizer, encoder.vocab_size, encoder.eos_id]
-
-    def key(part: RowGroups) -> str:
-        return json_key([*common, known[part.file.name].blake3, part.start, part.end])
-
-    def item(part: RowGroups) -> EncodeItem:
-        return EncodeItem(
-            folder=folder / f"{key(part)}.tokens",
-            file=part.file,
-            start=part.start,
-            end=part.end,
-            encoder=encoder,
-            kept=stored(job) or (kept_here() if several else None),
-        )
-
-    return [(item(part), max(1, part.size)) for file in files for part in parts(file)]
-
-
-def _facts(job: Job, plan: Sequence[Prefix], amounts: Mapping[str, Amount], encoder: DocumentEncoder) -> dict[str, Any]:
-    """`amounts`: by the prefix's name."""
+def _facts(
+    sources: Sequence[str], plan: Sequence[Prefix], amounts: Mapping[str, Amount], encoder: DocumentEncoder
+) -> dict[str, Any]:
+    """`sources` are named ones; `amounts`: by the prefix's name."""
     held_out = amounts[HELD_OUT]
     trained = {prefix.name: amounts[prefix.name].tokens for prefix in plan if prefix.stem != HELD_OUT}
     facts: dict[str, Any] = {
@@ -144,10 +154,9 @@ def _facts(job: Job, plan: Sequence[Prefix], amounts: Mapping[str, Amount], enco
         "held_out_bytes": held_out.text_bytes,
         "vocab_size": encoder.vocab_size,
         "eos_id": encoder.eos_id,
-        "tokenizer_digest": job.inputs["tokenizer"]["digest"],
     }
-    if named := sorted(read_manifest(Path(job.inputs["corpus"]["path"])).facts.get("sources", {})):
-        of = {name: [prefix.name for prefix in plan if prefix.stem == stem("train", name)] for name in named}
+    if sources:
+        of = {name: [prefix.name for prefix in plan if prefix.stem == stem("train", name)] for name in sources}
         facts["sources"] = {name: sum(trained[prefix] for prefix in prefixes) for name, prefixes in of.items()}
     if several := {prefix.name: trained[prefix.name] for prefix in plan if prefix.name != prefix.stem}:
         facts["prefixes"] = several

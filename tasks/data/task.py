@@ -16,7 +16,7 @@ from tasks.stage import stage
 READ = Engine("read_partitions", "tasks.data.read_partitions", version="3")
 CORPUS = Engine("corpus", "tasks.data.corpus", version="3")
 TOKENIZER = Engine("tokenizer", "tasks.data.tokenizer", version="3")
-ENCODE = Engine("encode_partitions", "tasks.data.encode_partitions", version="3")
+ENCODE = Engine("encode_partitions", "tasks.data.encode_partitions", version="4")
 SHARDS = Engine("shards", "tasks.data.shards", version="4")
 INCREMENT = Engine("increment", "tasks.data.increment", version="6")
 GATHER = Engine("gather", "tasks.data.gather", version="1")
@@ -60,7 +60,8 @@ def encode_partitions(spec: ShareSpec, corpus: Corpus, tokenizer: Tokenizer) -> 
 @stage(SHARDS, image=images.DATA)
 def tokenize(spec: ShardsSpec, corpus: Corpus, tokenizer: Tokenizer) -> TokenizedCorpus:
     """Write both splits as Megatron `.bin/.idx`."""
-    return run(SHARDS, TokenizedCorpus, spec, nodes=placed_nodes(spec.machines), corpus=corpus, tokenizer=tokenizer)
+    nodes = placed_nodes(spec.machines)
+    return run(SHARDS, TokenizedCorpus, spec, nodes=nodes, on_demand="corpus", corpus=corpus, tokenizer=tokenizer)
 
 
 @stage(INCREMENT, image=images.DATA)

@@ -25,7 +25,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "true"  # the library on all cores
 from tokenizers import pre_tokenizers, trainers
 
 from infra.limits import cores
-from tasks.data.documents import Split, SplitWriter, document, read_documents, split_files
+from tasks.data.documents import Split, SplitWriter, document, read_documents, split_names
 from tasks.data.encode import DocumentEncoder, EncodeItem, encode
 from tasks.data.encoders import choose
 from tasks.data.machines import Rounds
@@ -35,8 +35,8 @@ from tasks.data.rounds import Workers, workers
 from tasks.data.shards import ROUNDS
 from tasks.data.source_spec import StdlibSource
 from tasks.data.tokenizer import untrained
-from tasks.job import Job
-from tasks.manifest import write_manifest
+from tasks.job import Input, Job
+from tasks.manifest import read_manifest, write_manifest
 from tasks.tokenizers import plain
 from tests.benchmarks.harness import Run, report, side_by_side, timed
 from tests.data.by_hand import new_job
@@ -109,16 +109,15 @@ def compare(folder: Path, megabytes: float, rounds: int) -> None:
     print(choice.text())
     encoder = DocumentEncoder(tokenizer, VOCABULARY, 0, (), choice)
     job = Job(folder, "shards", "tokenized_corpus", {}, {})
-    files = [part for file in split_files(corpus, "train") for part in parts(file)]
+    about = read_manifest(corpus)
+    given = Input(about.digest, str(corpus))
+    files = [part for name in split_names(about.files, "train") for part in parts(name, about.files[name].size)]
     attempt, memory = count(), list[float]()
 
     def write(pool: Workers) -> None:
         """Both rounds of the engine."""
         to = folder / f"attempt-{next(attempt)}"
-        items = [
-            EncodeItem(to / f"{number}", part.file, part.start, part.end, encoder, None)
-            for number, part in enumerate(files)
-        ]
+        items = [EncodeItem(to / f"{number}", given, part, encoder, None) for number, part in enumerate(files)]
         rounds = Rounds(job, ROUNDS, pool)
         folders = [item.folder for item in items]
         rounds.run("encode", encode, items, folders, [part.size for part in files])

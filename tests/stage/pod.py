@@ -112,6 +112,16 @@ def _encode(spec: str, corpus: str, tokenizer: str) -> Any:
     return encode_partitions.task_function(**words, how="{}")  # type: ignore[attr-defined]
 
 
+def _tokenize(spec: str, corpus: str, tokenizer: str) -> Any:
+    from tasks.artifacts import Corpus, Tokenizer
+    from tasks.data.spec import ShardsSpec
+    from tasks.data.task import tokenize
+
+    words = {"spec": ShardsSpec.model_validate_json(spec), "corpus": Corpus.from_place(corpus)}
+    words |= {"tokenizer": Tokenizer.from_place(tokenizer)}
+    return tokenize.task_function(**words, how="{}")  # type: ignore[attr-defined]
+
+
 def _report(spec: str, *parts: str) -> Any:
     from tasks.artifacts import Artifact
     from tasks.report.spec import ReportSpec
@@ -135,6 +145,7 @@ STAGES: dict[str, Callable[..., Any]] = {
     "counting": _count,
     "gather": _gather,
     "encode": _encode,
+    "tokenize": _tokenize,
     "report": _report,
     "make": _make,
 }

@@ -65,21 +65,30 @@ def test_held_out_text_is_merged_without_the_training_text(s3: S3, tmp_path: Pat
     assert fetched(pod) == ["gone.arrow", "gone.json", "held_out-00000.parquet", "held_out-00000.parquet"]
 
 
+def send_inputs(tmp_path: Path, storage: str, sources: Sequence[str]) -> tuple[str, str]:
+    """The addresses of a corpus with these sources and of a tokenizer."""
+    tokenizer = folder(tmp_path / "tokenizer", byte_level())
+    facts = {"vocab_size": 400, "eos_id": 0, "pad_id": 1}
+    known = send(str(tokenizer), write_manifest(tokenizer, "tokenizer", facts).digest, storage)
+    return corpus(tmp_path / "0", storage, "some text", sources=sources), known
+
+
+def parquet(pod: Pod) -> list[str]:
+    return [name for name in fetched(pod) if name.endswith(".parquet")]
+
+
 def tokenized(s3: S3, tmp_path: Path, sources: Sequence[str]) -> tuple[list[list[str]], list[int]]:
     """The files that each of two pods fetches of a corpus with these sources, and the number of parts it makes."""
     with s3.flyte(tmp_path):
         storage = f"{s3.address}/{uuid4().hex}"
-        tokenizer = folder(tmp_path / "tokenizer", byte_level())
-        facts = {"vocab_size": 400, "eos_id": 0, "pad_id": 1}
-        known = send(str(tokenizer), write_manifest(tokenizer, "tokenizer", facts).digest, storage)
-        source = corpus(tmp_path / "0", storage, "some text", sources=sources)
+        source, known = send_inputs(tmp_path, storage, sources)
         needed, parts = list[list[str]](), list[int]()
         shares = [json.dumps({"number": number, "machines": 2}) for number in range(2)]
         pods = [start(s3, tmp_path, storage, "encode", share, source, known) for share in shares]
         for pod in pods:
             made = pod.succeed()
             parts.append(len(json.loads((fetch(made["place"], made["digest"]) / "partitions.json").read_text())))
-            needed.append([name for name in fetched(pod) if name.endswith(".parquet")])
+            needed.append(parquet(pod))
         encoded = [key for key in s3.keys(f"{storage}/partitions".removeprefix("s3://flyte/")) if ".tokens/man" in key]
         assert len(encoded) == sum(parts)
     return needed, parts
@@ -95,6 +104,23 @@ def test_a_pod_that_tokenizes_a_share_fetches_its_files(s3: S3, tmp_path: Path) 
 def test_few_files_are_shared_in_parts(s3: S3, tmp_path: Path) -> None:
     needed, parts = tokenized(s3, tmp_path, "a")
     assert (list(map(len, needed)), sorted(parts)) == ([2, 2], [1, 1])
+
+
+def test_the_pod_after_the_shares_fetches_only_files_with_missing_parts(s3: S3, tmp_path: Path) -> None:
+    with s3.flyte(tmp_path):
+        storage, anew = (f"{s3.address}/{uuid4().hex}" for _ in range(2))
+        sources = send_inputs(tmp_path, storage, "abcdefg")
+        start(s3, tmp_path, storage, "encode", "{}", *sources).succeed()
+        stored = s3.keys(f"{storage}/partitions".removeprefix("s3://flyte/"))
+        lost = next(key for key in stored if key.endswith("/manifest.json"))
+        s3.delete(lost)
+        last = start(s3, tmp_path, storage, "tokenize", '{"machines": 2}', *sources)
+        made = last.succeed()
+        alone = start(s3, tmp_path, anew, "tokenize", "{}", *sources)
+        assert alone.succeed()["digest"] == made["digest"]
+    assert len(parquet(alone)) == 8
+    assert len(parquet(last)) <= 2  # one with which the encoder is chosen, and the one with the lost part
+    assert lost in s3.keys(lost)
 
 
 def test_a_report_needs_no_texts_and_no_weights(s3: S3, tmp_path: Path) -> None:
