@@ -2,52 +2,58 @@
 
     python -m tasks.choose.choose JOB_DIR        inputs: models.0 …, reports.0 …
 
-Out: choice.json with the chosen model's digest and every model's value. The models themselves are not read. Seeds are
-not averaged: each model counts by itself. Of models with equal values the first is chosen.
+Out: choice.json with the chosen model's digest and every model's value. Only the manifests of the models are
+read. Seeds are not averaged: each model counts by itself. Of models with equal values the first is chosen.
 """
 
 import math
 from dataclasses import asdict
+from pathlib import Path
 
 from infra.progress import say
 from infra.storage.durable import write_json
 from tasks.choose.spec import ChooseSpec
-from tasks.evaluate.results import Results, read_results
+from tasks.evaluate.results import Results, of_models, read_results
 from tasks.job import Job, StageError, main
+from tasks.manifest import read_manifest
 from tasks.metric import NO_DIRECTION, Metric
 
 
 def work(job: Job) -> None:
     spec = job.spec(ChooseSpec)
-    models = [job.inputs[name]["digest"] for name in job.names("models")]
-    evaluations = {evaluation.model_digest: evaluation for evaluation in map(read_results, job.input_list("reports"))}
-    measured = {digest: metric_of(evaluation, spec.metric) for digest, evaluation in evaluations.items()}
-    candidates = [digest for digest in models if digest in measured]
+    opened = [read_manifest(Path(job.inputs[name]["path"])) for name in job.names("models")]
+    labels = [(str(model.facts["label"]), model.digest) for model in opened]
+    digests = {digest for _, digest in labels}
+    evaluations = of_models(labels, map(read_results, job.input_list("reports")))
+    candidates = [evaluation for evaluation in evaluations if evaluation.model_digest in digests]
     if not candidates:
         raise StageError(
-            f"{spec.metric}: none of the {len(models)} models was evaluated; add `evaluate:` to the recipe"
+            f"{spec.metric}: none of the {len(opened)} models was evaluated; add `evaluate:` to the recipe"
         )
-    for digest, evaluation in evaluations.items():
-        say(f"{evaluation.label}: {spec.metric} {measured[digest]}")
-    if measured[candidates[0]].higher_is_better is None:
+    measured = {evaluation.label: metric_of(evaluation, spec.metric) for evaluation in candidates}
+    for label, metric in measured.items():
+        say(f"{label}: {spec.metric} {metric}")
+    if measured[candidates[0].label].higher_is_better is None:
         raise StageError(f"publish.best: {spec.metric}: name {NO_DIRECTION}")
-    best = max(candidates, key=lambda digest: measured[digest].worth())
-    if not math.isfinite(measured[best].value):
-        finite = [name for name, metric in evaluations[best].metrics.items() if math.isfinite(metric.value)]
+    best = max(candidates, key=lambda evaluation: measured[evaluation.label].worth())
+    metric = measured[best.label]
+    if not math.isfinite(metric.value):
+        finite = [name for name, metric in best.metrics.items() if math.isfinite(metric.value)]
         raise StageError(
-            f"{spec.metric} is {measured[best].value} for the best of {len(candidates)} models; a number is needed. "
+            f"{spec.metric} is {metric.value} for the best of {len(candidates)} models; a number is needed. "
             "Correct its reward or task, or set publish.best to another metric: "
             f"{', '.join(finite) or 'none is a number'}"
         )
     facts = {
-        "label": evaluations[best].label,
-        "chosen": best,
+        "label": best.label,
+        "chosen": best.model_digest,
         "headline": spec.metric,
-        "metrics": {spec.metric: asdict(measured[best])},
+        "metrics": {spec.metric: asdict(metric)},
     }
-    values = {evaluations[digest].label: asdict(measured[digest]) for digest in candidates}
     job.empty_output()
-    write_json(job.output / "choice.json", {**facts, "values": values})
+    write_json(
+        job.output / "choice.json", {**facts, "values": {name: asdict(value) for name, value in measured.items()}}
+    )
     job.finish(**facts)
 
 

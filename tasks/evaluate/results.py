@@ -6,7 +6,8 @@ of the amounts over the sum of the weights: bits over bytes, a prompt's mean rew
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,7 @@ class MetricDifference:
 class Results:
     directory: Path
     manifest: Manifest
-
-    @property
-    def label(self) -> str:
-        return str(self.manifest.facts["label"])
+    label: str  # of the model
 
     @property
     def model_digest(self) -> str:
@@ -108,7 +106,18 @@ class Results:
 
 def read_results(directory: Path) -> Results:
     """Open an EvalReport's directory. Raises ArtifactError."""
-    return Results(directory, read_manifest(directory))
+    manifest = read_manifest(directory)
+    return Results(directory, manifest, str(manifest.facts["label"]))
+
+
+def of_models(models: Iterable[tuple[str, str]], evaluations: Iterable[Results]) -> list[Results]:
+    """The evaluation of each model, given by its label and digest, and then those of other models. Models with the same
+    files share an evaluation, which has the label of the one that was evaluated first, maybe in another execution."""
+    labels = list(models)
+    by_digest = {evaluation.model_digest: evaluation for evaluation in evaluations}
+    of_these = [replace(by_digest[digest], label=label) for label, digest in labels if digest in by_digest]
+    others = by_digest.keys() - {digest for _, digest in labels}
+    return [*of_these, *(evaluation for digest, evaluation in by_digest.items() if digest in others)]
 
 
 def difference(before: Results, after: Results, name: str) -> MetricDifference:

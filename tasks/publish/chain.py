@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -57,8 +57,12 @@ def chain(job: Job) -> list[Link]:
 
 
 def reports(job: Job) -> list[Manifest]:
-    """The evaluations, in input order. Raises ArtifactError."""
-    return [_manifest(job, name) for name in job.names("reports")]
+    """The evaluations, in input order, labelled as their models are here: an earlier model may have the same files and
+    evaluation. Raises ArtifactError."""
+    labels = {job.inputs[name]["digest"]: label_of(job, name) for name in (*job.names("models"), "model")}
+    found = [_manifest(job, name) for name in job.names("reports")]
+    here = [labels.get(report.facts["model_digest"], report.facts["label"]) for report in found]
+    return [replace(report, facts=report.facts | {"label": label}) for report, label in zip(found, here, strict=True)]
 
 
 def label_of(job: Job, name: str) -> str:

@@ -7,7 +7,7 @@ from tasks.publish.spec import PublishSpec
 from tasks.run import run
 from tasks.stage import stage
 
-ENGINE = Engine("publish", "tasks.publish.publish", version="5")
+ENGINE = Engine("publish", "tasks.publish.publish", version="6")
 
 
 @stage(ENGINE, image=images.DATA, describes=("models", "reports", "parts"))

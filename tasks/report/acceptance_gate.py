@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from infra.chance import SURE, Finding, judged
 from infra.text import change, plus_minus
@@ -69,10 +69,11 @@ def verdict(models: list[Source], evaluations: list[Results]) -> list[Block]:
     texts: list[Block] = []
     for model in models:
         before = evaluations_of(started_from(model), evaluations)
-        for after in evaluations_of([model.manifest.digest], evaluations):
+        for evaluation in evaluations_of([model.manifest.digest], evaluations):
+            after = replace(evaluation, label=model.label)
             for one in before:
                 start = "the model it started from" if len(before) == 1 else "which it was made from"
-                texts.append(Text(_against(one, after, model.label, start, comparisons)))
+                texts.append(Text(_against(one, after, start, comparisons)))
     if not comparisons:
         return texts
     names = list(dict.fromkeys(line.name for runs in comparisons.values() for lines in runs for line in lines))
@@ -83,10 +84,10 @@ def verdict(models: list[Source], evaluations: list[Results]) -> list[Block]:
     return [*texts, Table(caption, ["metric", *comparisons], rows)]
 
 
-def _against(before: Results, after: Results, label: str, start: str, comparisons: dict[str, list[list[Line]]]) -> str:
+def _against(before: Results, after: Results, start: str, comparisons: dict[str, list[list[Line]]]) -> str:
     """A sentence on one model against another; the lines of their comparison are added to `comparisons`."""
-    if before is after:
-        return f"{label} has the same weights as the model it started from: training changed nothing."
+    if before.model_digest == after.model_digest:
+        return f"{after.label} has the same weights as the model it started from: training changed nothing."
     lines = compare(before, after)
     comparisons.setdefault(f"{without_seed(after.label)} from {without_seed(before.label)}", []).append(lines)
     counts = [f"{number} {finding}" for finding in MARKS if (number := sum(line.finding == finding for line in lines))]

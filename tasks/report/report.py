@@ -9,7 +9,7 @@ from pathlib import Path
 
 from infra.commands import command
 from infra.tracking.store import tracking_hint
-from tasks.evaluate.results import read_results
+from tasks.evaluate.results import of_models, read_results
 from tasks.job import Job, main
 from tasks.pages.blocks import Block, Cell, List, Mark, Section, Table, Text, Title
 from tasks.pages.decision import decision
@@ -52,18 +52,21 @@ def whole(spec: ReportSpec, sources: list[Source]) -> list[Block]:
 
 def summary(spec: ReportSpec, sources: list[Source], shown: int = SHOWN) -> list[Block]:
     """The first sections: notices, results, `shown` sample prompts, times."""
-    results = [read_results(source.directory) for source in _of_kind(sources, "eval_report")]
+    models = _of_kind(sources, "hf_model")
+    evaluations = [read_results(source.directory) for source in _of_kind(sources, "eval_report")]
+    results = of_models([(model.label, model.manifest.digest) for model in models], evaluations)
     result = [block for source in _of_kind(sources, "decision") for block in decision(source)]
     if results:
         result += [
-            *verdict(_of_kind(sources, "hf_model"), results),
+            *verdict(models, results),
             score_table(results),
             *measured_on(results),
             *seed_table(results),
             *set_table(results),
             *score_bars(results),
         ]
-    notices: list[Block] = [Text(f"{source.name}: {text}", "bad") for source in sources for text in source.notices()]
+    notes = dict.fromkeys(f"{source.name}: {text}" for source in sources for text in source.notices())
+    notices: list[Block] = [Text(note, "bad") for note in notes]
     how_many = "1 artifact" if len(sources) == 1 else f"{len(sources)} artifacts"
     return [
         Title(spec.title, " · ".join([*about_execution(spec.execution), how_many])),

@@ -44,6 +44,14 @@ def test_of_equal_values_the_earliest_is_taken(tmp_path: Path) -> None:
     assert chosen(tmp_path, RIGHT, base=(0.5, 2.0), sft=(0.5, 2.0)) == "base"
 
 
+def test_the_chosen_model_has_its_own_label_where_its_evaluation_was_another_models(tmp_path: Path) -> None:
+    model = seal(tmp_path / "grpo", HFModel, MODEL | {"label": "grpo"}, {"model.safetensors": ""})
+    facts = {"label": "dpo", "model_digest": read_manifest(model).digest, "metrics": {RIGHT: metric(0.5)}}
+    report = seal(tmp_path / "eval", EvalReport, facts, {"content": ""})
+    output = run(work, HFModel, tmp_path / "choose", {"metric": RIGHT}, models_0=model, reports_0=report)
+    assert read_manifest(output).facts["label"] == "grpo"
+
+
 def test_a_model_that_broke_is_never_the_best(tmp_path: Path) -> None:
     assert chosen(tmp_path, RIGHT, base=(float("nan"), 2.0), sft=(0.1, 2.0)) == "sft"
 

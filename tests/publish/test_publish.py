@@ -14,12 +14,12 @@ from mlflow import MlflowClient
 from infra.tracking.store import tracking_uri
 from tasks.adapter_base import ModelFolders
 from tasks.artifacts import EvalReport, PublishedModel
-from tasks.job import StageError, open_job
+from tasks.job import Job, StageError, open_job
 from tasks.manifest import ArtifactError, read_manifest, verify, write_manifest
 from tasks.promote.ledger import champion, load
 from tasks.publish.aliases import fetch, version_at
 from tasks.publish.card import model_card
-from tasks.publish.chain import chain
+from tasks.publish.chain import chain, reports
 from tasks.publish.publish import work
 from tasks.publish.registry import Publication, register
 from tasks.publish.spec import PublishSpec
@@ -102,6 +102,16 @@ def test_the_card_shows_the_models_side_by_side_and_what_made_them(published: Pa
     for manifest in (sealed.manifests[name] for name in ("corpus", "base", "model")):
         assert manifest.digest in text
     assert "learning_rate: 0.0001" in text
+
+
+def test_an_evaluation_of_an_earlier_model_with_the_same_files_is_labelled_as_this_one(
+    sealed: Chain, tmp_path: Path
+) -> None:
+    report = shutil.copytree(sealed.paths["eval_grpo"], tmp_path / "report")
+    write_manifest(report, "eval_report", sealed.manifests["eval_grpo"].facts | {"label": "dpo"})
+    inputs = {"model": sealed.paths["model"], "reports.0": report}
+    entries = {name: {"path": str(path), "digest": read_manifest(path).digest} for name, path in inputs.items()}
+    assert [each.facts["label"] for each in reports(Job(tmp_path, "publish", "", {}, entries))] == ["grpo"]
 
 
 def test_the_card_shows_the_mean_and_the_spread_of_several_seeds_beside_the_single_runs(sealed: Chain) -> None:

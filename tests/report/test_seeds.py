@@ -1,12 +1,14 @@
 """A run whose post-training was repeated with other seeds."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tasks.artifacts import Corpus
-from tests.report.example import RATES, evaluation, make_report, model, seal
+from tasks.manifest import read_manifest, write_manifest
+from tests.report.example import RATES, evaluation, made_of, make_report, model, seal
 
 RIGHT = {"grpo": 0.75, "grpo-seed1": 0.80, "grpo-seed2": 0.85}  # mean 80.0 %, sample standard deviation 5.0
 
@@ -52,3 +54,18 @@ def test_a_gain_has_a_spread_and_each_seeds_finding(text: str) -> None:
 
 def test_the_means_fit_a_terminal(output: Path) -> None:
     assert max(map(len, (output / "report.md").read_text().split("## Where to look next")[0].splitlines())) <= 140
+
+
+def test_models_with_the_same_files_are_not_seeds_of_one(tmp_path: Path) -> None:
+    """The evaluation that they share has the name of one of them, or of a model of an earlier run."""
+    facts = {"documents": 1, "held_out_documents": 1, "bytes": 5, "held_out_bytes": 5}
+    corpus = seal(tmp_path / "corpus", Corpus, facts | {"duplicates": 0, "empty": 0, "invalid_utf8": 0})
+    dpo = model(tmp_path, "dpo", {}, {})
+    grpo = shutil.copytree(dpo, tmp_path / "grpo")
+    write_manifest(grpo, "hf_model", read_manifest(dpo).facts | {"label": "grpo"}, {}, {"model": made_of(dpo)})
+    of_both = evaluation(tmp_path, "sft", dpo, corpus, RATES["dpo"])
+    output = make_report(tmp_path / "job", {"dpo": dpo, "grpo": grpo, "eval_dpo": of_both, "eval_grpo": of_both})
+    text = " ".join((output / "report.md").read_text().split())
+    assert "| metric | dpo | grpo | reference |" in text
+    assert "grpo has the same weights as the model it started from" in text
+    assert "seeds" not in text
