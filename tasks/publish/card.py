@@ -60,6 +60,7 @@ def model_card(
 
 
 def _front_matter(spec: PublishSpec, model: Manifest, chain: list[Link], reports: list[Manifest]) -> str:
+    measured = (metrics_of(report.facts) for report in reports if report.facts["model_digest"] == model.digest)
     results = [
         EvalResult(
             task_type="text-generation",
@@ -69,9 +70,7 @@ def _front_matter(spec: PublishSpec, model: Manifest, chain: list[Link], reports
             metric_name=name,
             metric_value=metric.value,
         )
-        for report in reports
-        if report.facts["model_digest"] == model.digest
-        for name, metric in metrics_of(report.facts).items()
+        for name, metric in next(measured, {}).items()
     ]
     license_fields = {"license": spec.license} if spec.license else _inherited_license(model, chain)
     data = ModelCardData(

@@ -34,14 +34,17 @@ class Link:
 
 
 def chain(job: Job) -> list[Link]:
-    """The published model and its ancestors among the inputs, parents before children. Only manifests are read: an
-    ancestor's weights need not be verified to describe it. Raises ArtifactError."""
+    """The published model and its ancestors among the inputs, parents before children. A stage that left a model as it
+    was is not among them. Only manifests are read: an ancestor's weights need not be verified to describe it. Raises
+    ArtifactError."""
     names = [name for name in job.inputs if not name.startswith("reports.")]
     links: dict[str, Link] = {}
     for name in names:
         manifest = _manifest(job, name)
         title = str(manifest.facts.get("label", name.removeprefix("parts.")))
-        links.setdefault(manifest.digest, Link(title, manifest))
+        known = links.get(manifest.digest)
+        if known is None or known.manifest.digest in known.manifest.parents.values():
+            links[manifest.digest] = Link(title, manifest)
     placed: dict[str, Link] = {}
     waiting = [(job.inputs["model"]["digest"], False)]
     while waiting:
@@ -57,12 +60,17 @@ def chain(job: Job) -> list[Link]:
 
 
 def reports(job: Job) -> list[Manifest]:
-    """The evaluations, in input order, labelled as their models are here: an earlier model may have the same files and
-    evaluation. Raises ArtifactError."""
-    labels = {job.inputs[name]["digest"]: label_of(job, name) for name in (*job.names("models"), "model")}
-    found = [_manifest(job, name) for name in job.names("reports")]
-    here = [labels.get(report.facts["model_digest"], report.facts["label"]) for report in found]
-    return [replace(report, facts=report.facts | {"label": label}) for report, label in zip(found, here, strict=True)]
+    """The evaluation of each model, with its label: models with the same files share an evaluation, which has the label
+    of the one that was evaluated first. Raises ArtifactError."""
+    labels: dict[str, list[str]] = {}
+    for name in (*job.names("models"), "model"):
+        labels.setdefault(job.inputs[name]["digest"], []).append(label_of(job, name))
+    found = {report.facts["model_digest"]: report for report in (_manifest(job, name) for name in job.names("reports"))}
+    return [
+        replace(report, facts=report.facts | {"label": label})
+        for digest, report in found.items()
+        for label in labels.get(digest, [report.facts["label"]])
+    ]
 
 
 def label_of(job: Job, name: str) -> str:

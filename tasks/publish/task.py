@@ -20,6 +20,6 @@ def publish(
 ) -> PublishedModel:
     """Publish the model with its card, as a version in the model registry. The card covers `models` (those it was
     tuned from), their `reports`, and `parts` by name: corpus, tokenizer, …"""
-    before = [other for other in models if other.digest != model.digest]
+    before = [other for other in models if (other.digest, other.label) != (model.digest, model.label)]
     manifests: dict[str, tuple[str, ...]] = {"models": (), "reports": (), "parts": ()}
     return run(ENGINE, PublishedModel, spec, files=manifests, model=model, models=before, reports=reports, parts=parts)

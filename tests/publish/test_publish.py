@@ -114,6 +114,27 @@ def test_an_evaluation_of_an_earlier_model_with_the_same_files_is_labelled_as_th
     assert [each.facts["label"] for each in reports(Job(tmp_path, "publish", "", {}, entries))] == ["grpo"]
 
 
+def test_a_stage_that_left_the_model_as_it_was_does_not_end_the_chain(sealed: Chain, tmp_path: Path) -> None:
+    """GRPO whose rewards are all equal: its model is DPO's, and has DPO's history and evaluation."""
+    before = sealed.manifests["model"]
+    unchanged = shutil.copytree(sealed.paths["model"], tmp_path / "unchanged")
+    write_manifest(unchanged, "hf_model", before.facts | {"label": "grpo-2"}, {}, {"model": before.digest})
+    paths = {**sealed.paths, "unchanged": unchanged}
+    inputs = {"model": "unchanged", "models.0": "base", "models.1": "model", "parts.corpus": "corpus"}
+    inputs |= {"reports.0": "eval_base", "reports.1": "eval_grpo", "reports.2": "eval_grpo"}
+    entries = {
+        name: {"path": str(paths[key]), "digest": read_manifest(paths[key]).digest} for name, key in inputs.items()
+    }
+    job = Job(tmp_path / "job", "publish", "published_model", {}, entries)
+    assert [link.title for link in chain(job)] == ["corpus", "base", "grpo"]
+    files = ModelFolders(unchanged, unchanged)
+    text = model_card(PublishSpec(), files, read_manifest(unchanged), chain(job), reports(job))
+    assert "| metric | base | grpo | grpo-2 | better | measured on |" in text
+    (index,) = ModelCard(text).data.to_dict()["model-index"]
+    measured = [metric["type"] for result in index["results"] for metric in result["metrics"]]
+    assert sorted(measured) == sorted(METRICS)
+
+
 def test_the_card_shows_the_mean_and_the_spread_of_several_seeds_beside_the_single_runs(sealed: Chain) -> None:
     base, first = sealed.manifests["eval_base"], sealed.manifests["eval_grpo"]
     metrics = METRICS | {"sums.right": METRICS["sums.right"] | {"value": 0.6}}
