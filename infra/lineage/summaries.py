@@ -128,7 +128,10 @@ def _best(stages: list[Run], measured: _Measured) -> Row | None:
     if not known or unit.higher_is_better is None:
         return None
     best = (max if unit.higher_is_better else min)(known, key=known.__getitem__)
-    model = measured.tags.get(best, {}).get("baton.fact.label", "")
+    # a cached evaluation has the label of the model with the same files that was evaluated first
+    digest = next(run.inputs.get("model") for run in stages if run.id == best)
+    maker = next((run.id for run in stages if digest and run.output == digest), best)
+    model = measured.tags.get(maker, {}).get("baton.fact.label", "")
     return {"name": name, "value": known[best], "unit": unit.unit, "model": model}
 
 

@@ -177,3 +177,10 @@ def test_a_version_names_every_increment_that_it_was_trained_from(store: Store) 
 def test_a_change_of_unknown_direction_is_not_judged() -> None:
     unit = unit_of('{"unit": "", "higher_is_better": null, "standard_error": 0.01}')
     assert judged(0.2, unit.standard_error, 100, unit.higher_is_better) == "unknown"
+
+
+def test_a_reused_evaluation_is_of_the_model_that_this_execution_made(store: Store) -> None:
+    """Two models with the same files share an evaluation, which has the label of the one that was evaluated first."""
+    store.execution(model("a"), evaluation("a", "1", 0.5, label="dpo"))
+    (execution,) = page("executions.json")["executions"]
+    assert execution["best"]["model"] == "grpo"
