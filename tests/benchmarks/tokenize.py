@@ -10,6 +10,7 @@ one core: MB of text for each second of CPU, and the memory of the largest proce
 """
 
 import argparse
+import json
 import multiprocessing
 import os
 import shutil
@@ -28,7 +29,7 @@ from infra.limits import cores
 from tasks.data.documents import Split, SplitWriter, document, read_documents, split_names
 from tasks.data.encode import DocumentEncoder, EncodeItem, encode
 from tasks.data.encoders import choose
-from tasks.data.machines import Rounds
+from tasks.data.machines import SPEEDS, Rounds
 from tasks.data.merge_parts import JoinItem, join
 from tasks.data.prefixes import parts
 from tasks.data.rounds import Workers, workers
@@ -98,7 +99,7 @@ def compare(folder: Path, megabytes: float, rounds: int) -> None:
     writer = multiprocessing.get_context("spawn").Process(target=write_inputs, args=(folder, megabytes))
     writer.start()
     writer.join()
-    runs = beside_datatrove(folder, rounds)
+    runs, memory = beside_datatrove(folder, rounds)
     corpus, tokenizer = folder / "corpus", folder / "tokenizer"
     texts = [item.text for item in read_documents(folder / "part", "train")]
     whole, part = size_mb(corpus), size_mb(folder / "part")
@@ -112,7 +113,7 @@ def compare(folder: Path, megabytes: float, rounds: int) -> None:
     about = read_manifest(corpus)
     given = Input(about.digest, str(corpus))
     files = [part for name in split_names(about.files, "train") for part in parts(name, about.files[name].size)]
-    attempt, memory = count(), list[float]()
+    attempt = count()
 
     def write(pool: Workers) -> None:
         """Both rounds of the engine."""
@@ -121,7 +122,6 @@ def compare(folder: Path, megabytes: float, rounds: int) -> None:
         rounds = Rounds(job, ROUNDS, pool)
         folders = [item.folder for item in items]
         rounds.run("encode", encode, items, folders, [part.size for part in files])
-        memory.append(rounds.speeds[0].memory / 1e6)
         rounds.run("join", join, [JoinItem(to / "train", folders, encoder.dtype)], [to / "train"], [1])
         shutil.rmtree(to)
 
@@ -170,18 +170,21 @@ def compare(folder: Path, megabytes: float, rounds: int) -> None:
     )
 
 
-def beside_datatrove(folder: Path, rounds: int) -> dict[str, list[Run]]:
-    """Both on one core, each in its own processes."""
+def beside_datatrove(folder: Path, rounds: int) -> tuple[dict[str, list[Run]], list[float]]:
+    """Both on one core, each in its own processes; and the memory of the engine's worker, in MB."""
     one_core = {"RAYON_NUM_THREADS": "1", "BATON_HOME": str(folder / "home")}
     runs: dict[str, list[Run]] = {"engine": [], "datatrove": []}
+    memory = []
     for number in range(rounds):
         place = folder / f"engine-{number}"
         new_job(place, "shards", {"concurrency": 1}, corpus=folder / "corpus", tokenizer=folder / "tokenizer")
         runs["engine"].append(timed(["-m", "tasks.data.shards", str(place)], **one_core))
+        encoding, *_ = json.loads((place / "output/record" / SPEEDS).read_text())
+        memory.append(encoding["memory"] / 1e6)
         shutil.rmtree(place)
         runs["datatrove"].append(timed(["-m", "tests.benchmarks.tokenize", "--datatrove", str(folder)], **one_core))
         shutil.rmtree(folder / "datatrove")
-    return runs
+    return runs, memory
 
 
 def tokenize_by_datatrove(folder: Path) -> None:
