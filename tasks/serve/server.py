@@ -43,25 +43,24 @@ class ServerFailed(StageError):
 class Served:
     """A served model, with the names that requests may use."""
 
-    directory: Path
+    files: ModelFolders
     digest: str  # of the HFModel: the first name, contained in each response
     name: str
-    base: Path | None = None  # if it is an adapter: the directory of the weights
 
     @property
-    def files(self) -> ModelFolders:
-        return ModelFolders(self.directory, self.base or self.directory)
+    def directory(self) -> Path:
+        return self.files.directory
 
     def arguments(self) -> list[str]:
-        """vLLM's arguments for it. An adapter is loaded beside its base, which is served by its own name too."""
-        model = self.files
-        files = ["--model", str(model.weights), "--tokenizer", str(alone(self.directory))]
+        """vLLM's arguments for it. An adapter is loaded with its base, and answers all requests (`adapter_alone`)."""
+        folder, model = self.directory, self.files
+        words = ["--model", str(model.weights), "--tokenizer", str(alone(folder))]
+        words += ["--served-model-name", self.digest, self.name]
         if model.adapter is None:
-            return [*files, "--served-model-name", self.digest, self.name]
-        files += ["--generation-config", str(self.directory), "--served-model-name", f"base-of-{self.digest}"]
-        names = [f"{name}={model.adapter}" for name in (self.digest, self.name)]
+            return words
         rank = max_lora_rank(model.rank)
-        return [*files, "--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2", "--lora-modules", *names]
+        words += ["--generation-config", str(folder), "--enable-lora", "--max-loras", "1", "--max-lora-rank", str(rank)]
+        return [*words, "--lora-modules", f"{self.digest}={model.adapter}"]
 
 
 def open_served(directory: Path, base: Path | None = None) -> Served:
@@ -71,9 +70,8 @@ def open_served(directory: Path, base: Path | None = None) -> Served:
     if manifest.kind not in ("hf_model", "published_model"):
         raise ArtifactError(f"{directory}: a {manifest.kind}; only an hf_model or a published_model can be served")
     digest = manifest.digest if manifest.kind == "hf_model" else manifest.parents.get("model", manifest.digest)
-    model = open_model(directory, base)
     name = manifest.facts.get("registry_name") or manifest.facts["label"]
-    return Served(directory, digest, name, None if model.weights == directory else model.weights)
+    return Served(open_model(directory, base), digest, name)
 
 
 def engine_arguments(spec: ServeSpec) -> list[str]:

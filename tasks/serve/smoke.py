@@ -75,9 +75,7 @@ def _chat(client: openai.OpenAI, url: str, model: Served) -> str:
 
 
 def _check_answer(url: str, model: Served, digest: str, usage: object) -> None:
-    # vLLM names an adapter's responses as they were requested, a whole model's by its first name
-    names = {model.digest, model.name} if model.files.adapter else {model.digest}
-    _check(url, digest in names, f"a response is from {digest}, not {model.digest}")
+    _check(url, digest == model.digest, f"a response is from {digest}, not {model.digest}")
     tokens = getattr(usage, "completion_tokens", None)
     _check(url, tokens == TOKENS, f"a response has {tokens} tokens instead of {TOKENS}")
 

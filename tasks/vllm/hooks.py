@@ -73,6 +73,36 @@ def leave_transformers_alone() -> None:
     Base._decorate_for_torch_compile = lambda self, **kwargs: None
 
 
+class _ForEveryName(dict[str, Any]):
+    """The one adapter, by each name of the served model and for a request without a name; none to list."""
+
+    def __init__(self, adapter: Any, is_served: Callable[[str], bool]) -> None:
+        super().__init__()
+        self._adapter, self._is_served = adapter, is_served
+
+    def __contains__(self, name: object) -> bool:
+        return not name or self._is_served(str(name))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._adapter
+
+
+def adapter_alone() -> None:
+    """A server with one adapter answers by it whatever name of the model a request has: vLLM leaves requests without a
+    name, and those with the name of the weights, to the weights without the adapter."""
+    from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+
+    load = OpenAIServingModels.init_static_loras
+
+    async def load_for_every_name(self: OpenAIServingModels) -> None:
+        await load(self)
+        if self.lora_requests:
+            (adapter,) = self.lora_requests.values()
+            self.lora_requests = _ForEveryName(adapter, self.is_base_model)
+
+    OpenAIServingModels.init_static_loras = load_for_every_name  # type: ignore[method-assign]
+
+
 def run_api_server() -> None:
     """Run vLLM's OpenAI server with the arguments in sys.argv. Processes that it spawns import the caller's main module
     again instead of the whole server: on two cores it is ready in 18 s instead of 26."""

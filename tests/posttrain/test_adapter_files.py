@@ -135,7 +135,9 @@ def test_it_is_served_under_its_digest_and_label_beside_its_base(model: Path, ad
     words = dict(pairwise(served.arguments()))
     assert (words["--model"], words["--max-lora-rank"]) == (str(model), "8")
     assert Path(words["--tokenizer"], "tokenizer.json").read_bytes() == (adapter / "tokenizer.json").read_bytes()
-    assert served.arguments()[-2:] == [f"{name}={adapter / ADAPTER}" for name in (served.digest, "sft")]
+    names = served.arguments().index("--served-model-name")
+    assert served.arguments()[names + 1 : names + 3] == [served.digest, "sft"]
+    assert served.arguments()[-1] == f"{served.digest}={adapter / ADAPTER}"
 
 
 def test_a_published_adapter_has_the_weights_of_its_base_beside_it(model: Path, adapter: Path, tmp_path: Path) -> None:

@@ -4,15 +4,20 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import openai
 import psutil
 import pytest
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tasks.adapter_base import ADAPTER
 from tasks.manifest import read_manifest, write_manifest
 from tasks.publish.champion import promote, roll_back
 from tests.processes import commands
+from tests.publish.test_card import tuned_adapter
 from tests.serve.followed import (
     NAME,
     REAL,
@@ -27,6 +32,7 @@ from tests.serve.tiny import tiny_model
 from tests.tracking.conftest import Server, empty_store, home, server, sleeping_server  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("vllm")]
+PROMPT = "def read"
 START_S = 240  # one vLLM server beside another, on a busy machine
 
 
@@ -88,12 +94,50 @@ def one(home: Path, models: dict[str, Path]) -> Iterator[openai.OpenAI]:  # noqa
         yield openai.OpenAI(base_url=f"{found.url}/v1", api_key="none", max_retries=0)
 
 
+@pytest.fixture(scope="module")
+def tuned(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tuned_adapter(models["first"], tmp_path_factory.mktemp("adapter"))
+
+
+@pytest.fixture(scope="module")
+def answer(tuned: Path, models: dict[str, Path]) -> str:
+    """What Transformers and PEFT answer to the prompt, which is not what the base does."""
+    base = AutoModelForCausalLM.from_pretrained(models["first"])
+    tokenizer = AutoTokenizer.from_pretrained(models["first"])
+    prompt = tokenizer(PROMPT, return_tensors="pt")
+
+    def told(model: Any) -> str:
+        ids = model.generate(**prompt, max_new_tokens=8, do_sample=False)
+        return str(tokenizer.decode(ids[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True))
+
+    by_base = told(base)
+    by_adapter = told(PeftModel.from_pretrained(base, tuned / ADAPTER))
+    assert by_base != by_adapter
+    return by_adapter
+
+
+@pytest.fixture(scope="module")
+def adapter(tuned: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
+    with service(tmp_path_factory.mktemp("home"), ("tasks.serve", str(tuned), "--port", "0")) as found:
+        found.wait(lambda told: bool(told["serving"]), START_S)
+        yield openai.OpenAI(base_url=f"{found.url}/v1", api_key="none", max_retries=0)
+
+
 def test_one_model_chats_completes_and_says_who_it_is(one: openai.OpenAI, models: dict[str, Path]) -> None:
     digest = digest_of(models["first"])
     assert {each.id for each in one.models.list()} == {digest, "tiny"}
     chat = one.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Hello"}], max_tokens=4)
     completion = one.completions.create(model=digest, prompt="def", max_tokens=4)
     assert chat.model == completion.model == digest
+
+
+@pytest.mark.parametrize("name", [None, "", "sft", "digest"])
+def test_an_adapter_answers_by_whatever_name_it_is_asked(adapter: openai.OpenAI, name: str | None, answer: str) -> None:
+    """vLLM's own server leaves a request without a name to the base."""
+    digest = adapter.models.list().data[0].id
+    asked = {"model": digest if name == "digest" else name, "prompt": PROMPT, "max_tokens": 8, "temperature": 0}
+    told = adapter.post("/completions", body=asked, cast_to=openai.types.Completion)
+    assert (told.model, told.choices[0].text) == (digest, answer)
 
 
 def test_a_killed_service_leaves_no_process_of_vllm(home: Path, models: dict[str, Path]) -> None:  # noqa: F811

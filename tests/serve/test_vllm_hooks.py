@@ -1,6 +1,7 @@
 """The private hooks into vLLM are still needed, in the versions they are written for; and what vLLM registers beside
 the API is not served."""
 
+import inspect
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import vllm
 from vllm.entrypoints.llm import LLM
 from vllm.entrypoints.openai.api_server import build_app
 from vllm.entrypoints.openai.cli_args import make_arg_parser
+from vllm.entrypoints.openai.models.serving import OpenAIModelRegistry, OpenAIServingModels
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from tasks.serve.door import MIDDLEWARE
@@ -40,6 +42,12 @@ def test_vllm_would_compile_flashinfer_s_sampler_without_looking_for_a_compiler(
     spec = find_spec("vllm.v1.sample.ops.topk_topp_sampler")
     assert spec and spec.origin
     assert "nvcc" not in Path(spec.origin).read_text()
+
+
+def test_vllm_leaves_a_request_without_a_name_to_the_weights() -> None:
+    """`adapter_alone` can go when a served adapter answers it."""
+    assert "if not model_name or self.is_base_model(model_name)" in inspect.getsource(OpenAIModelRegistry.check_model)
+    assert {"init_static_loras", "is_base_model"} <= vars(OpenAIServingModels).keys()
 
 
 def test_every_route_of_vllm_needs_the_key_or_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
