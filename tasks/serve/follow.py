@@ -13,6 +13,7 @@ from threading import Event, Thread
 from typing import Any
 
 from infra.progress import say
+from tasks.adapter_base import open_model
 from tasks.job import StageError
 from tasks.manifest import ArtifactError
 from tasks.publish.aliases import Version, fetch, version_at
@@ -55,7 +56,7 @@ class Follower:
     def _update(self, stopping: Event) -> None:
         """Query the registry once, and switch versions if necessary."""
         target = self._target(stopping)
-        if target is None or (self.serving and self.serving.version == target.version):
+        if target is None or _is_same(target, self.serving):
             return
         if self.serving and self.serving.digest == target.digest:
             say(f"{_titled(target)} is the model that is already serving")
@@ -75,7 +76,7 @@ class Follower:
         if target is None:
             self._say_once(f"{self.name} has no {self.alias}, so {_titled(self.serving)} keeps serving")
             return self.serving
-        if self.refused and target.version == self.refused.version:
+        if _is_same(target, self.refused):
             return self.serving
         if self.refused:
             self.refused = None
@@ -135,7 +136,7 @@ class Follower:
         return server
 
     def _model(self, version: Version) -> Served:
-        return Served(fetch(version), version.digest, self.name)
+        return Served(open_model(fetch(version)), version.digest, self.name)
 
     def _moved_from(self, version: Version, stopping: Event) -> bool:
         """Whether the alias is known to have moved."""
@@ -143,7 +144,7 @@ class Follower:
             target = self._query(stopping)
         except StageError:
             return False
-        return target is None or target.version != version.version
+        return not _is_same(version, target)
 
     def _refuse(self, version: Version, error: Exception, stopping: Event) -> None:
         if stopping.is_set():
@@ -165,6 +166,12 @@ class Follower:
         if message != self.last_message:
             self.last_message = message
             say(message)
+
+
+def _is_same(version: Version, other: Version | None) -> bool:
+    """Whether they are one version. The number alone does not tell: a registry that was restored, or a model that was
+    deleted there and published again, begins with 1 again."""
+    return other is not None and (version.version, version.content) == (other.version, other.content)
 
 
 def _titled(version: Version | None) -> str:

@@ -5,13 +5,15 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 import psutil
 import pytest
 
+from tasks.manifest import write_manifest
 from tasks.publish.aliases import Version
 from tasks.publish.champion import promote, roll_back
 from tasks.serve.active import Active
@@ -23,6 +25,15 @@ from tests.serve.followed import NAME, Service, awaited, digest_of, publish, ser
 from tests.tracking.conftest import Server, empty_store, free_port  # noqa: F401 - a fixture
 
 NOTICED_S = 3.0  # on a busy machine
+
+
+def published(folder: Path, files: Mapping[str, str] = MappingProxyType({})) -> Path:
+    """A published model's folder with these files."""
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    write_manifest(folder, "published_model", {"label": "sft"})
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -225,15 +236,43 @@ def test_a_server_that_dies_while_the_registry_hangs_is_restarted(
         registry.kill()
 
 
-def test_a_replacement_gets_the_files_of_the_version_that_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replacement_gets_the_files_of_the_version_that_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also if that version has the model that was serving: the files of the one before may be gone."""
     one, two = (Version(NAME, number, "same model", f"card {number}", "", {}) for number in (1, 2))
     backend = Backend("http://127.0.0.1:1", one.digest, one.version)
     active = Active(Switch(), start=lambda _: pytest.fail("is started"), health_s=1, drain_s=1, backend=backend)
     follower = Follower(NAME, "champion", 1, active)
     monkeypatch.setattr("tasks.serve.follow.version_at", lambda *_, **__: two)
-    monkeypatch.setattr("tasks.serve.follow.fetch", lambda version: Path(version.content))
+    monkeypatch.setattr("tasks.serve.follow.fetch", lambda version: published(tmp_path / version.content))
     follower.serving = one
     follower._update(threading.Event())
     assert backend.version == 2
-    assert active._model and active._model().directory == Path("card 2")
+    assert active._model and active._model().directory == tmp_path / "card 2"
+
+
+def test_a_version_whose_number_was_given_again_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a registered model was deleted, or the registry restored."""
+    before, after = (Version(NAME, 1, f"model {each}", f"card {each}", "", {}) for each in "ab")
+    follower = Follower(
+        NAME, "champion", 1, Active(Switch(), lambda _: pytest.fail("is started"), health_s=1, drain_s=1)
+    )
+    monkeypatch.setattr("tasks.serve.follow.version_at", lambda *_, **__: after)
+    switched = list[Version]()
+    monkeypatch.setattr(follower, "_switch_to", lambda version, _: switched.append(version))
+    for state in ("serving", "refused"):
+        follower.serving, follower.refused = None, None
+        setattr(follower, state, before)
+        follower._update(threading.Event())
+    assert switched == [after, after]
+
+
+def test_a_followed_adapter_is_opened_with_the_base_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = Version(NAME, 1, "model", "card", "", {})
+    folder = published(tmp_path / "adapter", {"adapter_config.json": '{"r": 8}'})
+    monkeypatch.setattr("tasks.serve.follow.fetch", lambda _: folder)
+    follower = Follower(
+        NAME, "champion", 1, Active(Switch(), lambda _: pytest.fail("is started"), health_s=1, drain_s=1)
+    )
+    assert follower._model(version).files.weights == folder / "base"
