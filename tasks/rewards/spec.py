@@ -85,7 +85,9 @@ class RewardSpec(Spec):
         le=10_000,
     )
     environment: list[str] = not_identity(
-        [], "environment variables visible to the function, such as an API key or HTTPS_PROXY"
+        [],
+        "environment variables visible to the function, such as an API key or HTTPS_PROXY; they do not identify a "
+        "result: if their values change scores, use another `name` to score again",
     )
 
     @model_validator(mode="before")

@@ -46,6 +46,12 @@ def test_what_its_file_says_is_part_of_what_it_is() -> None:
     assert spec("sums.py:right").pinned().identity() != before
 
 
+def test_what_a_program_may_import_is_part_of_what_it_is() -> None:
+    """A program that cannot import a module scores otherwise."""
+    plain, wider = spec({"code_tests": {}}), spec({"code_tests": {"read": ["/opt/modules"]}})
+    assert wider.identity() != plain.identity() == spec({"code_tests": {"read": []}}).identity()
+
+
 def test_how_it_is_reached_is_not_what_it_is() -> None:
     plain = spec({"judge": {"model": "m", "rubric": "r"}})
     elsewhere = spec(

@@ -15,7 +15,7 @@ from infra.sandbox.sandbox import Sandbox
 from tasks.load_function import Unusable
 from tasks.rewards.builtin.builtin import Builtin, final
 from tasks.rewards.call import text_of
-from tasks.spec import not_identity
+from tasks.spec import identity_if_set, not_identity
 
 _FENCE = re.compile(r"^```[^\n`]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -38,7 +38,11 @@ class Sandboxed(Builtin):
     disk_mb: int = Field(16, ge=1, le=100_000, description="limit of the files that it writes; MiB")
     files: int = Field(1000, ge=1, le=1_000_000, description="limit of the number of files that it writes")
     output_kb: int = Field(64, ge=1, le=100_000, description="limit of its output, and of its errors; KiB")
-    read: list[str] = not_identity([], "folders of the machine that programs may read, and import Python modules from")
+    read: list[str] = identity_if_set(
+        [],
+        "folders of the machine that programs may read, and import Python modules from; a change in one is not "
+        "noticed: use another folder, or another `name` of the reward, to score again",
+    )
 
     def prepare(self) -> None:
         try:
