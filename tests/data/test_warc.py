@@ -150,6 +150,13 @@ def test_unusual_heads(tmp_path: Path, page: bytes) -> None:
     assert list(found(path).values()) == ["Köln\n\nKöln liegt am Rhein und ist sehr alt."]
 
 
+def test_a_page_without_a_media_type_has_the_one_that_the_crawler_identified(tmp_path: Path) -> None:
+    page = record("response", 1, b"HTTP/1.1 200 OK\r\n\r\n" + PAGE.encode())
+    identified = page.replace(b"WARC-Record-ID", b"WARC-Identified-Payload-Type: text/html\r\nWARC-Record-ID")
+    path = write(tmp_path / "crawl.warc", identified, page)
+    assert list(found(path).values()) == ["Köln\n\nKöln liegt am Rhein und ist sehr alt."]
+
+
 def test_a_large_page_is_refused_and_a_large_film_passed_over(tmp_path: Path) -> None:
     film = record("response", 1, response(bytes(9_000), "video/mp4"))
     page = record("response", 2, response(PAGE.encode() * 40, "text/html"))

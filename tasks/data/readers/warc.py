@@ -2,7 +2,7 @@
 
 Of a WET file, each `conversion` record is a document. Of a WARC file, each `response` with status 200 is one: plain
 text as it is, and the text of HTML by Resiliparse, which DataComp-LM chose (Li et al., 2024); its result depends on
-nothing but the page. Other records and types of content are passed over.
+nothing but the page. Other records, other types of content and pages of an unknown type are passed over.
 """
 
 import gzip
@@ -101,12 +101,12 @@ def _is_document(record: WarcRecord) -> bool:
     if record.record_type == WarcRecordType.conversion:
         return True
     head = record.http_headers
-    return bool(head) and head.status_code == 200 and _media_type(record) in (*HTML, PLAIN)
+    return head is not None and head.status_code == 200 and _media_type(record) in (*HTML, PLAIN)
 
 
 def _media_type(record: WarcRecord) -> str:
-    """In lower case, since its case has no meaning (RFC 9110)."""
-    return (record.http_content_type or "").lower()
+    """In lower case, since its case has no meaning (RFC 9110); as the crawler identified it if the page has none."""
+    return str(record.http_content_type or record.headers.get("WARC-Identified-Payload-Type", "")).lower()
 
 
 def _text(record: WarcRecord, main_content: bool, where: str) -> bytes:
