@@ -153,7 +153,7 @@ class Follower:
             say(f"{_titled(version)} got no request: {self.alias} has moved on")
             return
         self.refused = version
-        self._set_status(refused=_status(version) | {"why": str(error).partition("\n")[0]})
+        self._set_status(refused=_status(version) | {"why": str(error)})
         say(
             f"✗ {_titled(version)} gets no request, {_titled(self.serving)} keeps serving. It is retried once "
             f"{self.alias} has moved away and back. {error}"

@@ -52,14 +52,13 @@ class Served:
         return self.files.directory
 
     def arguments(self) -> list[str]:
-        """vLLM's arguments for it. An adapter is loaded with its base, and answers all requests (`adapter_alone`)."""
+        """vLLM's arguments for it. The first name that they give an adapter is its base's, which is not served."""
         folder, model = self.directory, self.files
-        words = ["--model", str(model.weights), "--tokenizer", str(alone(folder))]
-        words += ["--served-model-name", self.digest, self.name]
+        words = ["--model", str(model.weights), "--tokenizer", str(alone(folder)), "--served-model-name"]
         if model.adapter is None:
-            return words
-        rank = max_lora_rank(model.rank)
-        words += ["--generation-config", str(folder), "--enable-lora", "--max-loras", "1", "--max-lora-rank", str(rank)]
+            return [*words, self.digest, self.name]
+        words += [f"base-of-{self.digest}", self.digest, self.name, "--generation-config", str(folder)]
+        words += ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(max_lora_rank(model.rank))]
         return [*words, "--lora-modules", f"{self.digest}={model.adapter}"]
 
 

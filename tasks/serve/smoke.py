@@ -24,9 +24,9 @@ class Answers:
 
 
 def smoke_test(url: str, model: Served, key: str = "none") -> Answers:
-    """Request a completion and a chat. Raises ServerFailed unless the server lists the model's digest and name, and
-    each response has the digest, the requested number of tokens, and finite log-probabilities, and the server tokenizes
-    as the model's tokenizer.json does."""
+    """Request a completion and a chat. Raises ServerFailed unless the server lists the model's digest and name, each
+    response has the digest (also to a request without a model), the requested number of tokens, and finite
+    log-probabilities, and the server tokenizes as the model's tokenizer.json does."""
     client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=TIMEOUT_S)
     try:
         listed = {listed_model.id: listed_model for listed_model in client.models.list()}
@@ -47,6 +47,8 @@ def smoke_test(url: str, model: Served, key: str = "none") -> Answers:
         numbers = (logprobs.token_logprobs if logprobs else None) or []
         finite = len(numbers) == TOKENS and all(number is not None and math.isfinite(number) for number in numbers)
         _check(url, finite, f"the log-probabilities of a completion are {numbers}")
+        unnamed = client.completions.create(model="", prompt=PROMPT, max_tokens=TOKENS, extra_body={"ignore_eos": True})
+        _check_answer(url, model, unnamed.model, unnamed.usage)  # of an adapter it could be the base's
         if expected := read_probe(model.directory):
             check_agreement(expected, _scores(client, model, expected.ids), "vLLM's server")
         length = max(getattr(served, "max_model_len", None) or 0 for served in listed.values())  # vLLM's own field

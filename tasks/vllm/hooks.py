@@ -73,34 +73,26 @@ def leave_transformers_alone() -> None:
     Base._decorate_for_torch_compile = lambda self, **kwargs: None
 
 
-class _ForEveryName(dict[str, Any]):
-    """The one adapter, by each name of the served model and for a request without a name; none to list."""
+def serve_adapter_only() -> None:
+    """Let the adapter answer requests by every served name but the first, which is the base's and is not served, and
+    requests that name no model. vLLM's server answers those by the base."""
+    from vllm.entrypoints.openai.engine.protocol import ModelList
+    from vllm.entrypoints.openai.models.serving import OpenAIServingModels as Models
 
-    def __init__(self, adapter: Any, is_served: Callable[[str], bool]) -> None:
-        super().__init__()
-        self._adapter, self._is_served = adapter, is_served
+    load = Models.init_static_loras
 
-    def __contains__(self, name: object) -> bool:
-        return not name or self._is_served(str(name))
-
-    def __getitem__(self, name: str) -> Any:
-        return self._adapter
-
-
-def adapter_alone() -> None:
-    """A server with one adapter answers by it whatever name of the model a request has: vLLM leaves requests without a
-    name, and those with the name of the weights, to the weights without the adapter."""
-    from vllm.entrypoints.openai.models.serving import OpenAIServingModels
-
-    load = OpenAIServingModels.init_static_loras
-
-    async def load_for_every_name(self: OpenAIServingModels) -> None:
+    async def load_for_all_names(self: Models) -> None:
         await load(self)
-        if self.lora_requests:
-            (adapter,) = self.lora_requests.values()
-            self.lora_requests = _ForEveryName(adapter, self.is_base_model)
+        names = [path.name for path in self.base_model_paths[1:]]
+        self.lora_requests = dict.fromkeys([*names, "", None], *self.lora_requests.values())
 
-    OpenAIServingModels.init_static_loras = load_for_every_name  # type: ignore[method-assign]
+    async def show_names(self: Models) -> ModelList:
+        listed: ModelList = await self.registry.show_available_models()
+        listed.data = listed.data[1:]
+        return listed
+
+    Models.init_static_loras, Models.show_available_models = load_for_all_names, show_names
+    Models.is_base_model = lambda self, name: False
 
 
 def run_api_server() -> None:

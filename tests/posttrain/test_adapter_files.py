@@ -136,7 +136,7 @@ def test_it_is_served_under_its_digest_and_label_beside_its_base(model: Path, ad
     assert (words["--model"], words["--max-lora-rank"]) == (str(model), "8")
     assert Path(words["--tokenizer"], "tokenizer.json").read_bytes() == (adapter / "tokenizer.json").read_bytes()
     names = served.arguments().index("--served-model-name")
-    assert served.arguments()[names + 1 : names + 3] == [served.digest, "sft"]
+    assert served.arguments()[names + 2 : names + 4] == [served.digest, "sft"]
     assert served.arguments()[-1] == f"{served.digest}={adapter / ADAPTER}"
 
 

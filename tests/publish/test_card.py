@@ -115,7 +115,10 @@ def test_a_published_adapter_is_served_beside_its_base(tmp_path: Path) -> None:
     words = open_served(folder).arguments()
     assert words[:3] == ["--model", str(folder / "base"), "--tokenizer"]
     assert (Path(words[3]) / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
-    assert words[-1] == f"{read_manifest(adapter).digest}={folder}"
+    digest = read_manifest(adapter).digest
+    names = words.index("--served-model-name")
+    assert words[names + 1 : names + 4] == [f"base-of-{digest}", digest, "sft"]
+    assert words[-1] == f"{digest}={folder}"
     assert (folder / "base" / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
 
 

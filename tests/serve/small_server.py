@@ -32,7 +32,7 @@ def app(digest: str, name: str, behaviour: str = "", tokenizer: Tokenizer | None
 
     async def completions(request: Request) -> Response:
         asked: dict[str, Any] = await request.json()
-        if asked["model"] not in (digest, name):
+        if asked["model"] not in (digest, name, ""):
             return JSONResponse({"error": {"message": f"no model {asked['model']}"}}, 404)
         if behaviour == "answers wrongly":
             return JSONResponse({"error": {"message": "Out of range float values are not JSON compliant"}}, 500)
@@ -48,6 +48,8 @@ def app(digest: str, name: str, behaviour: str = "", tokenizer: Tokenizer | None
         choice |= {"prompt_token_ids": [*ids, 0] if behaviour == "tokenizes otherwise" else ids}
         usage = {"prompt_tokens": 1, "completion_tokens": tokens, "total_tokens": 1 + tokens}
         told = {"id": "c", "object": "text_completion", "created": 0, "model": digest}
+        if not asked["model"] and behaviour == "answers with its base":
+            told["model"] = f"base-of-{digest}"
         return JSONResponse(told | {"choices": [choice], "usage": usage})
 
     return Starlette(

@@ -67,6 +67,16 @@ def test_one_that_tokenizes_otherwise_is_found_out(tmp_path: Path) -> None:
         server.stop()
 
 
+def test_one_whose_base_answers_requests_without_a_model_is_found_out(tmp_path: Path) -> None:
+    server = start(small_model(tmp_path / "model", "answers with its base"), tmp_path / "log")
+    try:
+        server.wait_until_healthy(lambda waited: None)
+        with pytest.raises(ServerFailed, match=f"a response is from base-of-{server.model.digest}"):
+            smoke_test(server.url, server.model, server.key)
+    finally:
+        server.stop()
+
+
 def test_a_reserved_port_is_the_server_s_and_no_one_else_s() -> None:
     with reserve("127.0.0.1", 0) as held:
         port = held.getsockname()[1]

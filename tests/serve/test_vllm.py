@@ -140,6 +140,12 @@ def test_an_adapter_answers_by_whatever_name_it_is_asked(adapter: openai.OpenAI,
     assert (told.model, told.choices[0].text) == (digest, answer)
 
 
+def test_an_adapter_s_base_is_not_served(adapter: openai.OpenAI, tuned: Path) -> None:
+    assert {each.id for each in adapter.models.list()} == {digest_of(tuned), "sft"}
+    with pytest.raises(openai.NotFoundError):
+        adapter.completions.create(model=f"base-of-{digest_of(tuned)}", prompt=PROMPT)
+
+
 def test_a_killed_service_leaves_no_process_of_vllm(home: Path, models: dict[str, Path]) -> None:  # noqa: F811
     with service(home, ("tasks.serve", str(models["first"]), "--port", "0")) as found:
         awaited(lambda: "EngineCore" in str(commands(found.family()).values()), START_S, found.log)

@@ -45,7 +45,7 @@ def test_vllm_would_compile_flashinfer_s_sampler_without_looking_for_a_compiler(
 
 
 def test_vllm_leaves_a_request_without_a_name_to_the_weights() -> None:
-    """`adapter_alone` can go when a served adapter answers it."""
+    """`serve_adapter_only` can go when a served adapter answers it."""
     assert "if not model_name or self.is_base_model(model_name)" in inspect.getsource(OpenAIModelRegistry.check_model)
     assert {"init_static_loras", "is_base_model"} <= vars(OpenAIServingModels).keys()
 
