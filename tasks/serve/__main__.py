@@ -16,7 +16,7 @@ import click
 from infra.commands import command
 from infra.errors import UserError
 from infra.options import Folder, Number
-from infra.paths import baton_home, quiet
+from infra.paths import quiet
 from infra.progress import say
 from tasks.job import StageError
 from tasks.manifest import RECORD, ArtifactError, read_manifest, verify
@@ -24,7 +24,7 @@ from tasks.serve.active import Active
 from tasks.serve.door import KEY, api_key
 from tasks.serve.limits import MIB, RequestLimits
 from tasks.serve.serve import MODEL
-from tasks.serve.server import Served, Server, ServerFailed, open_served, reserve, url_host
+from tasks.serve.server import Served, Server, ServerFailed, open_served, reserve, server_log, url_host
 from tasks.serve.service import Keeper, run_service
 from tasks.serve.spec import ServeSpec
 from tasks.serve.switch import Backend, Switch
@@ -154,7 +154,7 @@ def _model(path: Path, base: Path | None = None) -> Served:
 
 
 def _start(spec: ServeSpec, model: Served) -> Server:
-    return Server(spec, model, baton_home() / "serve" / f"{model.name}-{model.digest[:12]}.log")
+    return Server(spec, model, server_log(model.name, model.digest))
 
 
 def _keep(active: Active, model: Served, reopen: Callable[[], Served], stopping: Event) -> None:

@@ -16,9 +16,9 @@ from infra.progress import say
 from tasks.adapter_base import open_model
 from tasks.job import StageError
 from tasks.manifest import ArtifactError
-from tasks.publish.aliases import Version, fetch, version_at
+from tasks.publish.aliases import Version, fetch, remove_fetched, version_at
 from tasks.serve.active import POLL_S, Active
-from tasks.serve.server import Served, Server, ServerFailed
+from tasks.serve.server import Served, Server, ServerFailed, server_log
 from tasks.serve.switch import Backend, now
 
 
@@ -62,8 +62,21 @@ class Follower:
             say(f"{_titled(target)} is the model that is already serving")
             self.serving = target
             self.active.rename(target.version, partial(self._model, target))
+        else:
+            self._remove_others(target)  # a disk need not have room for a third
+            self._switch_to(target, stopping)
+        self._remove_others(target)
+
+    def _remove_others(self, target: Version) -> None:
+        """Remove the fetched models, and their logs, that are neither active nor the alias'."""
+        kept = [version for version in (self.serving, target) if version]
+        try:
+            removed = remove_fetched(self.name, but={version.content for version in kept})
+        except (ArtifactError, OSError) as error:
+            self._say_once(f"fetched models could not be removed: {error}")
             return
-        self._switch_to(target, stopping)
+        for digest in set(removed) - {version.digest for version in kept}:
+            server_log(self.name, digest).unlink(missing_ok=True)
 
     def _target(self, stopping: Event) -> Version | None:
         """The version that should serve: the alias', or the active one if there is none, it failed, or the registry is

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 
+from infra.paths import baton_home
 from infra.process.launch import SHORT_WAITS
 from infra.process.logs import end_of
 from infra.process.parent_watchdog import LAUNCHED
@@ -71,6 +72,11 @@ def open_served(directory: Path, base: Path | None = None) -> Served:
     digest = manifest.digest if manifest.kind == "hf_model" else manifest.parents.get("model", manifest.digest)
     name = manifest.facts.get("registry_name") or manifest.facts["label"]
     return Served(open_model(directory, base), digest, name)
+
+
+def server_log(name: str, digest: str) -> Path:
+    """The log of the servers of a model."""
+    return baton_home() / "serve" / f"{name}-{digest[:12]}.log"
 
 
 def engine_arguments(spec: ServeSpec) -> list[str]:

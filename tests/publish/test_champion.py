@@ -16,12 +16,23 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
+from infra.paths import baton_home
 from infra.process.process_id import this_process
 from infra.tracking.store import tracking_uri
 from tasks.job import StageError
-from tasks.manifest import ArtifactError, write_manifest
-from tasks.publish import champion
-from tasks.publish.aliases import CHAMPION, PREVIOUS, ROLLED_BACK_TAG, fetch, terms, version_at, versions
+from tasks.manifest import ArtifactError, verify, write_manifest
+from tasks.publish import aliases, champion
+from tasks.publish.aliases import (
+    CHAMPION,
+    PREVIOUS,
+    ROLLED_BACK_TAG,
+    Version,
+    fetch,
+    remove_fetched,
+    terms,
+    version_at,
+    versions,
+)
 from tasks.publish.champion import CLAIM, ChampionChanged, ChampionClaimed, NoSuchVersion, promote, roll_back
 from tasks.publish.registry import Publication, register
 
@@ -286,3 +297,36 @@ def test_the_files_are_those_that_were_published(three: None, tmp_path: Path) ->
     (tmp_path / "published 2" / "model.safetensors").write_text("baton-test X")
     with pytest.raises(ArtifactError, match="was changed"):
         fetch(found)
+
+
+def fetched(count: int, monkeypatch: pytest.MonkeyPatch) -> list[Version]:
+    """That many versions of one model, downloaded."""
+
+    def download(version: Version, place: Path) -> None:
+        place.mkdir(parents=True)
+        (place / "weights").write_text(version.digest)
+
+    monkeypatch.setattr(aliases, "_download", download)
+    made = []
+    for number in range(1, count + 1):
+        download(Version(NAME, number, f"model-{number}", "", "", {}), place := baton_home() / f"version-{number}")
+        content = write_manifest(place, "published_model", {}).digest
+        made.append(Version(NAME, number, f"model-{number}", content, f"models:/{number}", {}))
+        fetch(made[-1])
+    return made
+
+
+def test_fetched_models_are_removed_but_those_that_are_needed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two, three = fetched(3, monkeypatch)
+    assert sorted(remove_fetched(NAME, but={two.content})) == [one.digest, three.digest]
+    assert [place.name for place in (home / "models").iterdir()] == [two.content]
+    assert remove_fetched("another model", but=set()) == []
+    assert verify(fetch(one)).digest == one.content  # again
+
+
+def test_a_fetched_model_that_another_process_uses_is_not_removed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (one,) = fetched(1, monkeypatch)
+    program = f"from tasks.publish.aliases import remove_fetched; print(remove_fetched({NAME!r}, but=set()))"
+    command = [sys.executable, "-c", program]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert verify(fetch(one)).digest == one.content

@@ -252,20 +252,28 @@ def test_a_replacement_gets_the_files_of_the_version_that_serves(
     assert active._model and active._model().directory == tmp_path / "card 2"
 
 
-def test_a_version_whose_number_was_given_again_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a registered model was deleted, or the registry restored."""
-    before, after = (Version(NAME, 1, f"model {each}", f"card {each}", "", {}) for each in "ab")
-    follower = Follower(
-        NAME, "champion", 1, Active(Switch(), lambda _: pytest.fail("is started"), health_s=1, drain_s=1)
-    )
+def test_a_version_with_the_number_of_another_is_not_that_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registered model that was deleted and made again begins at version 1, and so does a registry."""
+    before, after = (Version(NAME, 1, model, f"{model} and its card", "", {}) for model in ("old", "new"))
+    active = Active(Switch(), start=lambda _: pytest.fail("is started"), health_s=1, drain_s=1)
+    follower = Follower(NAME, "champion", 1, active)
+    tried: list[Version] = []
+    kept: list[set[str]] = []
+
+    def remove(name: str, but: set[str]) -> list[str]:
+        kept.append(but)
+        return []
+
+    monkeypatch.setattr("tasks.serve.follow.remove_fetched", remove)
     monkeypatch.setattr("tasks.serve.follow.version_at", lambda *_, **__: after)
-    switched = list[Version]()
-    monkeypatch.setattr(follower, "_switch_to", lambda version, _: switched.append(version))
-    for state in ("serving", "refused"):
-        follower.serving, follower.refused = None, None
-        setattr(follower, state, before)
-        follower._update(threading.Event())
-    assert switched == [after, after]
+    monkeypatch.setattr(follower, "_switch_to", lambda version, stopping: tried.append(version))
+    follower.serving = before
+    follower._update(threading.Event())
+    assert kept == [{before.content, after.content}] * 2  # of what was fetched, before and after the switch
+    follower.refused = before
+    follower._update(threading.Event())
+    assert tried == [after, after]
+    assert follower._moved_from(before, threading.Event()) and not follower._moved_from(after, threading.Event())
 
 
 def test_a_followed_adapter_is_opened_with_the_base_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
