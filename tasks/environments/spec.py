@@ -9,7 +9,7 @@ of each tool tell the model how to call it. `get_reward()`, if there is one, is 
 """
 
 from tasks.functions import FUNCTION, Function, same_names
-from tasks.spec import Problem, Spec, identity_if_set, not_identity
+from tasks.spec import Problem, Spec, identity_if_set
 
 
 class ToolUse(Spec):
@@ -24,17 +24,19 @@ class ToolUse(Spec):
     max_turns: int = identity_if_set(
         8, "model's turns per completion; calls in the last one are run, but not answered", ge=1, le=1_000
     )
-    tool_timeout_s: float = not_identity(
+    tool_timeout_s: float = identity_if_set(
         30.0,
         "time limit of one call; the process of an environment that exceeds it is killed. Seconds",
         gt=0,
         le=86_400,
     )
-    tool_memory_gb: float = not_identity(
+    tool_memory_gb: float = identity_if_set(
         4.0, "memory of one completion's environment; beyond it, allocations fail. GB", gt=0, le=10_000
     )
-    tool_variables: list[str] = not_identity(
-        [], "environment variables visible to the environment and the tools, such as an API key"
+    tool_variables: list[str] = identity_if_set(
+        [],
+        "environment variables visible to the environment and the tools, such as an API key. Their names identify "
+        "a result, not their values",
     )
 
     def uses_tools(self) -> bool:

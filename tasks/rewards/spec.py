@@ -32,7 +32,7 @@ from tasks.rewards.builtin.program import Verifier
 from tasks.rewards.builtin.python_output import PythonOutput
 from tasks.rewards.builtin.regex import Regex
 from tasks.rewards.builtin.similarity import Similarity
-from tasks.spec import Problem, Spec, not_identity
+from tasks.spec import Problem, Spec, identity_if_set, not_identity
 
 BUILTINS = (
     "math", "match", "regex", "json_schema", "length", "format", "similarity", "judge", "diversity", "code_tests",
@@ -84,10 +84,10 @@ class RewardSpec(Spec):
         gt=0,
         le=10_000,
     )
-    environment: list[str] = not_identity(
+    environment: list[str] = identity_if_set(
         [],
-        "environment variables visible to the function, such as an API key or HTTPS_PROXY; they do not identify a "
-        "result: if their values change scores, use another `name` to score again",
+        "environment variables visible to the function, such as an API key or HTTPS_PROXY. Their names identify a "
+        "result, not their values: if these change scores, use another `name` to score again",
     )
 
     @model_validator(mode="before")

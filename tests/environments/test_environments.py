@@ -21,6 +21,11 @@ def spec(**fields: Any) -> ToolUse:
     return ToolUse.model_validate({"environment": f"{FILE}:Shop", "tool_timeout_s": 1.0, **fields})
 
 
+@pytest.mark.parametrize("limit", [{"tool_timeout_s": 2.0}, {"tool_memory_gb": 1.0}, {"tool_variables": ["KEY"]}])
+def test_what_decides_a_tools_answer_is_part_of_the_identity(limit: dict[str, Any]) -> None:
+    assert spec(**limit).identity() != spec().identity()
+
+
 @pytest.fixture(scope="module")
 def shops() -> Iterator[Environments]:
     with Environments(spec(tools=[f"{FILE}:add"], tool_memory_gb=1.0)) as environments:

@@ -105,6 +105,21 @@ def test_several_have_names_of_their_own_and_one_that_counts() -> None:
     assert rewards_problems([spec("match"), spec({"match": {}, "name": "again"}), spec("diversity")]) == []
 
 
+@pytest.mark.parametrize("kind", ["code_tests", "python_output", "program"])
+def test_the_folders_that_programs_may_read_are_part_of_what_a_reward_is(kind: str, tmp_path: Path) -> None:
+    """Programs that cannot import a package score 0."""
+    tmp_path.joinpath("check.py").write_text("print(1.0)\n")
+    fields = {"file": str(tmp_path / "check.py")} if kind == "program" else {}
+
+    assert spec({kind: fields | {"read": ["/opt/packages"]}}).identity() != spec({kind: fields}).identity()
+
+
+def test_the_names_of_its_variables_are_part_of_what_it_is() -> None:
+    named = {"function": "sums.py:right", "environment": ["LEVEL"]}
+
+    assert spec(named).identity() != spec("sums.py:right").identity()
+
+
 def test_an_editor_knows_both_forms() -> None:
     schema = RewardSpec.model_json_schema()
 

@@ -35,7 +35,8 @@ class Judge(Builtin):
 
     url: str = not_identity(
         "http://localhost:8000/v1",
-        "the API's base URL; by default that of a vLLM server on this machine",
+        "the API's base URL; by default that of a vLLM server on this machine. Another model there "
+        "needs another `model` name: a result is not identified by the URL",
         pattern=r"^https?://",
     )
     model: str = Field(min_length=1, description="the model's name on the server")
