@@ -23,7 +23,7 @@ from tasks.job import StageError
 )
 @click.option("--show", is_flag=True, help="Show the champions and their terms, and change nothing.")
 def main(name: str, to: int | None, show: bool) -> None:
-    from tasks.publish.aliases import ROLLED_BACK_TAG, Version, terms, versions
+    from tasks.publish.aliases import CHAMPION, ROLLED_BACK_TAG, Version, is_open, terms, version_at, versions
     from tasks.publish.champion import roll_back
 
     check_reachable()
@@ -33,11 +33,17 @@ def main(name: str, to: int | None, show: bool) -> None:
 
     try:
         if show:
+            champion = version_at(name, CHAMPION)
             served = [(term, version) for version in versions(name) for term in terms(version)]
+            if champion and not is_open(champion):  # the alias was set by other means
+                served.append(({"since": None, "until": None}, champion))
             if not served:
                 raise StageError(f"{name}: no version was ever champion")
-            for term, version in sorted(served, key=lambda one: one[0]["since"] or ""):
-                until = f"{term['until']}  {term['why']}" if term["until"] else "now"
+            for term, version in sorted(
+                served, key=lambda one: one[0]["since"] or ("~" if one[0]["until"] is None else "")
+            ):
+                serves = champion and champion.version == version.version
+                until = f"{term['until']}  {term['why']}" if term["until"] else "now" if serves else "unknown"
                 click.echo(f"{label(version)}  {term['since'] or 'unknown'} – {until}")
             return
         was, now = roll_back(name, to)

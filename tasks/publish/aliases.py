@@ -63,6 +63,12 @@ def terms(version: Version) -> list[dict[str, Any]]:
     return list(json.loads(version.tags.get(TERMS_TAG, "[]")))
 
 
+def is_open(version: Version) -> bool:
+    """Whether its last term as champion has no end."""
+    past = terms(version)
+    return bool(past) and past[-1]["until"] is None
+
+
 def fetch(version: Version) -> Path:
     """The version's files on this machine, checked against their digest: where they were published, or
     (from a server) downloaded once into Baton's home, where no other process removes them while this one runs. Raises

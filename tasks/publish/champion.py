@@ -32,6 +32,7 @@ from tasks.publish.aliases import (
     all_versions,
     as_version,
     find_model,
+    is_open,
     number_at,
     terms,
 )
@@ -79,6 +80,18 @@ def promote(name: str, version: int, expected: int | None) -> None:
             )
         was = number_at(model, PREVIOUS) if now == version else now  # `previous` moves first
         _move(hold, name, was, version, f"version {version} was promoted")
+
+    ask(lambda client: while_claimed(client, name, move))
+
+
+def make_champion(name: str, version: int) -> None:
+    """Make `version` champion, whichever is now; that one becomes `previous`. Idempotent. Raises StageError."""
+
+    def move(hold: Hold) -> None:
+        model = find_model(hold(), name)
+        now = number_at(model, CHAMPION)
+        was = number_at(model, PREVIOUS) if now == version else now
+        _move(hold, name, was, version, f"version {version} was published as champion")
 
     ask(lambda client: while_claimed(client, name, move))
 
@@ -164,9 +177,12 @@ def _move(hold: Hold, name: str, was: int | None, now: int, why: str) -> None:
     if was is not None and was != now:
         hold().set_registered_model_alias(name, PREVIOUS, str(was))
     hold().set_registered_model_alias(name, CHAMPION, str(now))
-    when = _utc()
-    if was is not None and was != now:
-        _write_terms(hold, name, was, lambda past: _ended(past, when, why))
+    when, replaced = _utc(), f"replaced by version {was or now}"
+    for version in all_versions(hold(), name):
+        if version.version == was != now:
+            _write_terms(hold, name, was, lambda past: _ended(past, when, why))
+        elif version.version != now and is_open(version):  # the alias was moved from it by other means
+            _write_terms(hold, name, version.version, lambda past: _ended(past, when, replaced))
     _write_terms(hold, name, now, lambda past: _begun(past, when))
 
 
@@ -211,12 +227,14 @@ def _check_registered(client: MlflowClient, name: str) -> None:
 def _choose(client: MlflowClient, name: str, to: int | None) -> tuple[Version, Version]:
     """The champion, and the version to roll back to. Raises NoSuchVersion."""
     model = find_model(client, name)
-    was, now = number_at(model, CHAMPION), to or number_at(model, PREVIOUS)
+    was = number_at(model, CHAMPION)
     if was is None:
         raise NoSuchVersion(f"{name}: no version is champion, so there is nothing to roll back")
-    if now is None:
-        raise NoSuchVersion(f"{name}: version {was} is the first champion, so there is none to roll back to")
     by_number = {version.version: version for version in all_versions(client, name)}
+    moved_from = [number for number, version in by_number.items() if is_open(version) and number != was]
+    now = to or max(moved_from, default=number_at(model, PREVIOUS))  # by other means, which leave `previous`
+    if now is None:
+        raise NoSuchVersion(f"{name}: no champion before version {was} is known, so there is none to roll back to")
     earlier = [number for number, version in by_number.items() if terms(version) and number != was]
     if now not in earlier:
         known = ", ".join(map(str, earlier)) or "none"

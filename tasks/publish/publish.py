@@ -14,8 +14,10 @@ from infra.tracking.mlflow_names import mlflow_name
 from tasks.adapter_base import model_of
 from tasks.job import Job, main
 from tasks.manifest import content_digest, read_manifest
+from tasks.publish.aliases import CHAMPION
 from tasks.publish.card import model_card
 from tasks.publish.chain import chain, label_of, reports
+from tasks.publish.champion import make_champion
 from tasks.publish.copy import CARD, copy_model
 from tasks.publish.registry import PART_TAG, PATIENCE_S, Publication, register
 from tasks.publish.spec import PublishSpec
@@ -64,7 +66,7 @@ def work(job: Job) -> None:
     version = register(
         Publication(
             name=spec.name,
-            alias=spec.alias,
+            alias=None if spec.alias == CHAMPION else spec.alias,
             directory=job.output,
             digest=content_digest(job.output),
             description=spec.description or f"{label} model of {model.facts['parameters']:,} parameters, made by Baton",
@@ -72,6 +74,8 @@ def work(job: Job) -> None:
         ),
         waiting=lambda waited: job.progress(waited, PATIENCE_S, "s waiting for the model registry"),
     )
+    if spec.alias == CHAMPION:
+        make_champion(spec.name, int(version))
     job.finish(label=label, registry_name=spec.name, registry_version=version)
 
 

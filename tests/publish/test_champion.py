@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from mlflow import MlflowClient
 
 from infra.paths import baton_home
@@ -28,13 +29,23 @@ from tasks.publish.aliases import (
     ROLLED_BACK_TAG,
     Version,
     fetch,
+    is_open,
     remove_fetched,
     terms,
     version_at,
     versions,
 )
-from tasks.publish.champion import CLAIM, ChampionChanged, ChampionClaimed, NoSuchVersion, promote, roll_back
+from tasks.publish.champion import (
+    CLAIM,
+    ChampionChanged,
+    ChampionClaimed,
+    NoSuchVersion,
+    make_champion,
+    promote,
+    roll_back,
+)
 from tasks.publish.registry import Publication, register
+from workflows.rollback import main as rollback
 
 NAME = "baton-test"
 
@@ -288,6 +299,36 @@ def test_a_champion_that_publish_or_a_person_made_can_be_turned_back_to(three: N
     promote(NAME, 2, 1)
     roll_back(NAME)
     assert standing() == [1, 2]
+
+
+def test_a_version_that_is_published_as_champion_can_be_turned_back_from(three: None) -> None:
+    make_champion(NAME, 1)
+    make_champion(NAME, 2)
+    make_champion(NAME, 2)  # a retry
+    assert (standing(), reasons(1), claims()) == ([2, 1], ["version 2 was published as champion"], [])
+    roll_back(NAME)
+    assert standing() == [1, 2]
+
+
+def test_a_rollback_goes_to_the_version_that_a_person_s_alias_replaced(three: None) -> None:
+    """MLflow's user interface moves `champion` alone: `previous` and the terms are those of the last promotion."""
+    promote(NAME, 1, None)
+    promote(NAME, 2, 1)
+    MlflowClient(tracking_uri()).set_registered_model_alias(NAME, CHAMPION, "3")
+    shown = CliRunner().invoke(rollback, [NAME, "--show"]).output.splitlines()
+    assert ["version 2" in shown[1], shown[1].endswith("unknown")] == [True, True]
+    assert ["version 3" in shown[2], shown[2].endswith("now")] == [True, True]
+    roll_back(NAME)
+    assert standing() == [2, 3]
+    promote(NAME, 1, 2)
+    assert [each.version for each in versions(NAME) if is_open(each)] == [1]
+
+
+def test_after_a_person_s_alias_no_term_stays_open(three: None) -> None:
+    promote(NAME, 1, None)
+    MlflowClient(tracking_uri()).set_registered_model_alias(NAME, CHAMPION, "2")
+    promote(NAME, 3, 2)
+    assert (standing(), reasons(1), reasons(2)) == ([3, 2], ["replaced by version 2"], ["version 3 was promoted"])
 
 
 def test_the_files_are_those_that_were_published(three: None, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_it_turns_back_and_says_what_was_and_is(home: Path, tmp_path: Path) -> N
     promote(NAME, 1, None)
     refused = rollback(NAME)
     assert refused.exit_code == 1
-    assert refused.output.strip().endswith("is the first champion, so there is none to roll back to")
+    assert refused.output.strip().endswith("no champion before version 1 is known, so there is none to roll back to")
 
     promote(NAME, 2, 1)
     done = rollback(NAME)
