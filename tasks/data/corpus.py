@@ -125,7 +125,8 @@ def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: Rounds, earl
     before, near, after = around_near_duplicates(spec.curate)
     scans = scan_all(rounds, spec, plan)
     tally, documents = Tally(), 0
-    for scanned in map(Scanned.read, scans):
+    for part, scanned in zip(plan, map(Scanned.read, scans), strict=True):
+        _refuse_skipped(spec, part, scanned)
         tally.add(scanned.tally)
         documents += scanned.rows
     tally.check(before)
@@ -207,6 +208,12 @@ def scan_items(job: Job, spec: CorpusSpec, plan: list[Partition]) -> list[ScanIt
     ]
 
 
+def _refuse_skipped(spec: CorpusSpec, part: Partition, scanned: Scanned) -> None:
+    """Raises StageError if another corpus, with on_broken: skip, read the partition and skipped what stops this one."""
+    if scanned.broken and getattr(spec.by_name()[part.source], "on_broken", "skip") == "stop":
+        raise StageError("; ".join(map(str, scanned.broken.values())))
+
+
 def scans_folder(job: Job) -> Path:
     folder = job.directory / SCANS
     make_folder(folder)
@@ -220,8 +227,8 @@ def _key(spec: CorpusSpec, part: Partition) -> str:
     said = [
         SCAN_VERSION,
         _versions(),
-        source.model_dump(mode="json", exclude={"weight", "epochs"}),
-        [step.identity() for step in steps],
+        source.model_dump(mode="json", exclude={"weight", "epochs", "on_broken"}),
+        [step.model_copy(update={"max_dropped": 1.0}).identity() for step in steps],
         near and near.identity(),
         spec.held_out,
         part.source,

@@ -192,8 +192,7 @@ class CurateStep(Spec):
         None, description="Drop documents that are similar to an earlier one; at most once in the list"
     )
     decontaminate: DecontaminateStep | None = Field(None, description="Drop documents with texts of an evaluation")
-    # an error or not: no other result
-    max_dropped: float = not_identity(
+    max_dropped: float = identity_if_set(
         1.0, "largest share of the documents that the step may drop; more is an error", gt=0, le=1
     )
 

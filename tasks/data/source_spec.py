@@ -23,7 +23,7 @@ from infra.storage.address import DIGEST, File, digest_of, fetch, find, state_of
 from infra.storage.buckets import StorageError, is_bucket, read
 from tasks.data.found_files import FoundFiles, find_files, suffix_of, unread_text
 from tasks.functions import Function
-from tasks.spec import NotSeen, PathText, Problem, Spec, not_identity
+from tasks.spec import NotSeen, PathText, Problem, Spec, identity_if_set, not_identity
 
 HUB_TIMEOUT_S = 30.0
 LARGEST_MB = 32.0  # default limit of a document's size
@@ -185,8 +185,7 @@ class FilesSource(OnDisk):
 class _Breakable(OnDisk):
     """Common fields of sources whose files have many documents."""
 
-    # an error or not; a repaired file is another state
-    on_broken: Literal["stop", "skip"] = not_identity(
+    on_broken: Literal["stop", "skip"] = identity_if_set(
         "stop",
         "a file that is damaged, truncated or not in its format: stop with an error, or skip the broken "
         "lines, records, row groups or, behind a damage, the rest of the file, and count and name them",

@@ -9,7 +9,8 @@ import pytest
 
 from tasks.data.corpus import work
 from tasks.data.documents import read_documents
-from tasks.job import StageError
+from tasks.data.spec import CorpusSpec
+from tasks.job import Job, StageError
 from tasks.pages.deck import stage_page
 from tests.data.by_hand import digest, facts, new_job, run
 from tests.pages.reading import Reading
@@ -169,3 +170,25 @@ def test_what_is_broken_and_what_is_not_read_is_told_file_by_file(tmp_path: Path
     skipped = ("a.jsonl, line 51: not JSON", "and 11 more records of this file")
     assert [words for words in skipped for text in (told, page) if words not in text] == []
     assert "9 files are not read: 8 .txt (kind: files reads them), 1 .pdf" in told
+
+
+def test_what_was_skipped_as_broken_stops_a_corpus_that_allows_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a corpus may exist is part of what it is, and of no partition: what was read is not read again."""
+    monkeypatch.setenv("BATON_HOME", str(tmp_path / "home"))
+    tmp_path.joinpath("a.jsonl").write_text("\n".join(json.dumps({"text": f"document {n}"}) for n in range(400)))
+    tmp_path.joinpath("b.jsonl").write_text('{"text": "whole"}\n{"text": "cut o')
+
+    def job(on_broken: str) -> Job:
+        source = {"kind": "jsonl", "path": str(tmp_path / "*.jsonl"), "on_broken": on_broken}
+        spec = {"source": source, "held_out": 0.3, "partitions": {"size_mb": 0.001}}
+        return new_job(tmp_path / "job", "corpus", spec)
+
+    skip, stop = (job(how).spec(CorpusSpec).identity() for how in ("skip", "stop"))
+    assert skip != stop
+    work(job("skip"))
+    read = {path.name for path in (tmp_path / "home" / "partitions").glob("*.scan")}
+    with pytest.raises(StageError, match=r"b\.jsonl, line 2: not JSON .* set on_broken: skip"):
+        work(job("stop"))
+    assert {path.name for path in (tmp_path / "home" / "partitions").glob("*.scan")} == read != set()

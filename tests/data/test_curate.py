@@ -173,11 +173,25 @@ def test_a_step_that_drops_more_than_it_may_is_refused(tmp_path: Path) -> None:
         work(job)
 
 
-def test_the_limit_is_in_no_cache_key_and_a_function_s_source_is(filters: Path) -> None:
+def test_another_limit_reads_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATON_HOME", str(tmp_path / "home"))
+    job = corpus_job(tmp_path, TEXTS, STEPS[0])
+    spec = job.spec(CorpusSpec).model_dump(mode="json")
+    spec["curate"][0]["max_dropped"] = 0.5
+
+    def scans(job: Job) -> set[str]:
+        work(job)
+        return {path.name for path in (tmp_path / "home" / "partitions").glob("*.scan")}
+
+    assert scans(job) == scans(new_job(tmp_path / "again", "corpus", spec)) != set()
+
+
+def test_the_limit_and_a_function_s_source_decide_whether_a_corpus_is_made(filters: Path) -> None:
     def identity(*steps: dict[str, Any]) -> dict[str, Any]:
         return CorpusSpec.model_validate({"curate": list(steps)}).pinned().identity()
 
-    assert identity(STEPS[0]) == identity(STEPS[0] | {"max_dropped": 0.5})
+    assert identity(STEPS[0]) == identity(STEPS[0] | {"max_dropped": 1.0})
+    assert identity(STEPS[0]) != identity(STEPS[0] | {"max_dropped": 0.5})
     before = identity({"function": f"{filters}:keep"})
     filters.write_text(filters.read_text() + "# changed\n")
     assert identity({"function": f"{filters}:keep"}) != before
