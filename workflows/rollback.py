@@ -4,6 +4,8 @@ python -m workflows.rollback NAME                make the previous version champ
 python -m workflows.rollback NAME --to VERSION   make an earlier champion champion again
 python -m workflows.rollback NAME --show         show the champions and their terms; changes nothing
 
+An alias `champion` that was deleted is set again with --to.
+
 A service that follows the champion switches by itself. Continuous training continues from the restored version. Later
 versions and the text that they brought are set aside until one of them is restored.
 """
@@ -50,7 +52,8 @@ def main(name: str, to: int | None, show: bool) -> None:
         aside = [str(version.version) for version in versions(name) if ROLLED_BACK_TAG in version.tags]
     except StageError as error:
         raise UserError(str(error)) from error
-    click.echo(f"champion of {name}: {label(now)}; `previous` is now {label(was)}")
+    previous = f"; `previous` is now {label(was)}" if was != now else ""
+    click.echo(f"champion of {name}: {label(now)}{previous}")
     if aside:
         undo = command(f"python -m workflows.rollback {name}")
         click.echo(f"set aside: {', '.join(aside)} (to undo: {undo})")

@@ -7,6 +7,7 @@ There is no other state.
 from dataclasses import dataclass
 from pathlib import Path
 
+from infra.commands import command
 from infra.paths import located
 from infra.storage.buckets import is_bucket
 from tasks.artifacts import Artifact, Corpus, HFModel, MegatronCheckpoint, MegatronWeights, TokenizedCorpus, Tokenizer
@@ -31,6 +32,10 @@ PARTS: dict[str, type[Artifact]] = {
 
 class LedgerError(StageError):
     """A generation's artifact cannot be loaded."""
+
+
+class NoChampion(LedgerError):
+    """The alias of the champion was deleted."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +78,19 @@ def generations(name: str, patience_s: float = PATIENCE_S) -> list[Generation]:
     return [_generation(version, number) for number, version in enumerate(decided, 1)]
 
 
-def champion(name: str) -> Generation | None:
-    """The champion, however it was promoted. Raises StageError if the registry stays unreachable."""
-    version = version_at(name, CHAMPION)
+def champion(name: str, patience_s: float = PATIENCE_S) -> Generation | None:
+    """The champion, however it was promoted; None before the first promotion. Raises NoChampion, and StageError if the
+    registry stays unreachable."""
+    version = version_at(name, CHAMPION, patience_s)
+    known = {generation.version: generation for generation in generations(name, patience_s)}
     if version is None:
+        if promoted := [number for number, generation in known.items() if generation.outcome == PROMOTED]:
+            restore = command(f"python -m workflows.rollback {name} --to {promoted[-1]}")
+            raise NoChampion(
+                f"{name} has no champion, although versions {', '.join(map(str, promoted))} were promoted: the alias "
+                f"was deleted. Restore it: {restore}"
+            )
         return None
-    known = {version.version: version for version in generations(name)}
     return known.get(version.version) or _generation(version, 0)
 
 

@@ -109,7 +109,7 @@ def roll_back(name: str, to: int | None = None) -> tuple[Version, Version]:
             chosen.append(_choose(hold(), name, to))
         was, now = chosen[0]
         champion = number_at(find_model(hold(), name), CHAMPION)
-        if champion not in (was.version, now.version):
+        if champion not in (None, was.version, now.version):
             raise ChampionChanged(f"the champion of {name} has just become {_name(champion)}; check it, and retry")
         _mark(hold, all_versions(hold(), name), was.version, now.version, when)
         why = f"{'rolled back' if now.version < was.version else 'turned'} to version {now.version}"
@@ -227,15 +227,17 @@ def _check_registered(client: MlflowClient, name: str) -> None:
 def _choose(client: MlflowClient, name: str, to: int | None) -> tuple[Version, Version]:
     """The champion, and the version to roll back to. Raises NoSuchVersion."""
     model = find_model(client, name)
-    was = number_at(model, CHAMPION)
+    by_number = {version.version: version for version in all_versions(client, name)}
+    at = number_at(model, CHAMPION)
+    unended = [number for number, version in by_number.items() if is_open(version) and number != at]
+    was = at or max(unended, default=None)  # the alias was deleted
     if was is None:
         raise NoSuchVersion(f"{name}: no version is champion, so there is nothing to roll back")
-    by_number = {version.version: version for version in all_versions(client, name)}
-    moved_from = [number for number, version in by_number.items() if is_open(version) and number != was]
-    now = to or max(moved_from, default=number_at(model, PREVIOUS))  # by other means, which leave `previous`
+    # where the alias was moved by other means, `previous` is older
+    now = to or max(unended if at else (), default=number_at(model, PREVIOUS))
     if now is None:
         raise NoSuchVersion(f"{name}: no champion before version {was} is known, so there is none to roll back to")
-    earlier = [number for number, version in by_number.items() if terms(version) and number != was]
+    earlier = [number for number, version in by_number.items() if terms(version) and number != at]
     if now not in earlier:
         known = ", ".join(map(str, earlier)) or "none"
         raise NoSuchVersion(f"{name}: version {now}: not an earlier champion; those are: {known} (champion: {was})")

@@ -13,7 +13,7 @@ from infra.tracking.store import tracking_uri
 from tasks.artifacts import Corpus, HFModel, Promotion
 from tasks.job import StageError
 from tasks.manifest import read_manifest
-from tasks.promote.ledger import LedgerError, champion, generations, load
+from tasks.promote.ledger import LedgerError, NoChampion, champion, generations, load
 from tasks.publish.aliases import CHAMPION, OUTCOME_TAG, PREVIOUS, version_at, versions
 from tasks.publish.champion import ChampionChanged, promote, roll_back
 from tests.promote.made import (
@@ -82,6 +82,28 @@ def test_what_was_rolled_back_is_not_gone_on_from(home: Path, tmp_path: Path) ->
     assert [each.version for each in generations(NAME) if each.accepted] == [1]
     day(tmp_path, "four", "one", old=1.9, new=1.9)
     assert (standing(), outcomes()[-1]) == ([4, 1], "promoted")
+
+
+def test_a_champion_whose_alias_was_deleted_is_missed_and_restored(home: Path, tmp_path: Path) -> None:
+    assert champion(NAME) is None
+    day(tmp_path, "one", None)
+    day(tmp_path, "two", "one", old=1.9, new=1.9)
+    day(tmp_path, "three", "two")
+    MlflowClient(tracking_uri()).delete_registered_model_alias(NAME, CHAMPION)
+    with pytest.raises(NoChampion, match=r"although versions 1, 2 were promoted.*workflows.rollback baton-test --to 2"):
+        champion(NAME)
+    roll_back(NAME, 2)
+    assert standing() == [2, 1]
+    assert outcomes() == ["promoted", "promoted", "kept"]
+
+
+def test_without_its_alias_the_champion_may_be_rolled_back_too(home: Path, tmp_path: Path) -> None:
+    day(tmp_path, "one", None)
+    day(tmp_path, "two", "one", old=1.9, new=1.9)
+    MlflowClient(tracking_uri()).delete_registered_model_alias(NAME, CHAMPION)
+    roll_back(NAME, 1)
+    assert standing() == [1, 2]
+    assert outcomes() == ["promoted", "rolled_back"]
 
 
 def test_a_version_counts_from_its_outcome_on(home: Path, tmp_path: Path) -> None:

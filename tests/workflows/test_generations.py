@@ -7,12 +7,15 @@ from uuid import uuid4
 
 import pytest
 import yaml
+from mlflow import MlflowClient
 
+from infra.tracking.store import tracking_uri
 from tasks.artifacts import Artifact, MegatronCheckpoint, MegatronWeights, Tokenizer
 from tasks.data.spec import TokenizerSpec
 from tasks.manifest import read_manifest, write_manifest
 from tasks.pretrain.spec import PretrainSpec
 from tasks.promote.ledger import Generation, GenerationArtifact
+from tasks.publish.aliases import CHAMPION
 from tasks.stored import send
 from tests.promote import made
 from tests.s3 import S3
@@ -89,6 +92,17 @@ def test_what_only_the_first_night_uses_must_stay_as_it_was(tmp_path: Path, reci
     }  # fmt: skip
     recipe["publish"]["name"] = "another"
     assert problems_of(recipe) == {}
+
+
+@pytest.mark.parametrize("section", ["publish", "refresh"])
+def test_a_champion_without_its_alias_is_missed_before_the_night(
+    tmp_path: Path, recipe: dict[str, Any], section: str
+) -> None:
+    first_night(tmp_path, recipe)
+    recipe["publish"]["name"] = "another"
+    recipe[section]["name"] = made.NAME
+    MlflowClient(tracking_uri()).delete_registered_model_alias(made.NAME, CHAMPION)
+    assert problems_of(recipe)[f"{section}.name"].startswith("baton-test has no champion, although versions 1 were")
 
 
 def test_the_weights_that_training_began_with_are_named(tmp_path: Path, recipe: dict[str, Any]) -> None:

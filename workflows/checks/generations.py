@@ -37,13 +37,24 @@ def same_as_before(context: RunContext) -> list[Problem]:
         from tasks.promote.ledger import generations
     try:
         before = generations(context.specs["publish"].name, patience_s=0)
-        return [*_changed(context, before)] if before else []
+        return [*_without_champion(context), *(_changed(context, before) if before else [])]
     except (StageError, ArtifactError, StorageError, OSError) as error:
         why = str(error)
     except (KeyError, ValueError) as error:  # of a spec
         why = f"recorded by another version of Baton ({type(error).__name__}: {error})"
     say(f"tokenizer, init_from and pretrain.model are not compared with those of earlier generations: {why}")
     return []
+
+
+def _without_champion(context: RunContext) -> Iterator[Problem]:
+    from tasks.promote.ledger import NoChampion, champion
+
+    for section in ("publish", "refresh"):
+        if spec := context.specs.get(section):
+            try:
+                champion(spec.name, patience_s=0)
+            except NoChampion as error:
+                yield Problem(f"{section}.name", spec.name, str(error))
 
 
 def _changed(context: RunContext, before: "list[Generation]") -> Iterator[Problem]:
