@@ -14,7 +14,7 @@ from tasks.artifacts import Artifact, Corpus, HFModel, MegatronCheckpoint, Megat
 from tasks.job import StageError
 from tasks.manifest import ArtifactError, Manifest
 from tasks.promote.rule import KEPT, PROMOTED
-from tasks.publish.aliases import CHAMPION, OUTCOME_TAG, ROLLED_BACK_TAG, Version, version_at, versions
+from tasks.publish.aliases import OUTCOME_TAG, ROLLED_BACK_TAG, Version, compared_champion, versions
 from tasks.publish.registry import PART_TAG, PATIENCE_S
 from tasks.stored import manifest_at
 
@@ -79,9 +79,9 @@ def generations(name: str, patience_s: float = PATIENCE_S) -> list[Generation]:
 
 
 def champion(name: str, patience_s: float = PATIENCE_S) -> Generation | None:
-    """The champion, however it was promoted; None before the first promotion. Raises NoChampion, and StageError if the
-    registry stays unreachable."""
-    version = version_at(name, CHAMPION, patience_s)
+    """The champion to compare with, however it was promoted; None before the first promotion. Raises NoChampion, and
+    StageError if the registry stays unreachable."""
+    version = compared_champion(name, patience_s)
     known = {generation.version: generation for generation in generations(name, patience_s)}
     if version is None:
         if promoted := [number for number, generation in known.items() if generation.outcome == PROMOTED]:

@@ -1,8 +1,9 @@
 """Apply a promotion decision to the model registry.
 
 In: "decision" and "published". A promoted version becomes champion, if the champion is still the model that it was
-compared with. Then the decision is written to the version's tags, `baton.outcome` last: it makes the version a
-generation (see tasks/promote/ledger.py). Idempotent. Out: promotion.json, with the aliases afterwards.
+compared with. The decision is written to the version's tags: its digest before that, so that an interrupted promotion
+is told from a complete one, and `baton.outcome` last: it makes the version a generation (see tasks/promote/ledger.py).
+Idempotent. Out: promotion.json, with the aliases afterwards.
 """
 
 import json
@@ -16,17 +17,17 @@ from tasks.manifest import read_manifest
 from tasks.promote.rule import PROMOTED
 from tasks.publish.aliases import (
     CHAMPION,
+    DECISION_TAG,
     OUTCOME_TAG,
     PREVIOUS,
     ROLLED_BACK_TAG,
     Version,
+    compared_champion,
     version_at,
     versions,
 )
 from tasks.publish.champion import ChampionChanged, promote
 from tasks.publish.registry import PATIENCE_S, ask
-
-DECISION_TAG = "baton.decision"
 
 
 def work(job: Job) -> None:
@@ -35,11 +36,14 @@ def work(job: Job) -> None:
     version = _registered(job, read_manifest(published_dir).facts, decision)
     name, outcome = version.name, decision["outcome"]
 
+    digest = job.inputs["decision"]["digest"]
     if outcome == PROMOTED and ROLLED_BACK_TAG not in version.tags:
         job.progress(0, 2, "steps", now="moving the champion")
-        promote(name, version.version, _compared_with(version, decision))
+        expected = _compared_with(version, decision)
+        ask(lambda client: client.set_model_version_tag(name, str(version.version), DECISION_TAG, digest))
+        promote(name, version.version, expected)
     job.progress(1, 2, "steps", now="writing the decision")
-    tags = {DECISION_TAG: job.inputs["decision"]["digest"], f"{DECISION_TAG}.words": decision["words"]}
+    tags = {DECISION_TAG: digest, f"{DECISION_TAG}.words": decision["words"]}
     tags |= {
         f"{DECISION_TAG}.{measure['name']}": _format(measure)
         for measure in decision["measures"]
@@ -86,7 +90,8 @@ def _compared_with(version: Version, decision: dict[str, Any]) -> int | None:
     champion = version_at(version.name, CHAMPION)
     if champion and champion.version == version.version:
         return champion.version  # moved by an attempt that was interrupted after that
-    if (champion.digest if champion else None) != decision["champion"]:
+    compared = compared_champion(version.name)
+    if (compared.digest if compared else None) != decision["champion"]:
         raise ChampionChanged(
             f"the champion of {version.name} is {_model(champion.digest if champion else None)}, and version "
             f"{version.version} was compared with {_model(decision['champion'])}: run the same command again, which "

@@ -29,6 +29,7 @@ CHAMPION, PREVIOUS = "champion", "previous"
 MODEL_TAG = "baton.model"
 TERMS_TAG = "baton.champion"  # [{"since", "until", "why"}, …], oldest first
 ROLLED_BACK_TAG = "baton.rolled_back"  # when; the same for all versions that one rollback set aside
+DECISION_TAG = "baton.decision"  # the decision's digest, written before the alias moves
 OUTCOME_TAG = "baton.outcome"  # promoted, kept or rejected; a version without it is not (yet) a generation
 
 _used: dict[Path, int] = {}  # fetched folders that this process uses: open, with a shared lock
@@ -50,6 +51,14 @@ def version_at(name: str, alias: str, patience_s: float = PATIENCE_S) -> Version
     """The version that has the alias; None if the model or the alias does not exist. Raises StageError
     if the registry does not answer for `patience_s`."""
     return ask(lambda client: _at(client, find_model(client, name), alias), patience_s=patience_s)
+
+
+def compared_champion(name: str, patience_s: float = PATIENCE_S) -> Version | None:
+    """The champion that a candidate is compared with: not one whose promotion was interrupted before its outcome, but
+    the one before it. Raises StageError."""
+    champion = version_at(name, CHAMPION, patience_s)
+    interrupted = champion and DECISION_TAG in champion.tags and OUTCOME_TAG not in champion.tags
+    return version_at(name, PREVIOUS, patience_s) if interrupted else champion
 
 
 def versions(name: str, patience_s: float = PATIENCE_S) -> list[Version]:

@@ -122,6 +122,42 @@ def test_a_promotion_cut_off_before_its_last_tag_is_repeated_to_the_same_end(hom
     assert (standing(), [each.tags for each in versions(NAME)]) == before
 
 
+def interrupted(folder: Path, candidate: str) -> tuple[Path, Path]:
+    """A night of a better model, killed between the move of the alias and its outcome; its decision and version."""
+    day(folder, candidate, "one", old=1.9, new=1.9)
+    MlflowClient(tracking_uri()).delete_model_version_tag(NAME, str(versions(NAME)[-1].version), OUTCOME_TAG)
+    return folder / f"decide-{candidate}" / "output", folder / f"publish-{candidate}" / "output"
+
+
+def test_a_candidate_whose_promotion_was_interrupted_is_not_compared_with_itself(home: Path, tmp_path: Path) -> None:
+    day(tmp_path, "one", None)
+    decision, version = interrupted(tmp_path, "two")
+    found = champion(NAME)
+    assert standing() == [2, 1] and found and found.version == 1
+    promoted(tmp_path / "again", decision, version)
+    found = champion(NAME)
+    assert standing() == [2, 1] and found and found.version == 2
+
+
+def test_the_first_model_whose_promotion_was_interrupted_is_still_the_first(home: Path, tmp_path: Path) -> None:
+    day(tmp_path, "one", None)
+    MlflowClient(tracking_uri()).delete_model_version_tag(NAME, "1", OUTCOME_TAG)
+    assert champion(NAME) is None
+
+
+def test_after_an_interrupted_promotion_another_candidate_may_be_promoted(home: Path, tmp_path: Path) -> None:
+    """New text came before the run was repeated."""
+    day(tmp_path, "one", None)
+    interrupted(tmp_path, "two")
+    reports = (
+        report(tmp_path / "ours", model(tmp_path / "three"), {OLD: 1.8, NEW: 1.8}),
+        report(tmp_path / "theirs", tmp_path / "one"),
+    )
+    version = published(tmp_path / "publish", tmp_path / "three")
+    promoted(tmp_path / "promote", decided(tmp_path / "decide", *reports), version)
+    assert (standing()[0], outcomes()) == (3, ["promoted", "promoted"])
+
+
 def test_a_champion_that_changed_meanwhile_is_an_error_and_nothing_moves(home: Path, tmp_path: Path) -> None:
     for name in ("one", "two", "three"):
         model(tmp_path / name)
