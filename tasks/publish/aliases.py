@@ -97,6 +97,11 @@ def fetch(version: Version) -> Path:
         facts |= {"registry_name": version.name, "registry_version": str(version.version)}
         made = write_manifest(partial, "published_model", facts, parents={"model": version.digest})
         if (got := made.digest) != version.content:
+            if not made.files:
+                raise ArtifactError(
+                    f"{version.name} version {version.version}: its files are gone from the server. Publish the model "
+                    "again, which uploads them again, or roll back to another version"
+                )
             raise ArtifactError(
                 f"{version.name} version {version.version}: the registry's files have digest {got[:12]}, but were "
                 f"registered with {version.content[:12]}: they were changed on the server. Publish the model again "

@@ -7,7 +7,7 @@ directory.
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -70,8 +70,11 @@ def register(what: Publication, waiting: Callable[[float], None], patience_s: fl
         version = _find(client, what)
         if version:
             _retag(client, what, version)
+            scheme, _, model_id = str(client.get_model_version(what.name, version).source).partition(":/")
+            if scheme == "models":
+                _complete(client, what, model_id)
         else:
-            version = _create(client, what, tracking_uri())
+            version = _create(client, what)
         if what.alias:
             client.set_registered_model_alias(what.name, what.alias, version)
         return version
@@ -133,13 +136,13 @@ def _retag(client: MlflowClient, what: Publication, version: str) -> None:
             client.set_model_version_tag(what.name, version, key, value)
 
 
-def _create(client: MlflowClient, what: Publication, uri: str) -> str:
+def _create(client: MlflowClient, what: Publication) -> str:
     try:
         client.create_registered_model(what.name)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    on_server = urlsplit(uri).scheme in ("http", "https")
+    on_server = urlsplit(tracking_uri()).scheme in ("http", "https")
     model_id = _upload(client, what) if on_server else None
     created = client.create_model_version(
         what.name,
@@ -155,14 +158,33 @@ def _create(client: MlflowClient, what: Publication, uri: str) -> str:
 
 
 def _upload(client: MlflowClient, what: Publication) -> str:
-    """Upload the files as an MLflow logged model; returns its id. An existing one is reused, an interrupted upload is
-    completed."""
+    """Upload the files as an MLflow logged model; returns its id. An existing one of this name is reused, with the
+    files that it lacks."""
     experiment = client.get_experiment_by_name(experiment_name())
     where = experiment.experiment_id if experiment else client.create_experiment(experiment_name(), artifact_location())
-    models = client.search_logged_models([where], f"tags.`{DIGEST_TAG}` = '{what.digest}'")
-    tags = {DIGEST_TAG: what.digest, **what.tags}
-    model = models[0] if models else client.create_logged_model(where, what.name.replace(".", "-"), tags=tags)
+    name = what.name.replace(".", "-")
+    models = client.search_logged_models([where], f"name = '{name}' AND tags.`{DIGEST_TAG}` = '{what.digest}'")
+    model = (
+        models[0] if models else client.create_logged_model(where, name, tags={DIGEST_TAG: what.digest, **what.tags})
+    )
+    _complete(client, what, str(model.model_id))
     if str(model.status) != "READY":
-        client.log_model_artifacts(model.model_id, str(what.directory))
         client.finalize_logged_model(model.model_id, "READY")
     return str(model.model_id)
+
+
+def _complete(client: MlflowClient, what: Publication, model_id: str) -> None:
+    """Upload the files unless the server has all of them, by their sizes."""
+    files = {path.relative_to(what.directory).as_posix(): path for path in what.directory.rglob("*") if path.is_file()}
+    stored = dict(_stored(client, model_id))
+    if any(stored.get(name) != path.stat().st_size for name, path in files.items()):
+        client.log_model_artifacts(model_id, str(what.directory))
+
+
+def _stored(client: MlflowClient, model_id: str, folder: str | None = None) -> Iterator[tuple[str, int]]:
+    """The files of a logged model on the server, and their sizes."""
+    for entry in client.list_logged_model_artifacts(model_id, folder):
+        if entry.is_dir:
+            yield from _stored(client, model_id, entry.path)
+        else:
+            yield entry.path, int(entry.file_size)

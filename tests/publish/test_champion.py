@@ -50,12 +50,12 @@ from workflows.rollback import main as rollback
 NAME = "baton-test"
 
 
-def make(root: Path, count: int, name: str = NAME) -> None:
-    """That many versions."""
+def make(root: Path, count: int, name: str = NAME, of: str | None = None) -> None:
+    """That many versions; with the files of the model `of`."""
     for number in range(1, count + 1):
         directory = root / f"published {number}"
         directory.mkdir(parents=True)
-        (directory / "model.safetensors").write_text(f"{name} {number}")
+        (directory / "model.safetensors").write_text(f"{of or name} {number}")
         digest = write_manifest(directory, "published_model", {}).digest
         tags = {"baton.model": f"model-{number}", "baton.label": "base"}
         register(Publication(name, None, directory, digest, "", tags), lambda waited: None)

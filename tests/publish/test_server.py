@@ -11,7 +11,7 @@ from mlflow.store.artifact.mlflow_artifacts_repo import MlflowArtifactsRepositor
 from infra.tracking.store import prepare_client
 from tasks.job import StageError
 from tasks.manifest import ArtifactError, read_manifest, verify
-from tasks.publish.aliases import CHAMPION, fetch, version_at, versions
+from tasks.publish.aliases import CHAMPION, fetch, remove_fetched, version_at, versions
 from tasks.publish.champion import promote
 from tests.publish.conftest import Chain
 from tests.publish.test_champion import NAME, make
@@ -67,6 +67,25 @@ def test_a_server_s_champion_moves_once_and_its_files_come_once(server: Server, 
     with pytest.raises(ArtifactError, match="they were changed on the server"):
         fetch(other)
     assert not list((got.parent).glob("*.partial"))
+
+
+def test_publishing_again_brings_back_files_that_the_server_lost(server: Server, tmp_path: Path) -> None:
+    make(tmp_path / "first", 1)
+    (version,) = versions(NAME)
+    for loss in ("gone", "cut"):
+        for file in server.store.parent.rglob("artifacts/model.safetensors"):
+            file.unlink() if loss == "gone" else file.write_text("cut")
+        with pytest.raises(ArtifactError, match=r"(gone from|changed on) the server"):
+            fetch(version)
+        make(tmp_path / loss, 1)
+        assert versions(NAME) == [version]
+        assert (fetch(version) / "model.safetensors").read_text() == f"{NAME} 1"
+        remove_fetched(NAME, but=set())
+    for file in server.store.parent.rglob("artifacts/model.safetensors"):
+        file.write_text("X" * file.stat().st_size)  # the way out that the message names
+    make(tmp_path / "again", 1, "another", of=NAME)
+    (other,) = versions("another")
+    assert (fetch(other) / "model.safetensors").read_text() == f"{NAME} 1"
 
 
 def test_files_pass_through_the_server_and_not_by_an_address_of_its_store() -> None:
