@@ -61,6 +61,11 @@ def compared_champion(name: str, patience_s: float = PATIENCE_S) -> Version | No
     return version_at(name, PREVIOUS, patience_s) if interrupted else champion
 
 
+def is_registered(name: str, patience_s: float = PATIENCE_S) -> bool:
+    """Whether there is a registered model of this name. Raises StageError."""
+    return ask(lambda client: find_model(client, name) is not None, patience_s=patience_s)
+
+
 def versions(name: str, patience_s: float = PATIENCE_S) -> list[Version]:
     """Every version, oldest first. Raises StageError."""
     return ask(lambda client: all_versions(client, name), patience_s=patience_s)

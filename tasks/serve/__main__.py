@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Event
 
 import click
+from click.core import ParameterSource
 
 from infra.commands import command
 from infra.errors import UserError
@@ -98,6 +99,9 @@ def main(
     """Serve the model in PATH, or the champion of --follow NAME, with OpenAI's API."""
     if (path is None) == (name is None):
         raise click.UsageError("give either PATH or --follow NAME")
+    _check_options(follows=name is not None)
+    if name is not None and (not name or set(name) & set("/:")):
+        raise click.UsageError(f"--follow {name!r}: must be the name of a registered model, without / and :")
     quiet()
     switch = Switch()
     body = body_mib * MIB
@@ -105,6 +109,8 @@ def main(
         connections, body=body, bodies=8 * body, first_byte_s=first_byte, between_bytes_s=between_bytes
     )
     try:
+        if like and (kind := read_manifest(like).kind) != "endpoint":
+            raise click.UsageError(f"--like {like}: a {kind}; must be the folder of an endpoint")
         spec = _spec(like or path, SIDE_BY_SIDE if name else None, gpu_memory_share)
         model = _model(path, base) if path else None
         key = api_key()
@@ -122,6 +128,14 @@ def main(
             run_service(switch, bound, drain, keep, limits)
     except (StageError, ArtifactError) as error:
         raise UserError(str(error)) from error
+
+
+def _check_options(follows: bool) -> None:
+    """Raises click.UsageError for options of the other of PATH and --follow."""
+    given = click.get_current_context().get_parameter_source
+    for option in ("base",) if follows else ("alias", "every"):
+        if given(option) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{option} applies to {'PATH' if follows else '--follow'} only; leave it out")
 
 
 def _spec(path: Path | None, default_share: float | None, share: float | None) -> ServeSpec:

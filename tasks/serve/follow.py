@@ -16,7 +16,7 @@ from infra.progress import say
 from tasks.adapter_base import open_model
 from tasks.job import StageError
 from tasks.manifest import ArtifactError
-from tasks.publish.aliases import Version, fetch, remove_fetched, version_at
+from tasks.publish.aliases import Version, fetch, is_registered, remove_fetched, version_at
 from tasks.serve.active import POLL_S, Active
 from tasks.serve.server import Served, Server, ServerFailed, server_log
 from tasks.serve.switch import Backend, now
@@ -32,6 +32,7 @@ class Follower:
     active: Active
     serving: Version | None = None
     refused: Version | None = None
+    registered: bool = True  # whether there is a model of this name
     last_message: str = ""
 
     def keep(self, stopping: Event) -> None:
@@ -87,7 +88,8 @@ class Follower:
             self._say_once(f"the registry is unreachable, so {_titled(self.serving)} keeps serving. {error}")
             return self.serving
         if target is None:
-            self._say_once(f"{self.name} has no {self.alias}, so {_titled(self.serving)} keeps serving")
+            lacking = f"has no {self.alias}" if self.registered else "is not a registered model"
+            self._say_once(f"{self.name} {lacking}, so {_titled(self.serving)} keeps serving")
             return self.serving
         if _is_same(target, self.refused):
             return self.serving
@@ -104,7 +106,9 @@ class Follower:
 
         def query() -> None:
             try:
-                result.set_result(version_at(self.name, self.alias, patience_s=0))
+                target = version_at(self.name, self.alias, patience_s=0)
+                self.registered = target is not None or is_registered(self.name, patience_s=0)
+                result.set_result(target)
             except BaseException as error:
                 result.set_exception(error)
 

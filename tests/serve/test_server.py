@@ -131,3 +131,23 @@ def test_an_endpoint_whose_record_is_damaged_says_the_way_out(tmp_path: Path, co
 def test_either_a_path_or_a_name(tmp_path: Path) -> None:
     for words in ([], [str(tmp_path), "--follow", "coder"]):
         assert "give either PATH or --follow NAME" in CliRunner().invoke(main, words).output
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--follow", "coder", "--base", "."], "--base applies to PATH only"),
+        ([".", "--every", "3"], "--every applies to --follow only"),
+        ([".", "--alias", "champion"], "--alias applies to --follow only"),
+        (["--follow", "a/b:c"], "--follow 'a/b:c': must be the name of a registered model"),
+        (["--follow", ""], "--follow '': must be the name"),
+        (["--follow", "coder", "--like", "."], "a hf_model; must be the folder of an endpoint"),
+    ],
+)
+def test_an_option_that_would_have_no_effect_is_refused(
+    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(small_model(tmp_path / "model"))
+    ended = CliRunner().invoke(main, words)
+    assert ended.exit_code == 2
+    assert told in " ".join(ended.output.replace("│", "").split())
