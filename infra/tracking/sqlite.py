@@ -8,15 +8,17 @@ import fcntl
 import os
 import sqlite3
 import threading
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from mlflow.store.db.utils import _get_latest_schema_revision
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from sqlalchemy import Engine, event
 
 from infra.storage.durable import sync
-from infra.tracking.sqlite_file import check_file, left_behind, store_file, store_missing
+from infra.tracking.sqlite_file import check_file, left_behind, store_file, store_missing, store_older
 from infra.tracking.store import tracking_uri, was_used
 
 PREFIX = "sqlite:///"
@@ -40,10 +42,16 @@ def make_tables(uri: str, recreate: bool = False) -> None:
 
 
 def require_store(uri: str) -> None:
-    """For readers: raise NoStore, StoreMissing or StoreDamaged if there is no readable store."""
+    """For readers: raise NoStore, StoreMissing, StoreDamaged or StoreOlder if there is no store that they can read
+    without changing it: MLflow migrates an older one as it opens it, and the older MLflow cannot open it afterwards."""
     path = store_file(uri)
     if path is not None:
         check_file(path, was_used(uri))
+        read_only = f"file:{quote(str(path))}?mode=ro"
+        with suppress(sqlite3.Error), closing(sqlite3.connect(read_only, uri=True)) as store:
+            found = [revision for (revision,) in store.execute("SELECT version_num FROM alembic_version")]
+            if found and found[0] != _get_latest_schema_revision():  # MLflow 3 has no public one
+                raise store_older(path, found[0])
 
 
 def _make(path: Path) -> None:

@@ -5,6 +5,7 @@ versions. So only a new run creates it, on a machine that never had one (infra/t
 its absence is an error.
 """
 
+import shlex
 import sqlite3
 from contextlib import closing
 from importlib.util import find_spec
@@ -36,6 +37,10 @@ class StoreMissing(NoStore):
 
 class StoreDamaged(TrackingUnreachable):
     """This MLflow can't read the file."""
+
+
+class StoreOlder(TrackingUnreachable):
+    """An older MLflow has written the file."""
 
 
 def store_file(uri: str) -> Path | None:
@@ -78,6 +83,15 @@ def store_missing(path: Path) -> StoreMissing:
         f"{path}: the tracking store is missing; it existed before, with the model registry in it. Mount its disk or "
         "restore the file. To create a new one instead, with the runs whose records are still here:\n"
         f"{_move_aside(path)}  {command(SYNC_ALL)}"
+    )
+
+
+def store_older(path: Path, schema: str) -> StoreOlder:
+    return StoreOlder(
+        f"{path}: an older MLflow has written the tracking store (schema {schema}), and cannot open it "
+        "once this one has migrated it. While nothing uses it, copy it and migrate it:\n"
+        f"  cp {shlex.quote(str(path))} {shlex.quote(f'{path}.copy')}\n"
+        f"  {command(f'mlflow db upgrade sqlite:///{path}')}"
     )
 
 

@@ -105,6 +105,7 @@ def ask(
         except (MlflowException, SQLAlchemyError) as error:
             reason = str(error).partition("\n")[0]
             transient = not isinstance(error, MlflowException) or error.error_code in _TRANSIENT
+            transient = transient and "out-of-date database schema" not in reason  # to be migrated by hand
             if (path := store_file(uri)) and (damaged := damage(path, reason)):
                 raise StageError(str(damaged)) from error
         except RequestException as error:  # the connection broke during an upload

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from mlflow.exceptions import MlflowException
 
 from infra.tracking.execution import begin_execution, close_execution, flush
 from infra.tracking.sqlite import make_tables
@@ -18,7 +19,7 @@ from infra.tracking.sqlite_file import StoreDamaged, StoreMissing
 from infra.tracking.store import check_reachable, tracking_uri
 from tasks.job import StageError
 from tasks.publish.aliases import version_at, versions
-from tasks.publish.registry import Publication, register
+from tasks.publish.registry import Publication, ask, register
 from tests.tracking.conftest import runs
 
 WAIT_S = 60.0
@@ -173,6 +174,25 @@ def test_a_damaged_store_is_named_with_the_way_out(home: Path, how: str) -> None
         check_reachable()
     with pytest.raises(StageError, match="sync --all"):
         versions(NAME)
+
+
+def test_a_reader_leaves_the_schema_of_an_older_store_alone(home: Path) -> None:
+    """MLflow would migrate it, and the MLflow that wrote it could not open it afterwards."""
+    execute(home / "mlflow.db", "UPDATE alembic_version SET version_num = '0584bdc529eb'")  # MLflow 2.22
+    before = (home / "mlflow.db").read_bytes()
+    with pytest.raises(StageError, match=r"older MLflow .*\n  cp .*\n  .*mlflow db upgrade sqlite:///"):
+        versions(NAME)
+    assert (home / "mlflow.db").read_bytes() == before
+
+
+def test_an_out_of_date_schema_is_an_answer_and_is_not_asked_for_again(home: Path) -> None:
+    """That of a database server; MLflow reports it as an internal error."""
+
+    def attempt(client: object) -> None:
+        raise MlflowException("Detected out-of-date database schema (found version 1, but expected 2).")
+
+    with pytest.raises(StageError, match="refuses: Detected out-of-date database schema"):
+        ask(attempt, patience_s=60)
 
 
 COMMANDS = {
