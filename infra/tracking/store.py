@@ -2,8 +2,8 @@
 
 import logging
 import os
-import urllib.error
-import urllib.request
+from base64 import b64encode
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from blake3 import blake3
@@ -33,6 +33,7 @@ _DEFAULTS = {
     "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }
+MLFLOW_CREDENTIALS = Path("~/.mlflow/credentials")  # which its client reads
 
 
 class PushFailed(Exception):
@@ -114,8 +115,8 @@ def prepare_client() -> None:
 
 
 def check_reachable() -> None:
-    """Check that the store is reachable, or is an SQLite file yet to be created. Any HTTP response counts, since a
-    proxy may guard the health check. Raises TrackingUnreachable."""
+    """Check that the store is reachable and takes our credentials, or is an SQLite file yet to be created. Every other
+    HTTP response counts, since a proxy may guard the health check. Raises TrackingUnreachable."""
     uri = tracking_uri()
     if urlsplit(uri).scheme in ("http", "https"):
         _ask(uri.rstrip("/") + "/health")
@@ -128,16 +129,32 @@ def check_reachable() -> None:
 
 
 def _ask(url: str) -> None:
-    credentials, at, host = url.partition("://")[2].partition("@")
-    if at:  # urllib treats user info as part of the host; the health check needs none
-        url = url.replace(f"{credentials}@{host}", host, 1)
+    import requests  # as MLflow's client does, with its settings, so that both see the same server
+
+    given = os.environ.get
+    user, password, token = (given(f"MLFLOW_TRACKING_{name}", "") for name in ("USERNAME", "PASSWORD", "TOKEN"))
+    sent = f"Bearer {token}" if token else ""
+    if user and password:
+        sent = f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"
+    insecure = given("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("true", "1")
     try:
-        with urllib.request.urlopen(url, timeout=ANSWER_S):
-            pass
-    except urllib.error.HTTPError:
-        pass  # a response
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        raise _unreachable(str(getattr(error, "reason", error))) from error
+        answer = requests.get(
+            url,
+            headers={"Authorization": sent} if sent else {},
+            timeout=ANSWER_S,
+            verify=False if insecure else given("MLFLOW_TRACKING_SERVER_CERT_PATH") or True,
+            cert=given("MLFLOW_TRACKING_CLIENT_CERT_PATH"),
+        )
+    except (requests.RequestException, OSError, ValueError) as error:
+        raise _unreachable(str(error)) from error
+    other = (
+        given("MLFLOW_TRACKING_AUTH") or given("MLFLOW_TRACKING_AWS_SIGV4") or MLFLOW_CREDENTIALS.expanduser().exists()
+    )
+    if answer.status_code in (401, 403) and not other:
+        raise TrackingUnreachable(
+            f"MLFLOW_TRACKING_URI={shown_uri()}: the tracking server refuses the user or the password (HTTP "
+            f"{answer.status_code}). Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, {_fix()}."
+        )
 
 
 def _unreachable(reason: str) -> TrackingUnreachable:

@@ -1,11 +1,17 @@
 """Uploads that are interrupted, repeated, late, or concurrent."""
 
 import json
+import os
 import sqlite3
+import ssl
 import subprocess
 import sys
+import threading
 import time
+from base64 import b64encode
+from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -22,7 +28,7 @@ from infra.tracking.spool import (
     write_execution,
     write_stage,
 )
-from infra.tracking.store import TrackingUnreachable
+from infra.tracking.store import TrackingUnreachable, check_reachable
 from tasks.job import Job
 from tests.tracking.conftest import curve, free_port, runs
 from tests.tracking.one_execution import write_points
@@ -193,3 +199,53 @@ def test_a_record_that_cannot_be_read_is_named_and_the_others_are_delivered(home
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert f"{broken}/stage-0/run.json: the record cannot be read" in done.stderr
     assert is_delivered(whole) and not is_delivered(broken)
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The store is a server that takes ada's password alone; yields its certificate, which it signed itself."""
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    words = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*words.split(), *files], check=True, capture_output=True)
+
+    class Guard(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            good = self.headers.get("authorization") == f"Basic {b64encode(b'ada:secret').decode()}"
+            self.send_response(200 if good else 401)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Guard) as server:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"https://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
+        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
+        yield certificate
+        server.shutdown()
+
+
+def test_the_check_verifies_the_server_as_mlflow_does(guarded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TrackingUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
+        check_reachable()
+    monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(guarded))
+    check_reachable()
+    monkeypatch.delenv("MLFLOW_TRACKING_SERVER_CERT_PATH")
+    monkeypatch.setenv("MLFLOW_TRACKING_INSECURE_TLS", "true")
+    check_reachable()
+
+
+def test_the_check_finds_a_wrong_password(guarded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(guarded))
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong")
+    with pytest.raises(TrackingUnreachable, match=r"HTTP 401\)\. Set MLFLOW_TRACKING_USERNAME"):
+        check_reachable()
+    uri = os.environ["MLFLOW_TRACKING_URI"]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.replace("https://", "https://ada:secret@"))
+    check_reachable()
