@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from infra.errors import UserError
 from infra.flyte.hooks import import_lock
 from infra.tracking.outage import recoverable
 from infra.tracking.store import tracking_uri
@@ -30,14 +31,14 @@ def generations(name: str) -> "list[Generation]":
 
 
 def part(generation: "Generation", name: str) -> Any:
-    """The artifact that was the generation's corpus, shards, checkpoint, …. Raises LedgerError when its
+    """The artifact that was the generation's corpus, shards, checkpoint, …. Raises UserError when its
     files are gone."""
     with _ledger() as ledger:
         return ledger.load(generation.part(name))
 
 
 def parts(generations: "Sequence[Generation]", name: str) -> list[Any]:
-    """The same of several generations. Raises LedgerError."""
+    """The same of several generations. Raises UserError."""
     wanted = [generation.part(name) for generation in generations]
     with _ledger() as ledger:
         pool = ThreadPoolExecutor(READERS)
@@ -49,7 +50,7 @@ def parts(generations: "Sequence[Generation]", name: str) -> list[Any]:
 
 
 def corpora_of(generations: "Sequence[Generation]") -> list[Corpus]:
-    """Their corpora, for stages that read the files alone. Raises LedgerError."""
+    """Their corpora, for stages that read the files alone. Raises UserError."""
     return parts(generations, "corpus")
 
 
@@ -62,14 +63,17 @@ def champion(name: str) -> list[HFModel]:
 
 @contextmanager
 def _ledger() -> Iterator[Any]:
-    """In a pod, an unreachable registry is an error that Flyte retries."""
+    """A LedgerError is the user's. In a pod, an unreachable registry is an error that Flyte retries."""
     with import_lock():
         from infra.tracking.sqlite import make_tables
         from tasks.promote import ledger
         from tasks.publish.registry import RegistryAway
-    with recoverable(RegistryAway):
-        make_tables(tracking_uri())  # the very first run creates the store
-        yield ledger
+    try:
+        with recoverable(RegistryAway):
+            make_tables(tracking_uri())  # the very first run creates the store
+            yield ledger
+    except ledger.LedgerError as error:
+        raise UserError(str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class Replayed:
 
 def replayed(accepted: "list[Generation]", newest: Corpus) -> list[Replayed]:
     """The text to replay of each generation, oldest first, without generations whose training text is gone. Reads
-    manifests and a list of counts alone, however large the corpora are. Raises LedgerError, ArtifactError."""
+    manifests and a list of counts alone, however large the corpora are. Raises UserError, ArtifactError."""
     from tasks.data.gone import gone_counts
     from tasks.data.source_changes import GONE_COUNTS
 

@@ -97,6 +97,11 @@ def champion(name: str, patience_s: float = PATIENCE_S) -> Generation | None:
 def load(part: GenerationArtifact) -> Artifact:
     """The artifact, where it is. Outside buckets its files must exist and have their sizes; their contents are checked
     by each stage that reads them. Raises LedgerError."""
+    return PARTS[part.name].described(part.place, manifest_of(part))
+
+
+def manifest_of(part: GenerationArtifact) -> Manifest:
+    """Its manifest, if its files are there as `load` needs them. Raises LedgerError."""
     kind = PARTS[part.name]
     try:
         manifest = manifest_at(part.place)
@@ -107,7 +112,7 @@ def load(part: GenerationArtifact) -> Artifact:
             )
         if not is_bucket(part.place):
             _check_sizes(Path(part.place), manifest)
-        return kind.described(part.place, manifest)
+        return manifest
     except (ArtifactError, OSError) as error:
         raise LedgerError(
             f"the {part.name} {part.digest[:12]} of an earlier generation cannot be loaded: {error}. Put its files "

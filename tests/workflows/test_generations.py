@@ -9,8 +9,9 @@ import pytest
 import yaml
 from mlflow import MlflowClient
 
+from infra.errors import UserError
 from infra.tracking.store import tracking_uri
-from tasks.artifacts import Artifact, MegatronCheckpoint, MegatronWeights, Tokenizer
+from tasks.artifacts import Artifact, MegatronCheckpoint, MegatronWeights, TokenizedCorpus, Tokenizer
 from tasks.data.spec import TokenizerSpec
 from tasks.manifest import read_manifest, write_manifest
 from tasks.pretrain.spec import PretrainSpec
@@ -22,7 +23,7 @@ from tests.s3 import S3
 from tests.tracking.conftest import empty_store, home  # noqa: F401 - fixtures
 from workflows.checks.generations import same_as_before
 from workflows.continuous_recipe import ContinuousRecipe
-from workflows.generations import corpora_of
+from workflows.generations import corpora_of, generations
 from workflows.recipe import context_of
 
 FACTS = {"documents": 1, "held_out_documents": 0, "bytes": 9, "held_out_bytes": 0}
@@ -62,6 +63,7 @@ def first_night(folder: Path, recipe: dict[str, Any], start: dict[str, Any] | No
     tokenizer = TokenizerSpec.model_validate(recipe["tokenizer"]).model_dump(mode="json")
     pretrain = PretrainSpec.model_validate(recipe["pretrain"]).model_dump(mode="json")
     parts = {"tokenizer": sealed(folder / "tokenizer", Tokenizer, {}, tokenizer)}
+    parts |= {"corpus": made.corpus(folder / "corpus"), "shards": sealed(folder / "shards", TokenizedCorpus, {}, {})}
     parents = {}
     if start:
         parts["start"] = sealed(folder / "start", MegatronWeights, {}, start)
@@ -135,10 +137,29 @@ def test_a_changed_model_is_reported_before_the_night(tmp_path: Path, recipe: di
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("part", ["tokenizer", "corpus", "shards", "checkpoint", "model"])
+def test_files_of_a_generation_that_are_gone_are_reported_before_the_night(
+    tmp_path: Path, recipe: dict[str, Any], part: str
+) -> None:
+    first_night(tmp_path, recipe)
+    next(path for path in (tmp_path / part).iterdir() if path.name != "manifest.json").unlink()
+    (problem,) = same_as_before(context_of(ContinuousRecipe.model_validate(recipe)))
+    assert problem.path == "publish.name"
+    assert f"the {part} " in problem.allowed and "Put its files back to" in problem.allowed
+
+
+def test_a_part_that_is_gone_is_an_error_of_the_user_not_of_the_program(tmp_path: Path, recipe: dict[str, Any]) -> None:
+    first_night(tmp_path, recipe)
+    shutil.rmtree(tmp_path / "corpus")
+    with pytest.raises(UserError, match=r"cannot be loaded: .*Put its files back"):
+        corpora_of(generations(made.NAME))
+
+
 def test_what_cannot_be_compared_is_told(
     tmp_path: Path, recipe: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     first_night(tmp_path, recipe)
-    shutil.rmtree(tmp_path / "tokenizer")
+    manifest = tmp_path / "checkpoint" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"precision"', '"dtype"'))  # another version's field
     assert problems_of(recipe) == {}
     assert "not compared with those of earlier generations: " in capsys.readouterr().err

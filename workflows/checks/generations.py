@@ -1,4 +1,5 @@
-"""Check that continuous training goes on with the tokenizer, the initial weights and the model of its generations."""
+"""Check that continuous training goes on with the tokenizer, the initial weights and the model of its generations, and
+that their files and the champion are there."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from infra.flyte.hooks import import_lock
 from infra.progress import say
 from infra.storage.address import digest_of
-from infra.storage.buckets import StorageError
+from infra.storage.buckets import StorageError, is_bucket
 from infra.tracking.redact import redact_spec
 from infra.tracking.sqlite_file import store_file
 from infra.tracking.store import tracking_uri
@@ -37,7 +38,8 @@ def same_as_before(context: RunContext) -> list[Problem]:
         from tasks.promote.ledger import generations
     try:
         before = generations(context.specs["publish"].name, patience_s=0)
-        return [*_without_champion(context), *(_changed(context, before) if before else [])]
+        gone = [*_champions(context), *_gone(before)]
+        return gone or ([*_changed(context, before)] if before else [])
     except (StageError, ArtifactError, StorageError, OSError) as error:
         why = str(error)
     except (KeyError, ValueError) as error:  # of a spec
@@ -46,15 +48,38 @@ def same_as_before(context: RunContext) -> list[Problem]:
     return []
 
 
-def _without_champion(context: RunContext) -> Iterator[Problem]:
+def _champions(context: RunContext) -> Iterator[Problem]:
+    """Champions without alias or files."""
     from tasks.promote.ledger import NoChampion, champion
 
     for section in ("publish", "refresh"):
         if spec := context.specs.get(section):
             try:
-                champion(spec.name, patience_s=0)
+                found = champion(spec.name, patience_s=0)
             except NoChampion as error:
                 yield Problem(f"{section}.name", spec.name, str(error))
+            else:
+                yield from _missing([found] if found else [], "model", f"{section}.name")
+
+
+def _gone(before: "list[Generation]") -> Iterator[Problem]:
+    """What the run reads of earlier generations and is not there anymore."""
+    accepted = [generation for generation in before if generation.accepted]
+    read = {"tokenizer": before[:1], "corpus": before, "shards": accepted, "checkpoint": accepted[-1:]}
+    for part, of in read.items():
+        yield from _missing(of, part, "publish.name")
+
+
+def _missing(generations: "list[Generation]", name: str, path: str) -> Iterator[Problem]:
+    """By the files' sizes, on this machine's disks alone."""
+    from tasks.promote.ledger import LedgerError, manifest_of
+
+    for generation in generations:
+        if (part := generation.parts.get(name)) and not is_bucket(part.place):
+            try:
+                manifest_of(part)
+            except LedgerError as error:
+                yield Problem(path, generation.name, f"a name whose files are there: {error}")
 
 
 def _changed(context: RunContext, before: "list[Generation]") -> Iterator[Problem]:
