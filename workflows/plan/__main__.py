@@ -31,7 +31,7 @@ from workflows.checks.machine import asks_hub, machine_problems, remarks
 from workflows.checks.table import checked, has_dag
 from workflows.checks.unread import unread
 from workflows.checks.warnings import warnings_of
-from workflows.continuous_recipe import recipe_of
+from workflows.continuous_recipe import ContinuousRecipe, recipe_of
 from workflows.plan.costs import over_budget
 from workflows.plan.planned import Planned, plan
 from workflows.plan.sample import tried
@@ -41,6 +41,11 @@ from workflows.recipe.error import RecipeError, shown
 from workflows.recipe.text import load
 from workflows.run_context import planned_for
 
+FIRST_NIGHT = (
+    "the plan is of the first night. A later one trains no tokenizer, continues from the newest accepted checkpoint "
+    "for the steps that its new text (grow.epochs) and what is replayed (grow.replay) take, and evaluates the champion "
+    "too; each ends with a decision. post_training is the refresh's. `cached` is what an ordinary run of them finds"
+)
 ASSUMED = f"{MFU}; of mixtures of experts {MIXTURE_MFU}"
 
 
@@ -112,6 +117,7 @@ class Examined:
 
     def lines(self) -> Iterator[str]:
         yield from text(self.name, self.stages) if self.stages else ()
+        yield from [f"\n{self.night()}"] if self.stages and self.night() else ()
         notes = {"warning": self.warnings, "not known": self.unread, "here": self.machine_notes}
         for kind, lines in notes.items():
             yield from (f"\n{kind}: {escaped(note)}" for note in lines)
@@ -120,12 +126,17 @@ class Examined:
         else:
             yield "\nno problem found" + " in what is known" * bool(self.unread)
 
+    def night(self) -> str | None:
+        """Which run of a continuous recipe it is of."""
+        return FIRST_NIGHT if isinstance(self.recipe, ContinuousRecipe) else None
+
     def as_json(self, mfu: float | None) -> dict[str, Any]:
         stages = [asdict(step) for step in self.stages]
         return {
             "recipe": self.name,
             "mfu": mfu,
             "stages": [{name: value for name, value in step.items() if name != "spec"} for step in stages],
+            "night": self.night(),
             "problems": [asdict(problem) | {"value": shown(problem)} for problem in self.problems],
             "warnings": self.warnings,
             "unread": self.unread,
