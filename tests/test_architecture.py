@@ -120,10 +120,13 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     TopologicalSorter({name: modules_of(path) & paths.keys() for name, path in paths.items()}).prepare()  # CycleError
 
 
-def test_starting_up_loads_no_heavy_library() -> None:
-    """What makes `pyflyte run … --help` answer within seconds."""
+def test_starting_up_loads_no_heavy_library(tmp_path: Path) -> None:
+    """What makes `pyflyte run … --help` answer within seconds. In a home with a registry, the launch plans read it."""
     program = "import sys, workflows.pretrain_to_rl, workflows.launch_plans; print(*sys.modules)"
-    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    alone = os.environ | {"BATON_HOME": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=alone, capture_output=True, text=True, check=True
+    )
     # flytekit leaves empty stand-ins for some of them: a library that is loaded has submodules
     loaded = {name.split(".")[0] for name in ended.stdout.split() if "." in name}
     assert not HEAVY & loaded
