@@ -16,8 +16,9 @@ from infra.progress import say
 from tasks.adapter_base import open_model
 from tasks.job import StageError
 from tasks.manifest import ArtifactError
-from tasks.publish.aliases import Version, fetch, is_registered, remove_fetched, version_at
+from tasks.publish.aliases import Version, is_registered, version_at
 from tasks.serve.active import POLL_S, Active
+from tasks.serve.fetched import fetch, remove_fetched
 from tasks.serve.server import Served, Server, ServerFailed, server_log
 from tasks.serve.switch import Backend, now
 

@@ -22,15 +22,13 @@ from infra.process.process_id import this_process
 from infra.tracking.store import tracking_uri
 from tasks.job import StageError
 from tasks.manifest import ArtifactError, verify, write_manifest
-from tasks.publish import aliases, champion
+from tasks.publish import champion
 from tasks.publish.aliases import (
     CHAMPION,
     PREVIOUS,
     ROLLED_BACK_TAG,
     Version,
-    fetch,
     is_open,
-    remove_fetched,
     terms,
     version_at,
     versions,
@@ -45,6 +43,8 @@ from tasks.publish.champion import (
     roll_back,
 )
 from tasks.publish.registry import Publication, register
+from tasks.serve import fetched as fetched_files
+from tasks.serve.fetched import fetch, remove_fetched
 from workflows.rollback import main as rollback
 
 NAME = "baton-test"
@@ -347,7 +347,7 @@ def fetched(count: int, monkeypatch: pytest.MonkeyPatch) -> list[Version]:
         place.mkdir(parents=True)
         (place / "weights").write_text(version.digest)
 
-    monkeypatch.setattr(aliases, "_download", download)
+    monkeypatch.setattr(fetched_files, "_download", download)
     made = []
     for number in range(1, count + 1):
         download(Version(NAME, number, f"model-{number}", "", "", {}), place := baton_home() / f"version-{number}")
@@ -367,7 +367,7 @@ def test_fetched_models_are_removed_but_those_that_are_needed(home: Path, monkey
 
 def test_a_fetched_model_that_another_process_uses_is_not_removed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (one,) = fetched(1, monkeypatch)
-    program = f"from tasks.publish.aliases import remove_fetched; print(remove_fetched({NAME!r}, but=set()))"
+    program = f"from tasks.serve.fetched import remove_fetched; print(remove_fetched({NAME!r}, but=set()))"
     command = [sys.executable, "-c", program]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
     assert verify(fetch(one)).digest == one.content

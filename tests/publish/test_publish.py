@@ -17,12 +17,13 @@ from tasks.artifacts import EvalReport, PublishedModel
 from tasks.job import Job, StageError, open_job
 from tasks.manifest import ArtifactError, read_manifest, verify, write_manifest
 from tasks.promote.ledger import champion, load
-from tasks.publish.aliases import fetch, version_at
+from tasks.publish.aliases import version_at
 from tasks.publish.card import model_card
 from tasks.publish.chain import chain, reports
 from tasks.publish.publish import work
 from tasks.publish.registry import Publication, register
 from tasks.publish.spec import PublishSpec
+from tasks.serve.fetched import fetch
 from tests.promote import made
 from tests.publish.conftest import METRICS, Chain, publish
 from tests.tracking.conftest import free_port

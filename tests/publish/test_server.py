@@ -11,8 +11,9 @@ from mlflow.store.artifact.mlflow_artifacts_repo import MlflowArtifactsRepositor
 from infra.tracking.store import prepare_client
 from tasks.job import StageError
 from tasks.manifest import ArtifactError, read_manifest, verify
-from tasks.publish.aliases import CHAMPION, fetch, remove_fetched, version_at, versions
+from tasks.publish.aliases import CHAMPION, version_at, versions
 from tasks.publish.champion import promote
+from tasks.serve.fetched import fetch, remove_fetched
 from tests.publish.conftest import Chain
 from tests.publish.test_champion import NAME, make
 from tests.tracking.conftest import Server
