@@ -33,7 +33,9 @@ _DEFAULTS = {
     "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }
-MLFLOW_CREDENTIALS = Path("~/.mlflow/credentials")  # which its client reads
+# What MLflow's client sends too, and the check does not
+OTHER_CREDENTIALS = ("MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4")
+MLFLOW_CREDENTIALS = Path("~/.mlflow/credentials")
 
 
 class PushFailed(Exception):
@@ -147,13 +149,11 @@ def _ask(url: str) -> None:
         )
     except (requests.RequestException, OSError, ValueError) as error:
         raise _unreachable(str(error)) from error
-    other = (
-        given("MLFLOW_TRACKING_AUTH") or given("MLFLOW_TRACKING_AWS_SIGV4") or MLFLOW_CREDENTIALS.expanduser().exists()
-    )
-    if answer.status_code in (401, 403) and not other:
+    elsewhere = any(map(given, OTHER_CREDENTIALS)) or MLFLOW_CREDENTIALS.expanduser().exists()
+    if answer.status_code == requests.codes.unauthorized and not elsewhere:  # not 403: a proxy may guard /health alone
         raise TrackingUnreachable(
-            f"MLFLOW_TRACKING_URI={shown_uri()}: the tracking server refuses the user or the password (HTTP "
-            f"{answer.status_code}). Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, {_fix()}."
+            f"MLFLOW_TRACKING_URI={shown_uri()}: the tracking server refuses the user or the password (HTTP 401). "
+            f"Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, {_fix()}."
         )
 
 
