@@ -106,12 +106,12 @@ def test_the_source_of_rewards_and_the_files_of_tasks_travel_in_the_spec(tmp_pat
 
 
 def test_environments_change_no_earlier_result() -> None:
-    """The fields were added after results existed, and time limits make none anew."""
+    """The fields were added after results existed. A call that its time limit ends is another turn of the model."""
     plain = EvaluateSpec.model_validate({"sums": SUMS}).identity()["sums"]
     played = EvaluateSpec.model_validate({"sums": SUMS | {"environment": f"{SHOP}:Shop", "tool_timeout_s": 3.0}})
 
     assert not {"environment", "tools", "max_turns", "tool_timeout_s"} & plain.keys()
-    assert played.identity()["sums"].keys() - plain.keys() == {"environment"}
+    assert played.identity()["sums"].keys() - plain.keys() == {"environment", "tool_timeout_s"}
 
 
 def test_an_environment_may_have_the_reward_and_measures_turns() -> None:
