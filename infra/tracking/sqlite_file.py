@@ -87,11 +87,12 @@ def store_missing(path: Path) -> StoreMissing:
 
 
 def store_older(path: Path, schema: str) -> StoreOlder:
+    store, copy = (shlex.quote(text) for text in (f"sqlite:///{path}", f"{path}.copy"))
     return StoreOlder(
         f"{path}: an older MLflow has written the tracking store (schema {schema}), and cannot open it "
         "once this one has migrated it. While nothing uses it, copy it and migrate it:\n"
-        f"  cp {shlex.quote(str(path))} {shlex.quote(f'{path}.copy')}\n"
-        f"  {command(f'mlflow db upgrade sqlite:///{path}')}"
+        f"  cp {shlex.quote(str(path))} {copy}\n"
+        f"  {command(f'mlflow db upgrade {store}')}"
     )
 
 

@@ -44,7 +44,8 @@ from workflows.run_context import planned_for
 FIRST_NIGHT = (
     "the plan is of the first night. A later one trains no tokenizer, continues from the newest accepted checkpoint "
     "for the steps that its new text (grow.epochs) and what is replayed (grow.replay) take, and evaluates the champion "
-    "too; each ends with a decision. post_training is the refresh's. `cached` is what an ordinary run of them finds"
+    "too; each ends with a decision. post_training is the refresh's. `cached` tells what a run that is not continuous "
+    "would find"
 )
 ASSUMED = f"{MFU}; of mixtures of experts {MIXTURE_MFU}"
 
