@@ -76,7 +76,6 @@ def leave_transformers_alone() -> None:
 def serve_adapter_only() -> None:
     """Let the adapter answer requests by every served name but the first, which is the base's and is not served, and
     requests that name no model. vLLM's server answers those by the base."""
-    from vllm.entrypoints.openai.engine.protocol import ModelList
     from vllm.entrypoints.openai.models.serving import OpenAIServingModels as Models
 
     load = Models.init_static_loras
@@ -86,8 +85,8 @@ def serve_adapter_only() -> None:
         names = [path.name for path in self.base_model_paths[1:]]
         self.lora_requests = dict.fromkeys([*names, "", None], *self.lora_requests.values())
 
-    async def show_names(self: Models) -> ModelList:
-        listed: ModelList = await self.registry.show_available_models()
+    async def show_names(self: Models) -> Any:
+        listed = await self.registry.show_available_models()
         listed.data = listed.data[1:]
         return listed
 

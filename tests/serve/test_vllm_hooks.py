@@ -1,25 +1,36 @@
 """The private hooks into vLLM are still needed, in the versions they are written for; and what vLLM registers beside
 the API is not served."""
 
+import asyncio
 import inspect
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
+import torch
 import vllm
 from vllm.entrypoints.llm import LLM
 from vllm.entrypoints.openai.api_server import build_app
-from vllm.entrypoints.openai.cli_args import make_arg_parser
+from vllm.entrypoints.openai.models.protocol import BaseModelPath, LoRAModulePath
 from vllm.entrypoints.openai.models.serving import OpenAIModelRegistry, OpenAIServingModels
+from vllm.lora.request import LoRARequest
+from vllm.platforms.cpu import CpuPlatform
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from tasks.serve.door import MIDDLEWARE
 from tasks.serve.switch import Backend, Switch
-from tasks.vllm.hooks import VERSIONS
+from tasks.vllm.hooks import VERSIONS, serve_adapter_only
 from tests.serve.front import front_of
 from tests.serve.test_door import BACKEND_KEY, KEY, UPGRADE, WITH_KEY, status
 from tests.serve.test_proxy import running
+
+# vLLM 0.27 has it in openai/, 0.31 in launchers/
+if find_spec("vllm.entrypoints.launchers"):
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+else:
+    from vllm.entrypoints.openai.cli_args import make_arg_parser
 
 
 def test_the_hooks_are_written_for_the_installed_version() -> None:
@@ -50,11 +61,36 @@ def test_vllm_leaves_a_request_without_a_name_to_the_weights() -> None:
     assert {"init_static_loras", "is_base_model"} <= vars(OpenAIServingModels).keys()
 
 
+class Engine:
+    """What the server's table of models asks of an engine. With a real one: test_vllm.py, on a CPU."""
+
+    model_config = SimpleNamespace(max_model_len=64)
+    renderer = input_processor = None
+
+    async def add_lora(self, adapter: LoRARequest) -> bool:
+        return True
+
+
+def test_a_served_adapter_has_every_name_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under either version of vLLM: the GPUs' starts no server here."""
+    for name in ("init_static_loras", "show_available_models", "is_base_model"):
+        monkeypatch.setattr(OpenAIServingModels, name, vars(OpenAIServingModels)[name])  # put back after the test
+    serve_adapter_only()
+    bases = [BaseModelPath(name=name, model_path="base") for name in ("base", "aa", "tuned")]
+    models = OpenAIServingModels(Engine(), bases, lora_modules=[LoRAModulePath(name="adapter", path="adapter")])
+    asyncio.run(models.init_static_loras())
+    assert {models.lora_requests[name].lora_path for name in ("aa", "tuned", "", None)} == {"adapter"}
+    assert not models.is_base_model("base") and "base" not in models.lora_requests
+    assert [card.id for card in asyncio.run(models.show_available_models()).data] == ["aa", "tuned"]
+
+
 def test_every_route_of_vllm_needs_the_key_or_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the proxy, and of the server itself, which other users of the machine can reach. The routes are those
     that vLLM registers for any model, those of its development mode included."""
     monkeypatch.setenv("VLLM_API_KEY", BACKEND_KEY)
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    if not torch.cuda.is_available():  # the GPUs' vLLM then knows no platform, and so no default of its arguments
+        monkeypatch.setattr(vllm.platforms, "_current_platform", CpuPlatform())
     words = ["--middleware", MIDDLEWARE, "--enable-fault-tolerance"]
     arguments = make_arg_parser(FlexibleArgumentParser()).parse_args(words)
     tasks = ("generate", "render", "transcription", "realtime", "embed", "classify", "score", "token_embed")
