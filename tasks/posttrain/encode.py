@@ -18,6 +18,8 @@ inference. Messages go through the chat template, as in TRL, with the columns `t
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import dropwhile, takewhile
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -208,13 +210,22 @@ class RowEncoder:
         if chat.marked is None:
             self._rendered(row, row["messages"])  # an error in the template is told instead
             raise StageError(f"loss: assistant is not possible.{self._why(row, 'assistant')}")
+        if chat.marks_user:
+            raise StageError(
+                f"the chat template {chat.shown!r} marks the user's turns too, which would be learned. Move "
+                "{% generation %} and {% endgeneration %} around what the assistant writes, in the model's "
+                "chat_template.jinja, or use loss: all."
+            )
         self.unprinted.look(row)
         text, spans = self._marked(row, row["messages"])
         tokens = self._tokens(text)
         ids, masks = tokens.ids, marked_tokens(tokens, spans)
         if chat.marked != chat.template and text != self._rendered(row, row["messages"]):
             self.unlike += 1
-        if any(masks) and chat.end not in {token for token, mask in zip(ids, masks, strict=True) if mask}:
+        # of the last turn: a template may mark the end of earlier ones alone
+        backwards = dropwhile(lambda token: not token[1], reversed([*zip(ids, masks, strict=True)]))
+        last = dict(takewhile(itemgetter(1), backwards))
+        if any(masks) and chat.end not in last:
             raise StageError(
                 f"the chat template {chat.shown!r} marks the assistant's turns without their end token, "
                 f"{self.tokenizer.convert_ids_to_tokens(chat.end)}: the model would not learn to stop. Move it before "

@@ -155,6 +155,10 @@ def _conversation(name: str, messages: list[Any]) -> Iterator[str]:
     if not messages:
         yield f"{name}: at least one message expected"
         return
+    if name in ANSWERS and len(messages) > 1:  # a loss on all of it would teach the user's turns and tools' results
+        fix = "write the conversation as messages" if name == "completion" else "move what both share to the prompt"
+        yield f"{name}: one turn of the assistant, as all of it is learned, not {len(messages)}; {fix}, or leave it out"
+        return
     last = "user" if name in ANSWERS else "start"
     for place, message in enumerate(messages):
         role = message["role"]

@@ -134,10 +134,24 @@ def test_the_token_that_ends_a_turn_is_found(template: str, ends: str) -> None:
     assert end_of_turn(known, known.chat_template) == known.convert_tokens_to_ids(ends)
 
 
-@pytest.mark.parametrize("after", ["<|im_end|>", "[END]"], ids=["the token", "text"])
-def test_marks_that_leave_out_the_end_of_a_turn_are_refused(after: str) -> None:
-    known = tokenizer(f"{{% for message in messages %}}{MARKED_CONTENT}{after}{{% endfor %}}")
+@pytest.mark.parametrize(
+    ("last", "after"),
+    [("", "<|im_end|>"), ("", "[END]"), ("{% if not loop.last %}<|im_end|>{% endif %}", "<|im_end|>")],
+    ids=["the token", "text", "the token of the last turn"],
+)
+def test_marks_that_leave_out_the_end_of_a_turn_are_refused(last: str, after: str) -> None:
+    marked = MARKED_CONTENT.replace("{% endgeneration %}", f"{last}{{% endgeneration %}}{after}")
+    known = tokenizer(
+        f"{{% for message in messages %}}{{% if message.role == 'assistant' %}}{marked}"
+        "{% else %}{{ message.content }}{% endif %}{% endfor %}"
+    )
     with pytest.raises(StageError, match=r"without their end token, .*: the model would not learn to stop"):
+        RowEncoder(known).learned({"messages": [USER, ASSISTANT, *AGAIN]}, "assistant")
+
+
+def test_marks_around_the_users_turns_are_refused() -> None:
+    known = tokenizer(f"{{% for message in messages %}}{MARKED_CONTENT}<|im_end|>{{% endfor %}}")
+    with pytest.raises(StageError, match="marks the user's turns too, which would be learned"):
         RowEncoder(known).learned({"messages": [USER, ASSISTANT]}, "assistant")
 
 

@@ -82,6 +82,8 @@ CASES = [
     Case("ShareGPT's own roles", {"conversations": [{"from": "alien", "value": "a"}, {"from": "gpt", "value": "b"}]}, r"messages\[0\].role: .*'alien'", good={"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}),
     Case("a prompt that ends with the assistant", {"prompt": [USER, ASSISTANT]}, r"prompt\[1\].role: the last turn must be the user's or a tool's, not assistant", good={"prompt": [USER]}),
     Case("a completion that begins with the user", {"prompt": [USER], "completion": [USER]}, r"completion\[0\].role: assistant, not user", good={"prompt": [USER], "completion": [ASSISTANT]}),
+    Case("a completion of several turns", {"prompt": [USER], "completion": [ASSISTANT, USER, ASSISTANT]}, r"completion: one turn of the assistant, as all of it is learned, not 3; write the conversation as messages", good={"prompt": [USER], "completion": [ASSISTANT]}),
+    Case("a preference of several turns", {"prompt": [USER], "chosen": [ASSISTANT, USER, ASSISTANT], "rejected": [ASSISTANT | {"content": "No."}]}, r"chosen: one turn of the assistant, as all of it is learned, not 3; move what both share", good={"prompt": [USER], "chosen": [ASSISTANT], "rejected": [ASSISTANT | {"content": "No."}]}),
     # nothing in it
     Case("an empty completion", {"prompt": "a", "completion": " \n"}, "completion: non-empty text expected", good=PAIR),
     Case("an empty prompt", {"prompt": "", "answer": "4"}, "prompt: non-empty text expected", good=TASK),
