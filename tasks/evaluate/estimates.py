@@ -18,13 +18,15 @@ def mean_reward(rewards: Sequence[Sequence[float | None]]) -> Metric | None:
 def pass_at(k: int, rewards: Sequence[Sequence[float | None]]) -> Metric | None:
     """Probability that at least one of k completions passes: the unbiased estimator 1 − C(n−c, k) / C(n, k) for n
     completions of which c pass, averaged over prompts (Chen et al., Evaluating Large Language Models Trained on Code,
-    2021). None if the reward applies to no completion."""
-    if mean_reward(rewards) is None:
+    2021). Prompts with no completion that the reward applies to are left out, as in `mean_reward`; None if all are."""
+    chances = [chance_of_pass(k, completions) for completions in rewards]
+    return Metric.mean(chances, "share") if any(chance is not None for chance in chances) else None
+
+
+def chance_of_pass(k: int, completions: Sequence[float | None]) -> float | None:
+    """Of one prompt; None if the reward applies to none of its completions. One that it does not apply to fails."""
+    if all(reward is None for reward in completions):
         return None
-    return Metric.mean([chance_of_pass(k, completions) for completions in rewards], "share")
-
-
-def chance_of_pass(k: int, completions: Sequence[float | None]) -> float:
     count = len(completions)
     passing = sum(reward is not None and reward >= PASSES for reward in completions)
     return 1 - comb(count - passing, k) / comb(count, k)

@@ -99,9 +99,10 @@ class Results:
                 values.setdefault((which, line["id"]), []).append(rewards[reward])
         if measure.startswith(PASS_AT):
             k = int(measure.removeprefix(PASS_AT))
-            return {item: (chance_of_pass(k, completions), 1.0) for item, completions in values.items()}
-        means = {item: known_mean(completions) for item, completions in values.items()}
-        return {item: (mean, 1.0) for item, mean in means.items() if mean is not None}
+            found = {item: chance_of_pass(k, completions) for item, completions in values.items()}
+        else:
+            found = {item: known_mean(completions) for item, completions in values.items()}
+        return {item: (value, 1.0) for item, value in found.items() if value is not None}
 
 
 def read_results(directory: Path) -> Results:

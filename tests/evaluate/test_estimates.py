@@ -21,6 +21,13 @@ def test_a_reward_below_one_and_one_that_does_not_apply_do_not_pass() -> None:
     assert found is not None and found.value == 0.5
 
 
+def test_prompts_that_a_reward_does_not_apply_to_are_no_failures() -> None:
+    rewards: list[list[float | None]] = [[1.0, 1.0], [None, None]]
+    passes, mean = pass_at(1, rewards), mean_reward(rewards)
+    assert passes is not None and mean is not None
+    assert (passes.value, passes.count) == (mean.value, mean.count) == (1.0, 1)
+
+
 def test_a_reward_that_applies_to_no_completion_has_no_pass_at_k() -> None:
     assert pass_at(1, [[None, None], [None, None]]) is None
 
