@@ -267,7 +267,7 @@ class HuggingFaceSource(_Bounded):
     split: str = Field("train", min_length=1, description="which of the dataset's splits to read")
     text_field: str = Field("text", min_length=1, description="the column with the document")
     metadata: list[str] = Field([], description=METADATA)
-    streaming: bool = Field(True, description="stream over the network, without downloading first")
+    streaming: bool = not_identity(True, "stream over the network, without downloading first")
     limit: int | None = Field(None, ge=1, description="read at most this many rows")
 
     def folder(self) -> Path | None:

@@ -146,7 +146,7 @@ class PostTrainSpec(StageSpec):
         description="rows with a longer completion are skipped, and sampling stops here; tokens. null: as with "
         f"max_prompt_tokens, and {SAMPLED} are sampled (or half of the positions)",
     )
-    checkpoint_every: int = Field(50, ge=1, le=100_000, description="steps between checkpoints")
+    checkpoint_every: int = not_identity(50, "steps between checkpoints", ge=1, le=100_000)
     adapter: AdapterSpec | None = Field(None, description="train an adapter; null: every weight of the model")
     precision: Literal["bf16", "fp32"] = Field(
         "bf16", description="precision of matrix products; trained weights and the optimizer are in fp32 with either"

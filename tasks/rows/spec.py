@@ -62,7 +62,7 @@ class HuggingFaceRows(Spec):
     name: PathText = Field(min_length=1, description="Hub name (`owner/name`) or folder")
     config: str | None = Field(None, description="the dataset's configuration, if it has several")
     split: str = Field("train", min_length=1, description="the dataset's split to read")
-    streaming: bool = Field(True, description="stream over the network instead of downloading first")
+    streaming: bool = not_identity(True, "stream over the network instead of downloading first")
 
     def source(self) -> HuggingFaceSource:
         return HuggingFaceSource(name=self.name, config=self.config, split=self.split, streaming=self.streaming)

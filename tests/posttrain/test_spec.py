@@ -62,3 +62,8 @@ def test_vllm_s_share_of_a_gpu_is_in_no_cache_key_and_reaches_the_engine() -> No
         what, how = spec.split_options()
         assert "gpu_memory_share" not in str(spec.identity()) and "0.123" not in str(what)
         assert what.with_options(how) == spec
+
+
+def test_how_often_checkpoints_are_written_trains_nothing_anew() -> None:
+    one, other = (PostTrainSpec(data="chat", checkpoint_every=every) for every in (5, 50))
+    assert one.identity() == other.identity()
