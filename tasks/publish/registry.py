@@ -188,4 +188,4 @@ def _stored(client: MlflowClient, model_id: str, folder: str | None = None) -> I
         if entry.is_dir:
             yield from _stored(client, model_id, entry.path)
         else:
-            yield entry.path, int(entry.file_size)
+            yield entry.path, int(entry.file_size or 0)  # a server does not send 0

@@ -56,6 +56,7 @@ def make(root: Path, count: int, name: str = NAME, of: str | None = None) -> Non
         directory = root / f"published {number}"
         directory.mkdir(parents=True)
         (directory / "model.safetensors").write_text(f"{of or name} {number}")
+        (directory / "empty.txt").touch()  # MLflow's server gives no size of it
         digest = write_manifest(directory, "published_model", {}).digest
         tags = {"baton.model": f"model-{number}", "baton.label": "base"}
         register(Publication(name, None, directory, digest, "", tags), lambda waited: None)
