@@ -407,6 +407,15 @@ def test_a_key_that_occurs_twice_is_a_broken_record_where_metadata_are_kept(tmp_
     assert "x.jsonl, line 1: not JSON ('id' occurs twice in one object)" in str(broken["x.jsonl"])
 
 
+def test_a_second_text_in_a_record_is_not_lost_silently(tmp_path: Path) -> None:
+    twice, fine = b'{"text": "a", "text": "b"}\n', {"text": "c", "kind": "text", "inner": {"text": "d"}}
+    content = twice + lines(fine) + b'{"n": 1, "n": 2, "text": "e"}\n'
+    (tmp_path / "x.jsonl").write_bytes(content)
+    texts, broken = skipped(JsonlSource(path=str(tmp_path), on_broken="skip"))
+    assert texts == [b"c", b"e"]
+    assert "x.jsonl, line 1: not JSON ('text' occurs twice in one object)" in str(broken["x.jsonl"])
+
+
 def test_broken_lines_are_skipped_one_by_one_and_counted_by_file(tmp_path: Path) -> None:
     good, bad = lines({"text": "fine"}), b'{"text": "cut o\n[1]\n{"body": "x"}\n{"text": 3}\n'
     (tmp_path / "a.jsonl").write_bytes(good + bad + good)

@@ -97,8 +97,10 @@ def read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: Broken | No
 
 def _content(source: JsonlSource, path: str, number: int, line: bytes) -> tuple[bytes, str]:
     """A line's document, the line itself if it is not UTF-8, and its metadata."""
+    key = orjson.dumps(source.text_field) + b":"
+    twice = line.find(key) != line.rfind(key)  # or within another object; orjson would take the last
     try:
-        record = _record(path, number, line, exactly if source.metadata else parsed)
+        record = _record(path, number, line, exactly if source.metadata or twice else parsed)
     except UnicodeDecodeError:
         return line, ""
     metadata = chosen_fields(record, source.metadata) if source.metadata else ""
