@@ -78,7 +78,7 @@ test: lint  ## lint, then the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 test-long: $(READY)  ## tests that take minutes each: parity on four processes, dying and hung ranks, servers, killed pods, the examples
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "long and not slow" $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "long and not slow" $(TESTS)
 
 test-placement: $(READY)  ## placed stages on two real Slurm clusters in namespaces; needs root, 45 minutes
 	tests/placement/slurm/run.sh

@@ -53,7 +53,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[S3]":
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole runs of the workflow first: the longest tests at the end would have one worker wait for the other."""
-    items.sort(key=lambda item: "workflows" not in item.path.parts)
+    items.sort(key=lambda item: {"recipes", "workflows"}.isdisjoint(item.path.parts))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
