@@ -1,10 +1,6 @@
-"""Run several jobs in the same processes, since each start of the libraries takes longer than a tiny job.
-
-[torchrun --standalone --nproc-per-node N] -m tests.posttrain.parity JOB_DIR…
-"""
+"""Several jobs in the same processes, whose gradients, wrappers and syncs are kept to compare them."""
 
 import os
-import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -72,9 +68,9 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def main() -> None:
+def run(jobs: list[Path], stop_after: int) -> None:
+    """Run each job to its end, or up to the checkpoint of a step."""
     fit, on_save = trainer.fit, trainer.Reporter.on_save
-    stop_after = int(os.environ.get("STOP_AFTER", "1000"))  # the step whose checkpoint ends each job
 
     def save_and_stop(self: Any, args: Any, state: Any, control: Any, **more: Any) -> None:
         on_save(self, args, state, control, **more)
@@ -91,13 +87,9 @@ def main() -> None:
             (job.directory / "wrapper").write_text(" ".join(watch.words()))
 
     vars(trainer)["fit"] = fit_and_name_the_wrapper
-    for directory in map(Path, sys.argv[1:]):
+    for directory in jobs:
         with suppress(Stopped):
             train(open_job(directory))
         process.barrier()
         AcceleratorState._reset_state(reset_partial_state=True)
         os.environ.pop("ACCELERATE_USE_FSDP", None)  # set by Accelerate
-
-
-if __name__ == "__main__":
-    main()

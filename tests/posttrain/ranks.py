@@ -1,4 +1,4 @@
-"""Post-training engines as ranks that are forked from a process with the libraries loaded (tests/forked.py)."""
+"""Post-training engines as processes that are forked from one with the libraries loaded (tests/forked.py)."""
 
 import json
 import os
@@ -6,7 +6,11 @@ import sys
 from pathlib import Path
 
 import tests.posttrain.tiny  # noqa: F401 - it names the libraries
+from tests.forked import Forked
 from tests.pretrain import ranks
+
+TIMEOUT_S = 1000.0  # of many jobs
+NEVER = sys.maxsize
 
 
 def engine(job: Path) -> ranks.Ranks:
@@ -22,3 +26,25 @@ def _engine(job: Path) -> None:
 
     sys.argv = ["tests.posttrain.ranks", str(job)]
     main(train)
+
+
+def run_all(jobs: list[Path], processes: int | None, stop_after: int = NEVER) -> None:
+    """Run jobs one after the other in the same ranks, each up to the checkpoint of a step; None: in a process without
+    torchrun's environment."""
+    logs = jobs[0]
+    if processes is None:
+        log = logs / "alone.txt"
+        assert Forked(log, _alone, jobs, stop_after).wait(TIMEOUT_S) == 0, log.read_text()[-5000:]
+    else:
+        ranks.Ranks(processes, logs, _ranks, jobs, stop_after).succeed(TIMEOUT_S)
+
+
+def _alone(jobs: list[Path], stop_after: int) -> None:
+    from tests.posttrain.parity import run
+
+    run(jobs, stop_after)
+
+
+def _ranks(jobs: list[Path], stop_after: int) -> None:
+    os.environ["TORCHELASTIC_RUN_ID"] = "tests"
+    _alone(jobs, stop_after)

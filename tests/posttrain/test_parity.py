@@ -3,9 +3,6 @@
 Rows are repeated, and the last step of an epoch has 6 of them, then 1: less than processes.
 """
 
-import os
-import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from tests.posttrain.ranks import run_all
 from tests.posttrain.tiny import GRADIENTS, metrics, reward, said_twice, tiny_model, tiny_rows, write_job
 
 SPEC: dict[str, Any] = {
@@ -73,21 +71,6 @@ def spec_of(stage: str, method: str, folder: Path) -> dict[str, Any]:
     return SPEC | METHODS[method] | (grpo if stage == "grpo" else {})
 
 
-def start_all(jobs: list[Path], processes: int | None) -> None:
-    """Run jobs one after the other in the same processes, by torchrun; None: without it."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    module = ["-m", "tests.posttrain.parity", *map(str, jobs)]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-    ended = subprocess.run(
-        [sys.executable, *(torchrun if processes else []), *module],
-        check=False,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-
-
 class Runs:
     """Runs of all cases that are compared together, each made when it is first asked for."""
 
@@ -101,7 +84,7 @@ class Runs:
         if not job.exists():
             together = [case for case in CASES if ((case[0], processes) in IN_CI) == ((stage, processes) in IN_CI)]
             spread = SPREAD if processes else product(CASES, [sharding], [None])
-            start_all(
+            run_all(
                 [
                     self._write(*case, layout, count)
                     for case, layout, count in spread

@@ -12,8 +12,8 @@ import pytest
 
 from infra.process.heartbeat import read_beats
 from infra.process.launch import Engine, EngineFailed, run_engine
-from tests.posttrain.ranks import engine
-from tests.posttrain.test_parity import SPEC, difference, gradient_difference, inputs, spec_of, start_all
+from tests.posttrain.ranks import NEVER, engine, run_all
+from tests.posttrain.test_parity import SPEC, difference, gradient_difference, inputs, spec_of
 from tests.posttrain.tiny import metrics, write_job
 
 __all__ = ["inputs"]  # a fixture
@@ -28,7 +28,7 @@ LEGS: list[dict[str, Any]] = [
 
 
 def relaid(job: Job, layout: dict[str, Any]) -> int | None:
-    """Change a job's layout, as another run with the same cache key does; returns torchrun's number of processes."""
+    """Change a job's layout, as another run with the same cache key does; returns its number of processes."""
     request = json.loads((job / "spec.json").read_text())
     request["spec"]["layout"] = layout
     (job / "spec.json").write_text(json.dumps(request))
@@ -36,9 +36,7 @@ def relaid(job: Job, layout: dict[str, Any]) -> int | None:
 
 
 @pytest.mark.long
-def test_a_run_continues_from_one_layout_to_the_next(
-    inputs: dict[str, dict[str, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_continues_from_one_layout_to_the_next(inputs: dict[str, dict[str, Path]], tmp_path: Path) -> None:
     """One process, 2 with DDP, 4 with FSDP2, 2 with FSDP2 and CPU offload: two steps each, optimizer state included."""
     cases = [("sft", "full"), ("dpo", "lora"), ("grpo", "full")]
     whole, stopped = (
@@ -53,11 +51,10 @@ def test_a_run_continues_from_one_layout_to_the_next(
         ]
         for name in ("whole", "stopped")
     )
-    start_all(whole, None)
+    run_all(whole, None)
     for number, layout in enumerate(LEGS, 1):
-        monkeypatch.setenv("STOP_AFTER", str(2 * number) if number < len(LEGS) else "1000")
         processes = [relaid(job, layout) for job in stopped]
-        start_all(stopped, processes[0])
+        run_all(stopped, processes[0], 2 * number if number < len(LEGS) else NEVER)
 
     for one, other in zip(stopped, whole, strict=True):
         assert max(difference(one, other), gradient_difference(one, other)) < 1

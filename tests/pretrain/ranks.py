@@ -36,9 +36,9 @@ class Ranks:
         for process in self.processes:
             process.start()
 
-    def end(self) -> list[int | None]:
+    def end(self, timeout_s: float = TIMEOUT_S) -> list[int | None]:
         """Wait for all; returns their exit codes. If one fails the others are killed, as with torchrun."""
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         while running := [process for process in self.processes if process.is_alive()]:
             multiprocessing.connection.wait([process.sentinel for process in running], timeout=1)
             if any(process.exitcode for process in self.processes):
@@ -47,8 +47,8 @@ class Ranks:
                 self.kill()
         return [process.exitcode for process in self.processes]
 
-    def succeed(self) -> None:
-        codes = self.end()
+    def succeed(self, timeout_s: float = TIMEOUT_S) -> None:
+        codes = self.end(timeout_s)
         assert not any(codes), f"exit codes {codes}\n{self.log()}"
 
     def alive(self) -> bool:
