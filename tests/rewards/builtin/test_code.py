@@ -113,10 +113,13 @@ def test_no_program_decides_whether_it_passes() -> None:
 
 
 def attacked(tests: Any, *groups: str) -> dict[str, float | None]:
-    """The attacks that are worth something."""
-    rows = {name: (source, tests) for name, source in ATTACKS.items() if name.partition(":")[0] in groups}
-    rewards = worth_of_rows([*rows.values()], share=True, wall_s=10.0, cpu_s=5, memory_mb=256)
-    return {name: reward for name, reward in zip(rows, rewards, strict=True) if reward != 0}
+    """The attacks that are worth something. Those that never end are cut soon."""
+    found: dict[str, float | None] = {}
+    for wall_s, chosen in ((10.0, {*groups} - {"endless"}), (2.0, {*groups} & {"endless"})):
+        rows = {name: (source, tests) for name, source in ATTACKS.items() if name.partition(":")[0] in chosen}
+        rewards = worth_of_rows([*rows.values()], share=True, wall_s=wall_s, cpu_s=5, memory_mb=256)
+        found |= dict(zip(rows, rewards, strict=True))
+    return {name: reward for name, reward in found.items() if reward != 0}
 
 
 def test_no_attack_is_worth_anything() -> None:
