@@ -1,4 +1,4 @@
-"""The same small model on the same data under many layouts; `torchrun … -m tests.pretrain.parity FOLDER DATA`.
+"""The same small model on the same data under many layouts, by each rank (ranks.py).
 
 Every layout in FOLDER/layouts.json, all for this number of processes, is trained from the same seed,
 one after the other in the same processes. Each leaves FOLDER/<subject>-<layout>.pt: the loss and
@@ -7,7 +7,6 @@ the gradient norm of each step, and the whole weights, put together from the ran
 
 import gc
 import json
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -94,8 +93,7 @@ def _local_shape(part: Any) -> tuple[int, ...]:
     return (*[1] * part.prepend_axis_num, *part.local_shape)
 
 
-def main() -> None:
-    folder, data = Path(sys.argv[1]), Path(sys.argv[2])
+def main(folder: Path, data: Path) -> None:
     torch.set_num_threads(1)
     distributed_c10d.ProcessGroupGloo = OneDevice  # type: ignore[misc]  # torch passes no options on to gloo
     store, rank, world = next(rendezvous("env://"))
@@ -107,7 +105,3 @@ def main() -> None:
         # Each group has threads, and lives as long as a model: in reference cycles, and in a cache of Megatron's.
         RotaryEmbedding.forward.cache_clear()
         gc.collect()
-
-
-if __name__ == "__main__":
-    main()

@@ -96,3 +96,14 @@ def _train(job: Path) -> None:
 
     sys.argv = ["tasks.pretrain.train", str(job)]
     main(work)
+
+
+def parity(world: int, folder: Path, data: Path) -> Ranks:
+    """The layouts of `folder` (parity.py)."""
+    return Ranks(world, folder, _parity, folder, data)
+
+
+def _parity(folder: Path, data: Path) -> None:
+    from tests.pretrain.parity import main
+
+    main(folder, data)

@@ -1,21 +1,17 @@
 """Every layout trains the same model: the same losses, gradient norms and weights as one process."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tasks.pretrain.layout import Layout
+from tests.pretrain import ranks
 from tests.pretrain.parity_layouts import SUBJECTS, legal_layouts
 from tests.pretrain.parity_table import compare, record, result
 from tests.pretrain.tiny import make_shards
 
 pytestmark = pytest.mark.long
-
-ROOT = Path(__file__).parents[2]
 
 # fp32 sums in another order; measured: at most a tenth of these
 LOSS, NORM, WEIGHTS = 1e-5, 1e-5, 1e-5
@@ -23,6 +19,7 @@ LOSS, NORM, WEIGHTS = 1e-5, 1e-5, 1e-5
 # Layouts that are trained by the same processes. Not more: Megatron's distributed optimizer is never freed, nor
 # are its groups and their threads.
 AT_A_TIME = 12
+TIMEOUT_S = 4 * 3600  # of the whole matrix
 
 # what `make test-long` tries: each kind of parallelism, some together, on up to four processes
 SOME = [
@@ -50,16 +47,7 @@ def train(folder: Path, cases: list[tuple[str, Layout]]) -> None:
         mine = [(subject, layout.model_dump()) for subject, layout in cases if layout.world == world]
         for start in range(0, len(mine), AT_A_TIME):
             (folder / "layouts.json").write_text(json.dumps(mine[start : start + AT_A_TIME]))
-            log = folder / f"log-{world}-{start}.txt"
-            assert torchrun(world, folder, data, log) == 0, log.read_text()[-5000:]
-
-
-def torchrun(world: int, folder: Path, data: Path, log: Path) -> int:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
-    command += ["-m", "tests.pretrain.parity", str(folder), str(data)]
-    with log.open("w") as stream:
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        return subprocess.run(command, stdout=stream, stderr=stream, env=environment, cwd=ROOT, check=False).returncode
+            ranks.parity(world, folder, data).succeed(TIMEOUT_S)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +68,7 @@ def test_a_layout_trains_the_same_model(some: Path, subject: str, layout: Layout
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(4 * 3600)
+@pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("world", [1, 2, 4, 8])
 def test_every_legal_layout_trains_the_same_model(tmp_path: Path, world: int) -> None:
     """The whole matrix; its outcome is in docs/testing.md's table and in tests/pretrain/PARITY.md."""
