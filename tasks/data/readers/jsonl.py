@@ -74,6 +74,7 @@ def read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: Broken | No
     """Documents are named by their line's number: "pages.jsonl#17", counted from a range's first byte if it is not the
     file's: "pages.jsonl@268435456#17"."""
     total = sum(piece.size for piece in pieces) or 1
+    key = orjson.dumps(source.text_field) + b":"
     before = 0
     for piece in pieces:
         if piece.copy:
@@ -87,7 +88,7 @@ def read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: Broken | No
                 if number % PLACE_LINES == 0:
                     done = min(1.0, (before + file.tell() - read.start) / total)
                 try:
-                    text, metadata = _content(source, place, skipped + number, line)
+                    text, metadata = _content(source, key, place, skipped + number, line)
                 except BrokenRecord as error:
                     note_broken(source, piece.file, broken, error)
                     continue
@@ -95,9 +96,8 @@ def read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: Broken | No
         before += piece.size
 
 
-def _content(source: JsonlSource, path: str, number: int, line: bytes) -> tuple[bytes, str]:
-    """A line's document, the line itself if it is not UTF-8, and its metadata."""
-    key = orjson.dumps(source.text_field) + b":"
+def _content(source: JsonlSource, key: bytes, path: str, number: int, line: bytes) -> tuple[bytes, str]:
+    """A line's document, the line itself if it is not UTF-8, and its metadata. `key`: as JSON has the text's."""
     twice = line.find(key) != line.rfind(key)  # or within another object; orjson would take the last
     try:
         record = _record(path, number, line, exactly if source.metadata or twice else parsed)
