@@ -371,6 +371,9 @@ class Promotion(Artifact):
     champion: str | None  # registry versions
     previous: str | None
 
+    def detail(self) -> str:
+        return f"version {self.registry_version} {self.outcome}"
+
 
 class Report(Artifact):
     """`report.html` and `report.md` of one execution."""
