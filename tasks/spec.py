@@ -223,10 +223,10 @@ class StageSpec(Spec):
         """The name of the set of rows that it is trained on; "": none."""
         return ""
 
-    def rows_used(self, kind: str) -> float | str:
-        """Rows of that set that all steps take together, or why that is not known before the run. `kind`: that of its
-        rows; empty if that is not known."""
-        return 0
+    def epochs(self, rows: int, kind: str) -> float | str:
+        """How often all steps go over so many rows of that set, or why that is not known before the run. `kind`: that
+        of its rows; empty if that is not known."""
+        return 0.0
 
     def by_path(self) -> Mapping[str, Any]:
         """The sources of text or rows that it reads, by field."""

@@ -17,7 +17,7 @@ from blake3 import blake3
 from tasks.job import Job, StageError
 from tasks.manifest import read_manifest
 from tasks.posttrain.encode import RowRefused
-from tasks.posttrain.spec import Example, LengthLimits
+from tasks.posttrain.spec import Example, LengthLimits, epochs
 from tasks.rows.stored import Row, drops_faulty
 
 T = TypeVar("T")
@@ -101,10 +101,13 @@ def choose(
     return Chosen(chosen, total, too_long)
 
 
-def note_epochs(job: Job, what: str, rows: int, epochs: float) -> None:
-    """Tell the user if a run takes its rows more than once."""
-    if epochs > 1:
-        job.notice(f"{epochs:.1f} epochs over {rows} {what}: the set has no more")
+def note_epochs(job: Job, what: str, steps: int, batch_size: int, rows: int) -> None:
+    """Tell the user if the steps take more than the rows, of which `what` says how many there are; if they are packed,
+    `rows` are the sequences."""
+    if steps * batch_size > rows:
+        last = rows % batch_size
+        small = f"; an epoch's last step has {last} instead of batch_size {batch_size}" * (0 < 2 * last <= batch_size)
+        job.notice(f"{epochs(steps, batch_size, rows):.1f} epochs over {what}: the set has no more{small}")
 
 
 def in_order(path: Path, seed: int) -> Iterator[Row]:

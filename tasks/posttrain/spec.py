@@ -3,6 +3,7 @@
 A method is a file in tasks/posttrain/methods/, whose spec overrides what differs.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
@@ -221,8 +222,8 @@ class PostTrainSpec(StageSpec):
     def trained_on(self) -> str:
         return self.data
 
-    def rows_used(self, kind: str) -> float | str:
-        return self.steps * self.batch_size
+    def epochs(self, rows: int, kind: str) -> float | str:
+        return epochs(self.steps, self.batch_size, rows)
 
     def step_cost(self) -> StepCost:
         return StepCost()
@@ -283,6 +284,12 @@ class PostTrainSpec(StageSpec):
 
 
 S = TypeVar("S", bound=PostTrainSpec)
+
+
+def epochs(steps: int, batch_size: int, rows: int) -> float:
+    """How often the steps go over the rows: an epoch's last step takes what is left of them (batches.py)."""
+    whole, more = divmod(steps, math.ceil(rows / batch_size))
+    return whole + more * batch_size / rows
 
 
 def announced(spec: S, parameters: int) -> S:

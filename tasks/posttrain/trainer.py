@@ -113,9 +113,9 @@ class Setup(Generic[S]):
         ahead = partial(self.encoder.ahead, marked=self.spec.uses_marks(kind))
         return choose(self.job, self.spec.seed, self.limits, encode, enough, size, ahead)
 
-    def note(self, what: str, count: int, epochs: float) -> None:
+    def note(self, what: str, steps: int, batch_size: int, rows: int) -> None:
         """Tell the user if rows are used more than once, and what a chat template does to them."""
-        note_epochs(self.job, what, count, epochs)
+        note_epochs(self.job, what, steps, batch_size, rows)
         for text in self.encoder.notices():
             self.job.notice(text)
 

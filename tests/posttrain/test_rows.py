@@ -108,11 +108,19 @@ def test_rows_that_the_template_rejects_are_left_out_if_the_set_drops_faulty_row
     assert told["text"].startswith("2 rows are left out (faulty: drop): no ")
 
 
-@pytest.mark.parametrize(("enough", "notices"), [(100, ["2.5 epochs over 40 rows: the set has no more"]), (40, [])])
-def test_more_than_one_epoch_is_a_notice(job: Callable[..., Job], enough: int, notices: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("steps", "batch_size", "notices"),
+    [
+        (5, 20, ["2.5 epochs over 40 rows: the set has no more"]),
+        (2, 20, []),
+        (6, 36, ["3.0 epochs over 40 rows: the set has no more; an epoch's last step has 4 instead of batch_size 36"]),
+    ],
+)
+def test_more_than_one_epoch_is_a_notice(
+    job: Callable[..., Job], steps: int, batch_size: int, notices: list[str]
+) -> None:
     few = job(said_twice(40))
-    chosen = choose(few, 0, LIMITS, said, enough)
-    note_epochs(few, "rows", len(chosen.rows), enough / chosen.amount)
+    note_epochs(few, "40 rows", steps, batch_size, 40)
 
     assert [line["text"] for line in (json_lines(few.notices) if few.notices.exists() else [])] == notices
 

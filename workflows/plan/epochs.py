@@ -56,14 +56,12 @@ def of_pretraining(
 def of_tuning(spec: StageSpec, rows: RowsSpec | None, facts: Mapping[str, Any]) -> Epochs:
     """`facts`: of the cached rows, else empty."""
     first = None if facts else valid_first(rows)
-    used = spec.rows_used(str(facts.get("row_kind") or (first and first.kind) or ""))
-    if isinstance(used, str):
-        return Epochs(None, None, "rows", False, used)
     exact = facts.get("rows")
     of = exact if exact is not None else counted(rows) if rows else None
-    if not of:
-        return Epochs(None, None, "rows", False, "nor is the number of rows")
-    return Epochs(used / of, of, "rows", exact is not None)
+    epochs = spec.epochs(of or 1, str(facts.get("row_kind") or (first and first.kind) or ""))
+    if isinstance(epochs, str) or not of:
+        return Epochs(None, None, "rows", False, epochs if isinstance(epochs, str) else "nor is the number of rows")
+    return Epochs(epochs, of, "rows", exact is not None)
 
 
 def counted(spec: RowsSpec) -> int | None:

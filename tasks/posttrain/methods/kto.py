@@ -85,10 +85,10 @@ class KTOSpec(PostTrainSpec):
             return Labelled([(*chosen, True), (*rejected, False)])
         return Labelled([(*encoder.completion(prompted(row)), bool(row[LABEL]))])
 
-    def rows_used(self, kind: str) -> float | str:
+    def epochs(self, rows: int, kind: str) -> float | str:
         if not kind:
             return "a preference is two completions"
-        return self.steps * self.batch_size / (2 if kind == "preference" else 1)
+        return super().epochs(rows * (2 if kind == "preference" else 1), kind)
 
     def step_cost(self) -> StepCost:
         """Before the step: the reference model, and both models on other completions for the KL term."""
@@ -115,7 +115,7 @@ def train(job: Job) -> None:
     spec, kind = setup.spec, kind_of(job, *setup.spec.row_kinds())
     chosen = setup.choose(kind, spec.steps * spec.batch_size, size=lambda row: len(row.answers))
     prompts, completions, labels = zip(*(answer for row in chosen.rows for answer in row.answers), strict=True)
-    setup.note("completions", len(labels), spec.steps * spec.batch_size / len(labels))
+    setup.note(f"{len(labels)} completions", spec.steps, spec.batch_size, len(labels))
     if text := unbalanced(sum(labels), len(labels), spec):
         job.notice(text)
     others = 2 if kind == "preference" else 1  # the KL term takes a completion of another prompt

@@ -89,8 +89,8 @@ class SFTSpec(PostTrainSpec):
         lengths = (len(ids) - completion, completion) if parts else (len(ids),)
         return Learned(np.array(ids, np.int32), np.array(labels, np.int32), lengths)
 
-    def rows_used(self, kind: str) -> float | str:
-        return "several rows are packed into a sequence" if self.packing else super().rows_used(kind)
+    def epochs(self, rows: int, kind: str) -> float | str:
+        return "several rows are packed into a sequence" if self.packing else super().epochs(rows, kind)
 
 
 def train(job: Job) -> None:
@@ -104,14 +104,11 @@ def train(job: Job) -> None:
     spec, limits, kind = setup.spec, setup.limits, kind_of(job, *setup.spec.row_kinds())
     sequences = spec.steps * spec.batch_size
     if spec.packing:
-        taken = sequences * limits.total
-        chosen = setup.choose(kind, taken, size=lambda row: len(row.ids))
+        chosen = setup.choose(kind, sequences * limits.total, size=lambda row: len(row.ids))
     else:
-        taken = sequences
-        chosen = setup.choose(kind, taken)
+        chosen = setup.choose(kind, sequences)
     if unlearned := [name for name in columns_of(job) if name not in COLUMNS[kind]]:
         job.notice(f"columns that are not learned: {', '.join(unlearned)}")
-    setup.note("rows", len(chosen.rows), taken / chosen.amount)
     trainer = SFTTrainer(
         **setup.model_arguments(),
         args=SFTConfig(
@@ -127,5 +124,6 @@ def train(job: Job) -> None:
             {"input_ids": [row.ids for row in chosen.rows], "labels": [row.labels for row in chosen.rows]}
         ),
     )
+    setup.note(f"{len(chosen.rows)} rows", spec.steps, spec.batch_size, len(trainer.train_dataset))
     setup.fit(trainer, METRICS, initial=chosen.counts())
     setup.finish(trainer)

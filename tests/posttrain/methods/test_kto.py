@@ -141,7 +141,7 @@ def test_labels_that_the_weights_do_not_balance_are_a_notice(
 
 
 def test_the_plan_does_not_tell_epochs_of_rows_whose_kind_it_does_not_know() -> None:
-    assert KTOSpec(data="rows").rows_used("") == "a preference is two completions"
+    assert KTOSpec(data="rows").epochs(10, "") == "a preference is two completions"
 
 
 def test_a_micro_batch_of_one_is_a_problem() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tasks.job import StageError, open_job
+from tasks.job import StageError, json_lines, open_job
 from tasks.manifest import read_manifest, verify
 from tasks.posttrain.methods.sft import train
 from tests.forked import Forked
@@ -224,6 +224,18 @@ def test_packed_rows_have_the_loss_of_rows_by_themselves(inputs: dict[str, Path]
         losses.append(metrics(job)[1]["loss"])
 
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_the_epochs_of_packed_rows_are_those_of_their_sequences(inputs: dict[str, Path], tmp_path: Path) -> None:
+    rows = tiny_rows(tmp_path / "rows", said_twice(8), "prompt_completion")
+    spec = SPEC | {"steps": 2, "warmup_steps": 0, "layout": {"micro_batch": 8}, "packing": True}
+    job = write_job(tmp_path / "job", "sft", spec, model=inputs["model"], rows=rows)
+    train(open_job(job))
+
+    first, second = (line["tokens"] for line in metrics(job)[1:])
+    assert second == 2 * first  # each step takes the whole set
+    (text,) = [line["text"] for line in json_lines(open_job(job).notices) if "epochs" in line["text"]]
+    assert text.startswith("2.0 epochs over 8 rows: the set has no more; an epoch's last step has 1 instead of")
 
 
 def test_a_loss_that_the_rows_do_not_allow_is_refused(inputs: dict[str, Path], tmp_path: Path) -> None:

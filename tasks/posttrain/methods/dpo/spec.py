@@ -66,8 +66,8 @@ class DPOSpec(PostTrainSpec):
     def step_cost(self) -> StepCost:
         return StepCost(sequences=2, completions_alone=True, reference=True, reference_in_step=True, forward_passes=1)
 
-    def rows_used(self, kind: str) -> float | str:
-        return "they are sampled first" if self.pairs else super().rows_used(kind)
+    def epochs(self, rows: int, kind: str) -> float | str:
+        return "they are sampled first" if self.pairs else super().epochs(rows, kind)
 
     def reward_lists(self) -> list[RewardList]:
         return [RewardList("pairs.rewards", self.pairs.rewards)] if self.pairs else []

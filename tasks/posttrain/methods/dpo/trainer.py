@@ -44,7 +44,7 @@ def train(job: Job) -> None:
     else:
         chosen = setup.choose(kind_of(job, *spec.row_kinds()), spec.steps * spec.batch_size)
         pairs, counts = chosen.rows, chosen.counts()
-    setup.note("pairs", len(pairs), spec.steps * spec.batch_size / len(pairs))
+    setup.note(f"{len(pairs)} pairs", spec.steps, spec.batch_size, len(pairs))
     losses = {"sigmoid": 1.0} | ({"sft": spec.sft_weight} if spec.sft_weight > 0 else {})
     trainer = PairTrainer(
         **setup.model_arguments(),

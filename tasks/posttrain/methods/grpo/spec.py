@@ -100,8 +100,12 @@ class GRPOSpec(ToolUse, PostTrainSpec):
             vllm_share=None if self.rollout_servers else self.gpu_memory_share,
         )
 
-    def rows_used(self, kind: str) -> float | str:
-        return self.steps * self.batch_size / self.generations
+    def prompts(self) -> int:
+        """Of all steps: where the set has no more, a step's last prompts are the set's first."""
+        return self.steps * self.batch_size // self.generations
+
+    def epochs(self, rows: int, kind: str) -> float | str:
+        return self.prompts() / rows
 
     def reward_lists(self) -> list[RewardList]:
         return [RewardList("rewards", self.rewards, has_environment=self.environment is not None)]

@@ -84,14 +84,14 @@ def tune(job: Job, environments: Environments | None, servers: RolloutServers | 
     if taken := reserved(labels, METRICS):
         raise StageError(f"reward {taken}: training has a metric of this name; set another `name`")
     calls = ToolCalls(setup.tokenizer, encoder, environments.schemas) if environments else None
-    prompts = spec.steps * spec.batch_size // spec.generations
+    prompts = spec.prompts()
 
     def encode(row: Row) -> Prompt:
         row = prompted(row)
         return Prompt(encoder.prompt(with_tools(row, environments) if environments else row), row)
 
     chosen = choose(job, spec.seed, limits, encode, enough=prompts)
-    setup.note("prompts", len(chosen.rows), prompts / len(chosen.rows))
+    setup.note(f"{len(chosen.rows)} prompts", prompts, 1, len(chosen.rows))
     rows, prompt_ids = [prompt.row for prompt in chosen.rows], [prompt.ids for prompt in chosen.rows]
     if process.is_first():
         try_on_gold(spec.rewards, rows, encoder.ended, spec.rewards_tried)
