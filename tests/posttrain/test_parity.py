@@ -38,6 +38,7 @@ LAYOUTS = [
 ]
 WRAPPERS = {"ddp": ["ddp"], "fsdp2": ["fsdp2", "OffloadPolicy"], OFFLOADED: ["fsdp2", "CPUOffloadPolicy"]}
 REWARDS = ("near", "diversity")
+MEANS = ("entropy", "token_accuracy", "tokens", "kl", "margin", "logp_chosen", "logp_rejected")  # not of GRPO
 SYNCED = "synced.safetensors"  # of recorded.py
 # in fp32: of losses and weights; and of gradients and their norms, relative, whose sums over tokens, tensors and
 # processes are rounded
@@ -114,15 +115,18 @@ def runs(inputs: dict[str, dict[str, Path]], tmp_path_factory: pytest.TempPathFa
 
 
 def difference(one: Path, other: Path) -> float:
-    """The largest difference of two runs' losses, gradient norms and weights, in units of their tolerance; of losses
-    and norms relative to 1 or more."""
+    """The largest difference of two runs' losses, gradient norms, other means and weights, in units of their
+    tolerance; of all but weights relative to 1 or more."""
     found = []
     tolerances = {"loss": TOLERANCE, "grad_norm": GRADIENT_TOLERANCE}
+    tolerances |= dict.fromkeys(MEANS if "reward" not in metrics(one)[-1] else (), GRADIENT_TOLERANCE)
     tolerances |= dict.fromkeys({"reward", "reward_std", *REWARDS} & metrics(one)[-1].keys(), TOLERANCE)
     first, second = metrics(one), metrics(other)
     assert [line["step"] for line in first] == [line["step"] for line in second]
     for ours, theirs in zip(first[1:], second[1:], strict=True):
-        found += [abs(ours[name] - theirs[name]) / max(1, abs(theirs[name])) / tolerances[name] for name in tolerances]
+        assert ours.keys() == theirs.keys()
+        compared = tolerances.keys() & theirs.keys()
+        found += [abs(ours[name] - theirs[name]) / max(1, abs(theirs[name])) / tolerances[name] for name in compared]
     weights, others = (load_file(job / "output" / "model.safetensors") for job in (one, other))
     assert weights.keys() == others.keys()
     return max(*found, *(float((weights[name] - others[name]).abs().max()) / TOLERANCE for name in weights))

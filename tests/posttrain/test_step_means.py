@@ -1,11 +1,16 @@
-"""The weights of a step's losses, on the device on which Accelerate puts batches."""
+"""The weights of a step's losses, on the device on which Accelerate puts batches; and the means that it records."""
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
+from tasks.job import open_job
+from tasks.posttrain.engine import work
 from tasks.posttrain.trl_hooks.step_means import WEIGHTS, StepMeans
+from tests.posttrain.tiny import metrics, tiny_model, tiny_rows, write_job
 
 
 class Gathers:
@@ -43,3 +48,45 @@ def test_micro_batches_weigh_by_what_they_have_of_the_step() -> None:
 def test_the_weights_stay_on_the_batches_device() -> None:
     """Nothing can be computed between tensors of two devices; "meta" stands for a GPU."""
     assert {tensor.device.type for tensor in weights(1.0, 3.0, device="meta")} == {"meta"}
+
+
+ROWS: list[dict[str, Any]] = [
+    {"prompt": f"{number}: {'sun ' * (number % 3)}->", "completion": " sea" * (1 + number * number % 11)}
+    for number in range(16)
+]
+LABELLED = [row | {"label": number < 12} for number, row in enumerate(ROWS)]
+PAIRS = [
+    {"prompt": row["prompt"], "chosen": row["completion"], "rejected": " no" * (1 + number % 5)}
+    for number, row in enumerate(ROWS)
+]
+METHODS: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
+    ("sft", ROWS, {}),
+    ("sft", ROWS, {"packing": True, "max_prompt_tokens": 16, "max_new_tokens": 16}),
+    ("dpo", PAIRS, {}),
+    ("kto", LABELLED, {}),
+]
+
+
+@pytest.mark.parametrize(("stage", "rows", "more"), METHODS)
+def test_what_a_step_records_does_not_depend_on_the_micro_batch(
+    stage: str, rows: list[dict[str, Any]], more: dict[str, Any], tmp_path: Path
+) -> None:
+    """One of 16 rows against four of 4, with other numbers of tokens and labels in each; in the second step policy and
+    reference differ."""
+    kind = "preference" if stage == "dpo" else "prompt_completion"
+    inputs = {
+        "model": tiny_model(tmp_path / "model", dtype="float32"),
+        "rows": tiny_rows(tmp_path / "rows", rows, kind),
+    }
+    spec = {"data": "uneven", "steps": 2, "batch_size": 16, "learning_rate": 0.003, "precision": "fp32", **more}
+    steps = []
+    for size in (16, 4):
+        job = write_job(tmp_path / f"{size}", stage, spec | {"layout": {"micro_batch": size}}, **inputs)
+        work(open_job(job))
+        steps.append(metrics(job)[2])
+
+    whole, divided = ({name: value for name, value in step.items() if name != "time"} for step in steps)
+    assert divided == pytest.approx(whole, rel=1e-4)
+    assert stage == "sft" or divided["margin"] != 0
+    if stage == "kto":
+        assert divided["margin"] == pytest.approx(divided["reward_chosen"] - divided["reward_rejected"])

@@ -10,12 +10,13 @@ import sys
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from accelerate.state import AcceleratorState
 from transformers import AutoTokenizer
-from trl import DPOConfig, GRPOTrainer, KTOConfig, KTOTrainer, SFTConfig
+from trl import DPOConfig, DPOTrainer, GRPOTrainer, KTOConfig, KTOTrainer, SFTConfig, SFTTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 
 from tasks.posttrain.trl_hooks import VERSIONS
@@ -66,6 +67,11 @@ def test_trl_prepares_the_pairs_of_dpo_in_any_case() -> None:
 def test_trl_estimates_the_kl_term_of_kto_in_each_micro_batch() -> None:
     assert "kl = (KL_logps - ref_KL_logps).mean()" in inspect.getsource(KTOTrainer._compute_loss)
     assert "dataset_kwargs" not in {field.name for field in fields(KTOConfig)}
+
+
+@pytest.mark.parametrize("trainer", [SFTTrainer, DPOTrainer, KTOTrainer])
+def test_trl_records_the_mean_of_micro_batches_means(trainer: Any) -> None:
+    assert "sum(val) / len(val) for key, val in self._metrics[mode]" in inspect.getsource(trainer.log)
 
 
 def test_trl_takes_no_token_ids_as_prompts_of_grpo(tmp_path: Path) -> None:

@@ -95,10 +95,11 @@ class SFTSpec(PostTrainSpec):
 
 def train(job: Job) -> None:
     from datasets import Dataset
-    from trl import SFTConfig, SFTTrainer
+    from trl import SFTConfig
 
     from tasks.posttrain.rows import columns_of, kind_of
     from tasks.posttrain.trainer import prepare
+    from tasks.posttrain.trl_hooks.sft import LabelledTrainer
 
     setup = prepare(job, SFTSpec)
     spec, limits, kind = setup.spec, setup.limits, kind_of(job, *setup.spec.row_kinds())
@@ -109,7 +110,7 @@ def train(job: Job) -> None:
         chosen = setup.choose(kind, sequences)
     if unlearned := [name for name in columns_of(job) if name not in COLUMNS[kind]]:
         job.notice(f"columns that are not learned: {', '.join(unlearned)}")
-    trainer = SFTTrainer(
+    trainer = LabelledTrainer(
         **setup.model_arguments(),
         args=SFTConfig(
             **setup.arguments(),

@@ -5,7 +5,8 @@ do.
     trainer.py      score labelled positions only; reproducible epochs after a resume
     checkpoint.py   checkpoints that any layout can resume
     fsdp.py         FSDP2 on CPUs too; gradients reduced in fp32
-    step_means.py   train on token ids; losses that are means over the step
+    step_means.py   train on token ids; losses and metrics that are means over the step
+    sft.py          … on labelled ones
     dpo.py          … on pairs of them
     kto.py          … on labelled completions; a KL term that is the mean over the step
     grpo.py         sample from token ids, each completion with its own seed; vLLM on CPU; merged weights; a metric

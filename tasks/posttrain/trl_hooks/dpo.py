@@ -18,8 +18,13 @@ class PairTrainer(StepMeans, DPOTrainer):  # type: ignore[misc] # StepMeans repl
     def counts(self, row: dict[str, Any]) -> tuple[int, ...]:
         return (1, len(row["chosen_ids"]))
 
+    def measured(self, batch: Any) -> dict[str, Any]:
+        of_pairs = ("rewards/chosen", "rewards/rejected", "rewards/accuracies", "logps/chosen", "logps/rejected")
+        mask = batch["completion_mask"]
+        return {"entropy": mask[:, 1:].sum()} | dict.fromkeys(of_pairs, len(mask) // 2)
+
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **more: Any) -> Any:
-        of_pairs, of_tokens = inputs.pop(WEIGHTS).tolist()
+        of_pairs, of_tokens = inputs[WEIGHTS].tolist()
         self.loss_weights = [
             weight * (of_tokens if kind == "sft" else of_pairs)
             for kind, weight in zip(self.loss_types, self.weights, strict=True)

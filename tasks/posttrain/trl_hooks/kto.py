@@ -40,6 +40,15 @@ class UnpairedTrainer(StepMeans, KTOTrainer):  # type: ignore[misc] # StepMeans 
         """What TRL subtracts `ref_KL_logps` from, for the mean over the examples."""
         return self.kl.expand(len(batch["label"]))
 
+    def measured(self, batch: Any) -> dict[str, Any]:
+        rows, chosen = len(batch["label"]), batch["label"].sum()
+        return {
+            "kl": rows,
+            "entropy": batch["completion_mask"][:, 1:].sum(),
+            **dict.fromkeys(("rewards/chosen", "logps/chosen"), chosen),
+            **dict.fromkeys(("rewards/rejected", "logps/rejected"), rows - chosen),
+        }
+
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **more: Any) -> Any:
-        self.kl, weight = inputs.pop(KL), inputs.pop(WEIGHTS).item()
+        self.kl, weight = inputs.pop(KL), inputs[WEIGHTS].item()
         return weight * super().compute_loss(model, inputs, *args, **more)
