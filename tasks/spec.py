@@ -69,12 +69,11 @@ class Spec(BaseModel):
                 several = {f"{name}.{number}": text for number, text in enumerate(value)}
                 yield from (several if isinstance(value, list) else {name: value}).items()
 
-    @classmethod
-    def _not_identity(cls) -> set[str]:
+    def _not_identity(self) -> set[str]:
         """The fields that say how a result is reached, not what it is."""
         return {
             name
-            for name, field in cls.model_fields.items()
+            for name, field in type(self).model_fields.items()
             if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("identity") is False
         }
 

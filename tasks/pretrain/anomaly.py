@@ -61,9 +61,6 @@ class Watch:
         reaction: Reaction = getattr(self.spec, f"on_{anomaly.kind}")
         return reaction
 
-    def may_roll_back(self) -> bool:
-        return "roll_back" in (self.spec.on_nan, self.spec.on_spike)
-
     def remember(self, losses: Sequence[float], loss: float) -> list[float]:
         """The losses to compare the next step with, after an optimizer step with this loss."""
         return [*losses, loss][-self.spec.window :]

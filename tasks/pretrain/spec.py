@@ -46,14 +46,22 @@ class AnomalySpec(Spec):
     window: int = Field(64, ge=8, le=10_000, description="Number of losses for the mean and standard deviation")
     limit: int = Field(10, ge=1, le=10_000, description="Steps that may be skipped or rolled back before the run stops")
 
+    def may_roll_back(self) -> bool:
+        return "roll_back" in (self.on_nan, self.on_spike)
+
 
 class CheckpointPolicy(Spec):
     """When checkpoints are written and which are kept."""
 
-    every: int = Field(100, ge=1, description="Steps between checkpoints (the last step always has one)")
-    keep_last: int = Field(2, ge=1, le=1000, description="Newest checkpoints kept while training")
-    keep_every: int | None = Field(None, ge=1, description="Also keep checkpoints at multiples of this many steps")
-    asynchronous: bool = Field(True, description="Write while training continues")
+    every: int = Field(
+        100,
+        ge=1,
+        description="Steps between checkpoints (the last step always has one). In the cache key only if anomalies roll "
+        "back to them",
+    )
+    keep_last: int = not_identity(2, "Newest checkpoints kept while training", ge=1, le=1000)
+    keep_every: int | None = not_identity(None, "Also keep checkpoints at multiples of this many steps", ge=1)
+    asynchronous: bool = not_identity(True, "Write while training continues")
 
 
 class PretrainSpec(StageSpec):
@@ -101,6 +109,10 @@ class PretrainSpec(StageSpec):
     layout: Layout = not_identity(Layout(), "Parallel layout")
     checkpoints: CheckpointPolicy = not_identity(CheckpointPolicy(), "When checkpoints are written and kept")
     survival: Survival = not_identity(Survival(), "How dead or hung processes are handled")
+
+    def _not_identity(self) -> set[str]:
+        """A run goes back to one of the checkpoints, and trains on other batches from there."""
+        return super()._not_identity() - ({"checkpoints"} if self.anomalies.may_roll_back() else set())
 
     def default_rate(self, vocab_size: int, continued: bool) -> Rate:
         """The default learning rate for the model, from random weights or `continued` from an existing model's."""

@@ -170,7 +170,7 @@ class Trainer:
         spec, state = self.spec, self.state
         peak = peak_flops(spec.precision)
         validation = float("nan")
-        if state.step == 0 and self.watch.may_roll_back():
+        if state.step == 0 and spec.anomalies.may_roll_back():
             self._at("checkpoint")
             self.checkpoints.save(state)
         while state.step < spec.steps:

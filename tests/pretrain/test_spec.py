@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
 from tasks.pretrain.optimizer_spec import OptimizerSpec
-from tasks.pretrain.spec import BatchWarmup, CheckpointPolicy, PretrainSpec
+from tasks.pretrain.spec import AnomalySpec, BatchWarmup, CheckpointPolicy, PretrainSpec
 from tests.pretrain.shapes import LLAMA_3_8B, MISTRAL_7B, QWEN3_0_6B, QWEN3_30B_A3B
 
 
@@ -92,6 +92,19 @@ def test_how_a_result_is_reached_is_no_part_of_it() -> None:
     changed = PretrainSpec(layout=Layout(processes=2, micro_batch=8), checkpoints=CheckpointPolicy(every=7))
     assert changed.identity() == PretrainSpec().identity()
     assert PretrainSpec(seed=1).identity() != PretrainSpec(seed=2).identity()
+
+
+def test_the_checkpoints_that_a_run_may_go_back_to_are_part_of_its_result() -> None:
+    rolls_back = PretrainSpec(anomalies=AnomalySpec(on_spike="roll_back"))
+    seldom, more = (
+        rolls_back.model_copy(update={"checkpoints": policy})
+        for policy in (CheckpointPolicy(every=7), CheckpointPolicy(keep_last=5))
+    )
+    assert seldom.identity() != rolls_back.identity() == more.identity()
+
+    result, options = seldom.split_options()
+    assert result.checkpoints.every == 7 and result.with_options(options) == seldom
+    assert more.split_options()[0] == rolls_back
 
 
 # -- the batch ---------------------------------------------------------------------------------------
