@@ -6,8 +6,8 @@ python -m workflows.rollback NAME --show         show the champions and their te
 
 An alias `champion` that was deleted is set again with --to.
 
-A service that follows the champion switches by itself. Continuous training continues from the restored version. Later
-versions and the text that they brought are set aside until one of them is restored.
+A service that follows the champion switches by itself. Continuous training continues from the restored version. The
+versions that it does not descend from, and the text that they brought, are set aside until one of them is restored.
 """
 
 import click
@@ -25,13 +25,17 @@ from tasks.job import StageError
 )
 @click.option("--show", is_flag=True, help="Show the champions and their terms, and change nothing.")
 def main(name: str, to: int | None, show: bool) -> None:
-    from tasks.publish.aliases import CHAMPION, ROLLED_BACK_TAG, Version, is_open, terms, version_at, versions
+    from tasks.promote.ledger import ROLLED_BACK, generations
+    from tasks.publish.aliases import CHAMPION, Version, is_open, terms, version_at, versions
     from tasks.publish.champion import roll_back
 
     check_reachable()
 
     def label(version: Version) -> str:
         return f"version {version.version} ({version.tags.get('baton.label', 'model')} {version.digest[:12]})"
+
+    def set_aside() -> str:
+        return ", ".join(str(each.version) for each in generations(name) if each.outcome == ROLLED_BACK)
 
     try:
         if show:
@@ -47,16 +51,18 @@ def main(name: str, to: int | None, show: bool) -> None:
                 serves = champion and champion.version == version.version
                 until = f"{term['until']}  {term['why']}" if term["until"] else "now" if serves else "unknown"
                 click.echo(f"{label(version)}  {term['since'] or 'unknown'} – {until}")
+            if aside := set_aside():
+                click.echo(f"set aside: {aside}")
             return
         was, now = roll_back(name, to)
-        aside = [str(version.version) for version in versions(name) if ROLLED_BACK_TAG in version.tags]
+        aside = set_aside()
     except StageError as error:
         raise UserError(str(error)) from error
     previous = f"; `previous` is now {label(was)}" if was != now else ""
     click.echo(f"champion of {name}: {label(now)}{previous}")
     if aside:
         undo = command(f"python -m workflows.rollback {name}")
-        click.echo(f"set aside: {', '.join(aside)} (to undo: {undo})")
+        click.echo(f"set aside: {aside} (to undo: {undo})")
 
 
 if __name__ == "__main__":

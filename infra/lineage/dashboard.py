@@ -113,7 +113,7 @@ def _champions(graph: Graph, connection: Connection, recipe: str) -> list[tuple[
         promoted = CHAMPION in version["aliases"] or tags.get("baton.outcome") == "promoted"
         maker = graph.maker(tags.get("baton.model", ""))
         execution = graph.executions.get(maker.execution) if maker else None
-        if promoted and "baton.rolled_back" not in tags and execution and execution.name == recipe:
+        if promoted and not version["set_aside"] and execution and execution.name == recipe:
             champions.append((version["when"], scores_of(tags)))
     return sorted(champions, key=lambda pair: pair[0])
 

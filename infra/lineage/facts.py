@@ -25,6 +25,7 @@ from infra.lineage.database import (
 )
 from infra.tracking.mlflow_names import given_name, mlflow_name
 from infra.tracking.mlflow_records import METRIC_TAG, OUTPUT
+from infra.tracking.set_aside import set_aside
 
 DEEPEST = 50  # levels of JSON
 END_OF_TIME = 253_402_300_799.0  # 9999-12-31T23:59:59Z
@@ -182,7 +183,7 @@ def mlflow_page(connection: Connection, run: str) -> str:
 
 
 def versions(connection: Connection) -> list[dict[str, Any]]:
-    """The model registry's versions, newest first: name, version, when, aliases, tags."""
+    """The model registry's versions, newest first: name, version, when, aliases, tags, set_aside."""
     aliases: dict[tuple[str, int], list[str]] = defaultdict(list)
     for name, version, alias in connection.execute(select(ALIASES.c.name, ALIASES.c.version, ALIASES.c.alias)):
         aliases[name, version].append(alias)
@@ -190,6 +191,11 @@ def versions(connection: Connection) -> list[dict[str, Any]]:
     query = select(VERSION_TAGS.c.name, VERSION_TAGS.c.version, VERSION_TAGS.c.key, VERSION_TAGS.c.value)
     for name, version, key, value in connection.execute(query.where(VERSION_TAGS.c.key.startswith("baton."))):
         tags[name, version][given_name(key)] = value
+    champions = {name: version for (name, version), given in aliases.items() if "champion" in given}
+    aside = {}
+    for name in {name for name, _ in tags}:
+        own = {version: given for (of, version), given in tags.items() if of == name}
+        aside[name] = set_aside(own, champions.get(name))
     query = select(VERSIONS.c.name, VERSIONS.c.version, VERSIONS.c.creation_time, VERSIONS.c.description).where(
         or_(VERSIONS.c.current_stage.is_(None), VERSIONS.c.current_stage != "Deleted_Internal")
     )
@@ -201,6 +207,7 @@ def versions(connection: Connection) -> list[dict[str, Any]]:
             "description": description or "",
             "aliases": sorted(aliases[name, version]),
             "tags": tags[name, version],
+            "set_aside": version in aside.get(name, ()),
         }
         for name, version, when, description in connection.execute(
             query.order_by(VERSIONS.c.creation_time.desc(), VERSIONS.c.version.desc())

@@ -35,7 +35,7 @@ def registered(graph: Graph, connection: Connection) -> list[dict[str, Any]]:
         row["model"] = artifact_row(named[digest]) if digest in named else None
         row["scores"] = scores_of(tags)
         row["units"] = {name: facts.unit_of(tag).unit for name, tag in facts.group(tags, "metric").items()}
-        row["outcome"] = "rolled back" if "baton.rolled_back" in tags else tags.get("baton.outcome")
+        row["outcome"] = "rolled back" if version["set_aside"] else tags.get("baton.outcome")
         row["reason"] = tags.get("baton.decision.words", "")
         row["from"] = [artifact_row(named[origin]) for origin in origins.get(digest, ())]
         run = evaluations.get(digest)

@@ -1,20 +1,21 @@
 """The generations of a model, read from the registry, which is the ledger of continuous training.
 
 A generation is a version with a decision; its tags, written by `publish` and `promote`, have its parts and its outcome.
-There is no other state.
+There is no other state: which generations are accepted follows from where the champion stands.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from infra.commands import command
 from infra.paths import located
-from infra.storage.buckets import is_bucket
+from infra.storage.buckets import StorageError, is_bucket
+from infra.tracking.set_aside import OUTCOME_TAG, PARENT_TAG, set_aside
 from tasks.artifacts import Artifact, Corpus, HFModel, MegatronCheckpoint, MegatronWeights, TokenizedCorpus, Tokenizer
 from tasks.job import StageError
 from tasks.manifest import ArtifactError, Manifest
 from tasks.promote.rule import KEPT, PROMOTED
-from tasks.publish.aliases import OUTCOME_TAG, ROLLED_BACK_TAG, Version, compared_champion, versions
+from tasks.publish.aliases import CHAMPION, Version, compared_champion, version_at, versions
 from tasks.publish.registry import PART_TAG, PATIENCE_S
 from tasks.stored import manifest_at
 
@@ -54,7 +55,7 @@ class Generation:
     name: str
     number: int  # 1, 2, … among those with a decision; 0 for one without
     version: int
-    outcome: str  # promoted, kept, rejected; rolled_back, whatever it was before
+    outcome: str  # promoted, kept, rejected; rolled_back: promoted or kept, and set aside since
     parts: dict[str, GenerationArtifact]
 
     @property
@@ -75,7 +76,11 @@ class Generation:
 def generations(name: str, patience_s: float = PATIENCE_S) -> list[Generation]:
     """Those with a decision, oldest first. Raises StageError if the registry stays unreachable."""
     decided = [version for version in versions(name, patience_s) if OUTCOME_TAG in version.tags]
-    return [_generation(version, number) for number, version in enumerate(decided, 1)]
+    made = [_generation(version, number) for number, version in enumerate(decided, 1)]
+    at = version_at(name, CHAMPION, patience_s)
+    tags = {each.version: version.tags | _parent(version, made) for each, version in zip(made, decided, strict=True)}
+    aside = set_aside(tags, at.version if at else None)
+    return [replace(each, outcome=ROLLED_BACK) if each.version in aside else each for each in made]
 
 
 def champion(name: str, patience_s: float = PATIENCE_S) -> Generation | None:
@@ -126,13 +131,27 @@ def _check_sizes(directory: Path, manifest: Manifest) -> None:
             raise ArtifactError(f"{directory / name} has {size} bytes, not {entry.size}")
 
 
+def _parent(version: Version, generations: list[Generation]) -> dict[str, str]:
+    """The tag that a version of an older Baton lacks, by the manifest of its checkpoint if that can be read."""
+    checkpoint = next((each.parts.get("checkpoint") for each in generations if each.version == version.version), None)
+    if PARENT_TAG in version.tags or checkpoint is None:
+        return {}
+    try:
+        resumed = manifest_at(checkpoint.place).parents.get("resume.0")
+    except (ArtifactError, StorageError, OSError):
+        return {}
+    older = [each for each in generations if each.version < version.version and "checkpoint" in each.parts]
+    found = [each.version for each in older if each.parts["checkpoint"].digest == resumed]
+    return {PARENT_TAG: str(max(found, default=0))}
+
+
 def _generation(version: Version, number: int) -> Generation:
     tags = {name: version.tags.get(f"{PART_TAG}{name}", "").partition(" ") for name in PARTS}
     return Generation(
         name=version.name,
         number=number,
         version=version.version,
-        outcome=ROLLED_BACK if ROLLED_BACK_TAG in version.tags else version.tags.get(OUTCOME_TAG, ""),
+        outcome=version.tags.get(OUTCOME_TAG, ""),
         parts={
             name: GenerationArtifact(name, digest, located(place))
             for name, (digest, _, place) in tags.items()

@@ -1,9 +1,10 @@
 """Apply a promotion decision to the model registry.
 
 In: "decision" and "published". A promoted version becomes champion, if the champion is still the model that it was
-compared with. The decision is written to the version's tags: its digest before that, so that an interrupted promotion
-is told from a complete one, and `baton.outcome` last: it makes the version a generation (see tasks/promote/ledger.py).
-Idempotent. Out: promotion.json, with the aliases afterwards.
+compared with. Whatever the decision, training must have continued from the newest accepted version: else the champion
+was moved during the night. The decision is written to the version's tags: its digest before that, so that an
+interrupted promotion is told from a complete one, and `baton.outcome` last: it makes the version a generation (see
+tasks/promote/ledger.py). Idempotent. Out: promotion.json, with the aliases afterwards.
 """
 
 import json
@@ -12,15 +13,16 @@ from typing import Any
 from mlflow import MlflowClient
 
 from infra.storage.durable import write_json
+from infra.tracking.set_aside import OUTCOME_TAG, PARENT_TAG
 from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest
+from tasks.promote.ledger import generations
 from tasks.promote.rule import PROMOTED
 from tasks.publish.aliases import (
     CHAMPION,
     DECISION_TAG,
-    OUTCOME_TAG,
     PREVIOUS,
-    ROLLED_BACK_TAG,
+    RESUMED_TAG,
     Version,
     compared_champion,
     version_at,
@@ -37,13 +39,15 @@ def work(job: Job) -> None:
     name, outcome = version.name, decision["outcome"]
 
     digest = job.inputs["decision"]["digest"]
-    if outcome == PROMOTED and ROLLED_BACK_TAG not in version.tags:
-        job.progress(0, 2, "steps", now="moving the champion")
-        expected = _compared_with(version, decision)
-        ask(lambda client: client.set_model_version_tag(name, str(version.version), DECISION_TAG, digest))
-        promote(name, version.version, expected)
-    job.progress(1, 2, "steps", now="writing the decision")
     tags = {DECISION_TAG: digest, f"{DECISION_TAG}.words": decision["words"]}
+    if OUTCOME_TAG not in version.tags or version.tags.get(DECISION_TAG) != digest:  # else it was carried out before
+        tags[PARENT_TAG] = str(_continued(version))
+        if outcome == PROMOTED:
+            job.progress(0, 2, "steps", now="moving the champion")
+            expected = _compared_with(version, decision)
+            ask(lambda client: client.set_model_version_tag(name, str(version.version), DECISION_TAG, digest))
+            promote(name, version.version, expected)
+    job.progress(1, 2, "steps", now="writing the decision")
     tags |= {
         f"{DECISION_TAG}.{measure['name']}": _format(measure)
         for measure in decision["measures"]
@@ -83,6 +87,21 @@ def _registered(job: Job, facts: dict[str, Any], decision: dict[str, Any]) -> Ve
             f"{decision['candidate'][:12]}: promote the version of the model that was compared"
         )
     return registered
+
+
+def _continued(version: Version) -> int:
+    """The newest accepted version, from which the candidate's training must have continued; 0: none. Raises
+    ChampionChanged."""
+    older = [each for each in generations(version.name) if each.accepted and each.version != version.version]
+    newest = older[-1] if older else None
+    checkpoint = newest.parts.get("checkpoint") if newest else None
+    if (resumed := version.tags.get(RESUMED_TAG)) and (checkpoint is None or checkpoint.digest != resumed):
+        raise ChampionChanged(
+            f"{version.name} version {version.version} was trained from the checkpoint {resumed[:12]}, and training "
+            f"continues from {f'version {newest.version}' if newest else 'none'} since the champion was moved: run "
+            "the same command again, which trains on the new text from there"
+        )
+    return newest.version if newest else 0
 
 
 def _compared_with(version: Version, decision: dict[str, Any]) -> int | None:

@@ -12,14 +12,13 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 from mlflow.exceptions import MlflowException
 
+from infra.tracking.set_aside import OUTCOME_TAG, TERMS_TAG
 from tasks.publish.registry import DIGEST_TAG, PATIENCE_S, ask
 
 CHAMPION, PREVIOUS = "champion", "previous"
 MODEL_TAG = "baton.model"
-TERMS_TAG = "baton.champion"  # [{"since", "until", "why"}, …], oldest first
-ROLLED_BACK_TAG = "baton.rolled_back"  # when; the same for all versions that one rollback set aside
+RESUMED_TAG = "baton.resumed"  # the digest of the checkpoint that its training continued from
 DECISION_TAG = "baton.decision"  # the decision's digest, written before the alias moves
-OUTCOME_TAG = "baton.outcome"  # promoted, kept or rejected; a version without it is not (yet) a generation
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def chain(job: Job) -> list[Link]:
     names = [name for name in job.inputs if not name.startswith("reports.")]
     links: dict[str, Link] = {}
     for name in names:
-        manifest = _manifest(job, name)
+        manifest = manifest_of(job, name)
         title = str(manifest.facts.get("label", name.removeprefix("parts.")))
         known = links.get(manifest.digest)
         if known is None or known.manifest.digest in known.manifest.parents.values():
@@ -65,7 +65,9 @@ def reports(job: Job) -> list[Manifest]:
     labels: dict[str, list[str]] = {}
     for name in (*job.names("models"), "model"):
         labels.setdefault(job.inputs[name]["digest"], []).append(label_of(job, name))
-    found = {report.facts["model_digest"]: report for report in (_manifest(job, name) for name in job.names("reports"))}
+    found = {
+        report.facts["model_digest"]: report for report in (manifest_of(job, name) for name in job.names("reports"))
+    }
     return [
         replace(report, facts=report.facts | {"label": label})
         for digest, report in found.items()
@@ -75,7 +77,7 @@ def reports(job: Job) -> list[Manifest]:
 
 def label_of(job: Job, name: str) -> str:
     """The label of a model among the inputs. Raises ArtifactError."""
-    return str(_manifest(job, name).facts["label"])
+    return str(manifest_of(job, name).facts["label"])
 
 
 def shown_spec(manifest: Manifest) -> dict[str, Any]:
@@ -84,7 +86,8 @@ def shown_spec(manifest: Manifest) -> dict[str, Any]:
     return dict(_shown(redact(manifest.spec)))
 
 
-def _manifest(job: Job, name: str) -> Manifest:
+def manifest_of(job: Job, name: str) -> Manifest:
+    """An input's manifest. Raises ArtifactError."""
     entry = job.inputs[name]
     manifest = read_manifest(Path(entry["path"]))
     if manifest.digest != entry["digest"]:

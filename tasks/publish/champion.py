@@ -22,12 +22,11 @@ from mlflow import MlflowClient
 
 from infra.process.process_id import has_ended, this_process
 from infra.progress import say
+from infra.tracking.set_aside import TERMS_TAG
 from tasks.job import StageError
 from tasks.publish.aliases import (
     CHAMPION,
     PREVIOUS,
-    ROLLED_BACK_TAG,
-    TERMS_TAG,
     Version,
     all_versions,
     as_version,
@@ -98,10 +97,9 @@ def make_champion(name: str, version: int) -> None:
 
 def roll_back(name: str, to: int | None = None) -> tuple[Version, Version]:
     """Make `previous`, or the earlier champion `to`, champion again; returns the former and the new champion. The
-    former becomes `previous`, so that a second rollback undoes the first. The versions after the new champion are
-    marked as rolled back. Raises NoSuchVersion, ChampionChanged, StageError."""
+    former becomes `previous`, so that a second rollback undoes the first. Raises NoSuchVersion, ChampionChanged,
+    StageError."""
     ask(lambda client: _check_registered(client, name))
-    when = _utc()
     chosen: list[tuple[Version, Version]] = []
 
     def move(hold: Hold) -> None:
@@ -111,7 +109,6 @@ def roll_back(name: str, to: int | None = None) -> tuple[Version, Version]:
         champion = number_at(find_model(hold(), name), CHAMPION)
         if champion not in (None, was.version, now.version):
             raise ChampionChanged(f"the champion of {name} has just become {_name(champion)}; check it, and retry")
-        _mark(hold, all_versions(hold(), name), was.version, now.version, when)
         why = f"{'rolled back' if now.version < was.version else 'turned'} to version {now.version}"
         _move(hold, name, was.version, now.version, why)
 
@@ -201,21 +198,6 @@ def _ended(past: list[Any], when: str, why: str) -> list[Any]:
         past = [{"since": None, "until": None, "why": None}]
     last = past[-1]
     return past if last["until"] else [*past[:-1], last | {"until": when, "why": why}]
-
-
-def _mark(hold: Hold, versions: list[Version], was: int, now: int, when: str) -> None:
-    """Clear the mark of the versions that were rolled back together with `now`; when moving backwards, mark the
-    versions after it."""
-    before = {version.version: version.tags.get(ROLLED_BACK_TAG) for version in versions}
-    after = {number: None if mark == before[now] else mark for number, mark in before.items()}
-    if now < was:
-        after |= {number: mark or when for number, mark in after.items() if number > now}
-    for version in versions:
-        number, mark = version.version, after[version.version]
-        if mark and mark != before[number]:
-            hold().set_model_version_tag(version.name, str(number), ROLLED_BACK_TAG, mark)
-        elif before[number] and not mark:
-            hold().delete_model_version_tag(version.name, str(number), ROLLED_BACK_TAG)
 
 
 def _check_registered(client: MlflowClient, name: str) -> None:

@@ -14,9 +14,9 @@ from infra.tracking.mlflow_names import mlflow_name
 from tasks.adapter_base import model_of
 from tasks.job import Job, main
 from tasks.manifest import content_digest, read_manifest
-from tasks.publish.aliases import CHAMPION
+from tasks.publish.aliases import CHAMPION, RESUMED_TAG
 from tasks.publish.card import model_card
-from tasks.publish.chain import chain, label_of, reports
+from tasks.publish.chain import chain, label_of, manifest_of, reports
 from tasks.publish.champion import make_champion
 from tasks.publish.copy import CARD, copy_model
 from tasks.publish.registry import PART_TAG, PATIENCE_S, Publication, register
@@ -63,6 +63,8 @@ def work(job: Job) -> None:
         f"{PART_TAG}{part}": f"{entry['digest']} {portable(entry.get('place', entry['path']))}"
         for part, entry in parts.items()
     }
+    if "parts.pretrain" in job.inputs and (resumed := manifest_of(job, "parts.pretrain").parents.get("resume.0")):
+        places[RESUMED_TAG] = resumed
     version = register(
         Publication(
             name=spec.name,

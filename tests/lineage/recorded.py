@@ -92,7 +92,7 @@ def record() -> Stored:
     for key, value in (("outcome", "promoted"), ("decision.words", "Promoted: <better> by 3.00 %.")):
         client.set_model_version_tag("baton-laptop", "2", f"baton.{key}", value)
     client.set_model_version_tag("baton-laptop", "1", "baton.outcome", "promoted")
-    client.set_model_version_tag("baton-laptop", "1", "baton.rolled_back", "2026-01-01")
+    client.set_model_version_tag("baton-laptop", "2", "baton.parent", "0")  # it does not descend from version 1
     close_execution()
     return Stored(baton_home(), tracking_uri(), first, second, digests, others)
 

@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.artifacts import Artifact, Corpus, Decision, EvalReport, HFModel, Promotion, PublishedModel
+from tasks.artifacts import (
+    Artifact,
+    Corpus,
+    Decision,
+    EvalReport,
+    HFModel,
+    MegatronCheckpoint,
+    Promotion,
+    PublishedModel,
+)
 from tasks.job import Job, open_job
 from tasks.manifest import read_manifest, write_manifest
 from tasks.promote.decide import work as decide
@@ -113,6 +122,15 @@ def decided(directory: Path, *reports: Path, **spec: Any) -> Path:
     return run(decide, Decision, directory, spec, **inputs)
 
 
+def checkpoint(directory: Path, resumed: Path | None = None) -> Path:
+    """A checkpoint that was trained from scratch, or from `resumed`."""
+    directory.mkdir(parents=True)
+    (directory / "weights").write_text(directory.name)
+    parents = {"resume.0": read_manifest(resumed).digest} if resumed else {}
+    write_manifest(directory, MegatronCheckpoint.kind, {}, {}, parents)
+    return directory
+
+
 def published(directory: Path, of: Path, **parts: Path) -> Path:
     named = {f"parts_{name}": path for name, path in parts.items()}
     return run(publish, PublishedModel, directory, {"name": NAME}, model=of, **named)
@@ -126,9 +144,9 @@ def read(output: Path, name: str) -> dict[str, Any]:
     return dict(json.loads((output / name).read_text()))
 
 
-def day(root: Path, candidate: str, champion: str | None, **bits: float) -> str:
-    """A whole day of the model `candidate`, with this many bits per byte on the old text and on the new; the
-    champion has 2 on both, or `far` on the new. Returns the outcome."""
+def day(root: Path, candidate: str, champion: str | None, resumed: str | None = None, **bits: float) -> str:
+    """A whole day of the model `candidate`, trained from the one of the day `resumed`, with this many bits per byte on
+    the old text and on the new; the champion has 2 on both, or `far` on the new. Returns the outcome."""
     made = model(root / candidate)
     levels = {OLD: bits.get("old", 2.0), NEW: bits.get("new", 2.0)}
     reports = [report(root / f"eval-{candidate}", made, levels)]
@@ -136,6 +154,8 @@ def day(root: Path, candidate: str, champion: str | None, **bits: float) -> str:
         theirs = {OLD: 2.0, NEW: bits.get("far", 2.0)}
         reports.append(report(root / f"eval-{champion}-for-{candidate}", root / champion, theirs))
     decision = decided(root / f"decide-{candidate}", *reports)
-    version = published(root / f"publish-{candidate}", made, corpus=corpus(root / f"corpus-{candidate}"))
+    trained = checkpoint(root / f"trained-{candidate}", root / f"trained-{resumed}" if resumed else None)
+    parts = {"corpus": corpus(root / f"corpus-{candidate}"), "pretrain": trained}
+    version = published(root / f"publish-{candidate}", made, **parts)
     promoted(root / f"promote-{candidate}", decision, version)
     return str(read(decision, "decision.json")["outcome"])

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from infra.tracking.set_aside import OUTCOME_TAG, PARENT_TAG
 from infra.tracking.store import tracking_uri
 from tasks.artifacts import Corpus, HFModel, Promotion
 from tasks.job import StageError
 from tasks.manifest import read_manifest
 from tasks.promote.ledger import LedgerError, NoChampion, champion, generations, load
-from tasks.publish.aliases import CHAMPION, OUTCOME_TAG, PREVIOUS, version_at, versions
+from tasks.publish.aliases import CHAMPION, PREVIOUS, version_at, versions
 from tasks.publish.champion import ChampionChanged, promote, roll_back
 from tests.promote.made import (
     NAME,
@@ -39,6 +40,10 @@ def standing() -> list[int | None]:
 
 def outcomes() -> list[str]:
     return [each.outcome for each in generations(NAME)]
+
+
+def accepted() -> list[int]:
+    return [each.version for each in generations(NAME) if each.accepted]
 
 
 def test_days_of_every_kind_leave_their_history(home: Path, tmp_path: Path) -> None:
@@ -82,6 +87,42 @@ def test_what_was_rolled_back_is_not_gone_on_from(home: Path, tmp_path: Path) ->
     assert [each.version for each in generations(NAME) if each.accepted] == [1]
     day(tmp_path, "four", "one", old=1.9, new=1.9)
     assert (standing(), outcomes()[-1]) == ([4, 1], "promoted")
+
+
+@pytest.mark.parametrize(("old", "new"), [(1.9, 1.9), (2.0, 2.0), (2.2, 2.0)])
+def test_a_night_during_which_the_champion_was_rolled_back_does_not_count(
+    home: Path, tmp_path: Path, old: float, new: float
+) -> None:
+    """Better, equal or worse than the restored champion: it was trained from what is set aside now."""
+    day(tmp_path, "one", None)
+    day(tmp_path, "two", "one", "one", old=1.9, new=1.9)
+    roll_back(NAME)  # while `three` is trained from `two`
+    with pytest.raises(ChampionChanged, match=r"and training continues from version 1 since .* run the same command"):
+        day(tmp_path, "three", "one", "two", old=old, new=new)
+    assert (standing(), outcomes()) == ([1, 2], ["promoted", "rolled_back"])
+    day(tmp_path, "again", "one", "one")
+    assert accepted() == [1, 4]
+
+
+def test_a_night_that_a_roll_back_crosses_at_its_last_tag_is_set_aside(home: Path, tmp_path: Path) -> None:
+    day(tmp_path, "one", None)
+    day(tmp_path, "two", "one", "one", old=1.9, new=1.9)
+    day(tmp_path, "three", "two", "two")
+    client = MlflowClient(tracking_uri())
+    client.delete_model_version_tag(NAME, "3", OUTCOME_TAG)
+    roll_back(NAME)
+    client.set_model_version_tag(NAME, "3", OUTCOME_TAG, "kept")
+    assert outcomes() == ["promoted", "rolled_back", "rolled_back"]
+
+
+def test_an_older_ledger_is_read_by_what_its_checkpoints_continued_from(home: Path, tmp_path: Path) -> None:
+    day(tmp_path, "one", None)
+    day(tmp_path, "two", "one", "one", old=1.9, new=1.9)
+    roll_back(NAME)
+    day(tmp_path, "three", "one", "one", old=1.9, new=1.9)
+    for version in "123":
+        MlflowClient(tracking_uri()).delete_model_version_tag(NAME, version, PARENT_TAG)
+    assert outcomes() == ["promoted", "rolled_back", "promoted"]
 
 
 def test_a_champion_whose_alias_was_deleted_is_missed_and_restored(home: Path, tmp_path: Path) -> None:
@@ -223,8 +264,8 @@ def test_a_part_that_is_gone_or_another_is_an_error_with_a_way_out(home: Path, t
     model(tmp_path / "corpus-one")
     with pytest.raises(LedgerError, match=r"has the hf_model .* not the corpus"):
         load(generation.part("corpus"))
-    with pytest.raises(LedgerError, match="does not say which checkpoint it was made from"):
-        generation.part("checkpoint")
+    with pytest.raises(LedgerError, match="does not say which shards it was made from"):
+        generation.part("shards")
 
 
 def test_a_part_is_found_again_at_another_place(home: Path, tmp_path: Path) -> None:

@@ -19,14 +19,15 @@ from mlflow import MlflowClient
 
 from infra.paths import baton_home
 from infra.process.process_id import this_process
+from infra.tracking.set_aside import OUTCOME_TAG
 from infra.tracking.store import tracking_uri
 from tasks.job import StageError
 from tasks.manifest import ArtifactError, verify, write_manifest
+from tasks.promote.ledger import ROLLED_BACK, generations
 from tasks.publish import champion
 from tasks.publish.aliases import (
     CHAMPION,
     PREVIOUS,
-    ROLLED_BACK_TAG,
     Version,
     is_open,
     terms,
@@ -73,8 +74,14 @@ def standing() -> list[int | None]:
     return [found.version if found else None for found in at]
 
 
-def marked() -> list[int]:
-    return [each.version for each in versions(NAME) if ROLLED_BACK_TAG in each.tags]
+def set_aside() -> list[int]:
+    return [each.version for each in generations(NAME) if each.outcome == ROLLED_BACK]
+
+
+def decide(*outcomes: str) -> None:
+    """The outcomes of the first versions, each trained from the one before."""
+    for number, outcome in enumerate(outcomes, 1):
+        MlflowClient(tracking_uri()).set_model_version_tag(NAME, str(number), OUTCOME_TAG, outcome)
 
 
 def reasons(version: int) -> list[str | None]:
@@ -254,21 +261,23 @@ def test_the_claim_of_a_mover_that_died_elsewhere_is_waited_out(three: None, mon
 def test_a_rollback_turns_back_and_the_next_one_undoes_it(three: None) -> None:
     promote(NAME, 1, None)
     promote(NAME, 2, 1)
+    decide("promoted", "promoted", "kept")
     was, now = roll_back(NAME)
     assert (was.version, now.version, *standing()) == (2, 1, 1, 2)
-    assert marked() == [2, 3]
+    assert set_aside() == [2, 3]
     roll_back(NAME)
-    assert (*standing(), marked()) == (2, 1, [])
+    assert (*standing(), set_aside()) == (2, 1, [])
     assert reasons(2) == ["rolled back to version 1", None]
 
 
 def test_a_rollback_goes_to_any_earlier_champion(three: None) -> None:
     for version, before in ((1, None), (2, 1), (3, 2)):
         promote(NAME, version, before)
+    decide("promoted", "promoted", "promoted")
     roll_back(NAME, to=1)
-    assert (*standing(), marked()) == (1, 3, [2, 3])
-    roll_back(NAME, to=2)  # of what was set aside, a part: it was set aside together
-    assert (*standing(), marked()) == (2, 1, [])
+    assert (*standing(), set_aside()) == (1, 3, [2, 3])
+    roll_back(NAME, to=2)  # which does not descend from 3
+    assert (*standing(), set_aside()) == (2, 1, [3])
 
 
 def test_what_is_promoted_after_a_rollback_is_not_set_aside(three: None, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 from infra.commands import command
 from tasks.publish.aliases import CHAMPION, version_at
 from tasks.publish.champion import promote
-from tests.publish.test_champion import NAME, make
+from tests.publish.test_champion import NAME, decide, make
 from tests.tracking.conftest import empty_store, free_port, home  # noqa: F401 - fixtures
 from workflows.rollback import main
 
@@ -25,6 +25,7 @@ def test_it_turns_back_and_says_what_was_and_is(home: Path, tmp_path: Path) -> N
     assert refused.output.strip().endswith("no champion before version 1 is known, so there is none to roll back to")
 
     promote(NAME, 2, 1)
+    decide("promoted", "promoted")
     done = rollback(NAME)
     assert done.stdout == (
         "champion of baton-test: version 1 (base model-1); `previous` is now version 2 (base model-2)\n"
@@ -34,8 +35,8 @@ def test_it_turns_back_and_says_what_was_and_is(home: Path, tmp_path: Path) -> N
     assert found and found.version == 1
 
     shown = rollback(NAME, "--show").stdout.splitlines()
-    assert [line.split()[1] for line in shown] == ["1", "2", "1"]
-    assert shown[1].endswith("rolled back to version 1") and shown[2].endswith("now")
+    assert [line.split()[1] for line in shown] == ["1", "2", "1", "aside:"]
+    assert shown[1].endswith("rolled back to version 1") and shown[2].endswith("now") and shown[3] == "set aside: 2"
 
 
 def test_a_store_that_is_away_is_said_at_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
