@@ -115,6 +115,23 @@ def test_a_night_that_a_roll_back_crosses_at_its_last_tag_is_set_aside(home: Pat
     assert outcomes() == ["promoted", "rolled_back", "rolled_back"]
 
 
+def three_champions(folder: Path) -> None:
+    day(folder, "one", None)
+    day(folder, "two", "one", "one", old=1.9, new=1.9)
+    day(folder, "three", "two", "two", old=1.9, new=1.9)
+
+
+def test_what_was_kept_after_a_roll_back_is_set_aside_when_that_is_undone(home: Path, tmp_path: Path) -> None:
+    three_champions(tmp_path)
+    roll_back(NAME, 1)
+    day(tmp_path, "four", "one", "one")
+    assert (outcomes()[-1], accepted()) == ("kept", [1, 4])
+    roll_back(NAME)  # to 3, which 4 does not descend from
+    assert (standing(), accepted()) == ([3, 1], [1, 2, 3])
+    roll_back(NAME)
+    assert (standing(), accepted()) == ([1, 3], [1, 4])
+
+
 def test_an_older_ledger_is_read_by_what_its_checkpoints_continued_from(home: Path, tmp_path: Path) -> None:
     day(tmp_path, "one", None)
     day(tmp_path, "two", "one", "one", old=1.9, new=1.9)
