@@ -132,6 +132,17 @@ def test_what_was_kept_after_a_roll_back_is_set_aside_when_that_is_undone(home: 
     assert (standing(), accepted()) == ([1, 3], [1, 4])
 
 
+def test_a_roll_back_and_its_undo_leave_what_was_set_aside_earlier(home: Path, tmp_path: Path) -> None:
+    three_champions(tmp_path)
+    roll_back(NAME, 1)
+    day(tmp_path, "four", "one", "one", old=1.9, new=1.9)
+    assert (standing(), accepted()) == ([4, 1], [1, 4])
+    roll_back(NAME, 3)
+    assert accepted() == [1, 2, 3]
+    roll_back(NAME)
+    assert (standing(), accepted()) == ([4, 3], [1, 4])
+
+
 def test_an_older_ledger_is_read_by_what_its_checkpoints_continued_from(home: Path, tmp_path: Path) -> None:
     day(tmp_path, "one", None)
     day(tmp_path, "two", "one", "one", old=1.9, new=1.9)
