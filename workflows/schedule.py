@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
@@ -23,6 +23,7 @@ from infra.process.launch import sigterm_as_exit
 from infra.progress import say
 
 POLL_S = 30.0  # longest sleep: the clock is checked again after a suspend
+SET_BACK = timedelta(hours=1)  # a clock that was this far ahead was wrong; after smaller steps nothing starts twice
 PAUSE_S = 60.0  # before the first retry; doubled for each further one
 WRONG_RECIPE = 2  # exit code: a retry would not help
 LAUNCH_PLANS = Path(__file__).with_name("launch_plans.py")
@@ -56,9 +57,10 @@ def run_forever(
     """Start each plan when it is due, until interrupted. `now` and `sleep` are the clock."""
     since = now()
     while True:
-        upcoming = min(plan.after(since) for plan in plans)
-        while (left := (upcoming - now()).total_seconds()) > 0:
+        while (left := (min(plan.after(since) for plan in plans) - now()).total_seconds()) > 0:
             sleep(min(left, POLL_S))
+            if since - now() > SET_BACK:
+                since = now()
         moment = now()
         for plan in due(plans, since, moment):
             start(plan)

@@ -60,6 +60,33 @@ def test_one_run_at_a_time_the_earliest_first() -> None:
     assert starts(6.5, timedelta(hours=3), WEEKLY, NIGHTLY)[-2:] == ["nightly Sun 02:00", "weekly Sun 05:00"]  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("ahead", [timedelta(days=1460), timedelta(hours=25)])
+def test_a_clock_that_is_ahead_at_first_costs_no_night(ahead: timedelta) -> None:
+    end = MONDAY + timedelta(days=3)
+    clock, found = Clock(MONDAY + ahead, end + ahead), list[str]()
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        if clock.end > end:  # set right
+            clock.moment, clock.end = clock.moment - ahead, end
+
+    with pytest.raises(KeyboardInterrupt):
+        run_forever([NIGHTLY], lambda plan: found.append(f"{clock.moment:%a %H:%M}"), clock.now, sleep)
+    assert found == ["Tue 02:00", "Wed 02:00", "Thu 02:00"]
+
+
+def test_a_small_correction_of_the_clock_starts_nothing_twice() -> None:
+    clock, found = Clock(MONDAY, MONDAY + timedelta(days=2)), list[str]()
+
+    def start(plan: Plan) -> None:
+        found.append(f"{clock.moment:%a %H:%M}")
+        clock.moment -= timedelta(seconds=1)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_forever([NIGHTLY], start, clock.now, clock.sleep)
+    assert found == ["Tue 02:00", "Wed 02:00"]
+
+
 def test_nothing_is_due_twice() -> None:
     at_two = datetime(2026, 11, 24, 2, tzinfo=UTC)
     assert due([NIGHTLY], MONDAY, at_two) == [NIGHTLY]
