@@ -3,8 +3,9 @@
     python -m workflows.schedule [--recipe FILE] [--now] [--list]
 
 One run at a time, each in its own process (`pyflyte run` of the launch plan). A run that falls due while another is
-running, or while the machine is suspended, starts once afterwards. A failed run is restarted up to the recipe's
-schedule.retries times, and continues where it stopped.
+running, or while the machine is suspended, starts once afterwards; one that fell before this was started does not, and
+the next run has its text. A failed run is restarted up to the recipe's schedule.retries times, and continues where it
+stopped.
 """
 
 import os
@@ -56,6 +57,7 @@ def run_forever(
 ) -> None:
     """Start each plan when it is due, until interrupted. `now` and `sleep` are the clock."""
     since = now()
+    say(f"starts before {since:%Y-%m-%d %H:%M} UTC are not made up for (--now starts every plan at once)")
     while True:
         while (left := (min(plan.after(since) for plan in plans) - now()).total_seconds()) > 0:
             sleep(min(left, POLL_S))

@@ -56,6 +56,11 @@ def test_what_falls_due_while_another_runs_starts_once_afterwards() -> None:
     assert starts(4, timedelta(hours=50), NIGHTLY) == ["nightly Tue 02:00", "nightly Thu 04:00"]
 
 
+def test_what_fell_due_before_the_schedule_was_started_is_not_made_up_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert starts(1, timedelta(hours=1), NIGHTLY) == ["nightly Tue 02:00"]  # not Monday's, which was before noon
+    assert "starts before 2026-11-23 12:00 UTC are not made up for (--now" in capsys.readouterr().err
+
+
 def test_one_run_at_a_time_the_earliest_first() -> None:
     assert starts(6.5, timedelta(hours=3), WEEKLY, NIGHTLY)[-2:] == ["nightly Sun 02:00", "weekly Sun 05:00"]  # type: ignore[arg-type]
 
