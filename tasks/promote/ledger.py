@@ -78,7 +78,10 @@ def generations(name: str, patience_s: float = PATIENCE_S) -> list[Generation]:
     decided = [version for version in versions(name, patience_s) if OUTCOME_TAG in version.tags]
     made = [_generation(version, number) for number, version in enumerate(decided, 1)]
     at = version_at(name, CHAMPION, patience_s)
-    tags = {each.version: version.tags | _parent(version, made) for each, version in zip(made, decided, strict=True)}
+    tags = {
+        each.version: version.tags if PARENT_TAG in version.tags else version.tags | _parent(each, made)
+        for each, version in zip(made, decided, strict=True)
+    }
     aside = set_aside(tags, at.version if at else None)
     return [replace(each, outcome=ROLLED_BACK) if each.version in aside else each for each in made]
 
@@ -131,16 +134,13 @@ def _check_sizes(directory: Path, manifest: Manifest) -> None:
             raise ArtifactError(f"{directory / name} has {size} bytes, not {entry.size}")
 
 
-def _parent(version: Version, generations: list[Generation]) -> dict[str, str]:
+def _parent(generation: Generation, known: list[Generation]) -> dict[str, str]:
     """The tag that a version of an older Baton lacks, by the manifest of its checkpoint if that can be read."""
-    checkpoint = next((each.parts.get("checkpoint") for each in generations if each.version == version.version), None)
-    if PARENT_TAG in version.tags or checkpoint is None:
-        return {}
     try:
-        resumed = manifest_at(checkpoint.place).parents.get("resume.0")
-    except (ArtifactError, StorageError, OSError):
+        resumed = manifest_at(generation.part("checkpoint").place).parents.get("resume.0")
+    except (LedgerError, ArtifactError, StorageError, OSError):
         return {}
-    older = [each for each in generations if each.version < version.version and "checkpoint" in each.parts]
+    older = [each for each in known[: generation.number - 1] if "checkpoint" in each.parts]
     found = [each.version for each in older if each.parts["checkpoint"].digest == resumed]
     return {PARENT_TAG: str(max(found, default=0))}
 
