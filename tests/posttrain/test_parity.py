@@ -1,6 +1,7 @@
 """Every layout trains the same model, and continues a run that another layout has begun.
 
-Rows are repeated, and the last step of an epoch has 6 of them, then 1: less than processes.
+Rows are repeated, and the last step of an epoch has 6 of them, or DPO's 5: more in one process than in another, and of
+four some have none.
 """
 
 from itertools import product
@@ -47,10 +48,10 @@ TOLERANCE, GRADIENT_TOLERANCE = 1e-6, 1e-5
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Path]]:
-    """For each stage, a model in fp32 and rows: 30 and 25."""
+    """For each stage, a model in fp32 and rows: 30 and 29."""
     root = tmp_path_factory.mktemp("parity")
     model = tiny_model(root / "model", dtype="float32")
-    preferences = [row | {"chosen": row["completion"], "rejected": " no, not this"} for row in said_twice(25)]
+    preferences = [row | {"chosen": row["completion"], "rejected": " no, not this"} for row in said_twice(29)]
     labelled = [
         row | ({"label": True} if number % 3 else {"label": False, "completion": " no, not this"})
         for number, row in enumerate(said_twice(30))
