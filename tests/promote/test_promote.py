@@ -16,7 +16,7 @@ from tasks.job import StageError
 from tasks.manifest import read_manifest
 from tasks.promote.ledger import LedgerError, NoChampion, champion, generations, load
 from tasks.publish.aliases import CHAMPION, PREVIOUS, version_at, versions
-from tasks.publish.champion import ChampionChanged, promote, roll_back
+from tasks.publish.champion import ChampionChanged, make_champion, promote, roll_back
 from tests.promote.made import (
     NAME,
     NEW,
@@ -141,6 +141,16 @@ def test_a_roll_back_and_its_undo_leave_what_was_set_aside_earlier(home: Path, t
     assert accepted() == [1, 2, 3]
     roll_back(NAME)
     assert (standing(), accepted()) == ([4, 3], [1, 4])
+
+
+def test_training_continues_from_the_last_champion_of_its_own_when_another_model_is_made_champion(
+    home: Path, tmp_path: Path
+) -> None:
+    three_champions(tmp_path)
+    roll_back(NAME, 1)
+    published(tmp_path / "publish", model(tmp_path / "by hand"))
+    make_champion(NAME, 4)
+    assert (standing(), accepted()) == ([4, 1], [1])
 
 
 def test_an_older_ledger_is_read_by_what_its_checkpoints_continued_from(home: Path, tmp_path: Path) -> None:
