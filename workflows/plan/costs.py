@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from infra.placement.config import Placement
+from infra.pod import this_pod
 from infra.progress import say
 from infra.text import hours as shown
 from tasks.need import Need
@@ -79,7 +80,7 @@ def _exceeded(
 
 @functools.cache  # a recipe is read several times in one run
 def _offers(placement: str) -> "tuple[Offer, ...] | Quotes":
-    if importlib.util.find_spec("sky") is None:  # in a stage's image on a cluster: checked at launch
+    if this_pod() or importlib.util.find_spec("sky") is None:  # a cluster's recipe is checked at launch
         return Quotes(unknown="SkyPilot is not installed here")
     from infra.placement.prices import NoPrices, offers  # imports sky: only if there is a placement
 
