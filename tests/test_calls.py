@@ -28,7 +28,7 @@ def test_every_call_fits_the_installed_signature(said: list[str]) -> None:
         ("vllm/engine", "SamplingParams"),
         ("vllm/hooks", "llm.collective_rpc"),
         ("posttrain/methods/sft", "SFTConfig"),
-        ("posttrain/methods/sft", "SFTTrainer"),
+        ("posttrain/trl_hooks/sft", "super()._track_num_input_tokens"),
         ("posttrain/methods/dpo/trainer", "DPOConfig"),
         ("posttrain/methods/kto", "KTOConfig"),
         ("posttrain/methods/grpo/trainer", "GRPOConfig"),
