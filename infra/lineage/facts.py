@@ -191,14 +191,15 @@ def versions(connection: Connection) -> list[dict[str, Any]]:
     query = select(VERSION_TAGS.c.name, VERSION_TAGS.c.version, VERSION_TAGS.c.key, VERSION_TAGS.c.value)
     for name, version, key, value in connection.execute(query.where(VERSION_TAGS.c.key.startswith("baton."))):
         tags[name, version][given_name(key)] = value
-    champions = {name: version for (name, version), given in aliases.items() if "champion" in given}
-    aside = {}
-    for name in {name for name, _ in tags}:
-        own = {version: given for (of, version), given in tags.items() if of == name}
-        aside[name] = set_aside(own, champions.get(name))
     query = select(VERSIONS.c.name, VERSIONS.c.version, VERSIONS.c.creation_time, VERSIONS.c.description).where(
         or_(VERSIONS.c.current_stage.is_(None), VERSIONS.c.current_stage != "Deleted_Internal")
     )
+    rows = connection.execute(query.order_by(VERSIONS.c.creation_time.desc(), VERSIONS.c.version.desc())).all()
+    champions = {name: version for (name, version), given in aliases.items() if "champion" in given}
+    by_name: dict[str, dict[int, dict[str, str]]] = defaultdict(dict)  # not those of deleted versions, which stay
+    for name, version, _, _ in rows:
+        by_name[name][version] = tags[name, version]
+    aside = {name: set_aside(own, champions.get(name)) for name, own in by_name.items()}
     return [
         {
             "name": name,
@@ -207,11 +208,9 @@ def versions(connection: Connection) -> list[dict[str, Any]]:
             "description": description or "",
             "aliases": sorted(aliases[name, version]),
             "tags": tags[name, version],
-            "set_aside": version in aside.get(name, ()),
+            "set_aside": version in aside[name],
         }
-        for name, version, when, description in connection.execute(
-            query.order_by(VERSIONS.c.creation_time.desc(), VERSIONS.c.version.desc())
-        )
+        for name, version, when, description in rows
     ]
 
 
