@@ -48,7 +48,6 @@ class Chat:
     given: bool  # Baton's template, which is saved with the model
     marked: str | None
     end: int
-    marks_user: bool  # whether it also marks what the user writes
 
     @property
     def shown(self) -> str:
@@ -81,16 +80,7 @@ def chat_of(tokenizer: Any, tools: bool = False) -> Chat:
         given = marked in chatml(tokenizer)
         template = tokenizer.chat_template = marked if given else original
     end = end_of_turn(tokenizer, template)
-    marks_user = marked == template and _marks_user(tokenizer, template)
-    return Chat(template, given, marked, tokenizer.eos_token_id if end is None else end, marks_user)
-
-
-def _marks_user(tokenizer: Any, template: str) -> bool:
-    try:
-        text, spans = rendered_with_marks(tokenizer, template, [_QUESTION, _ANSWER])
-    except Exception:  # a template is a program; that it rejects conversations is told of the first row
-        return False
-    return any(_QUESTION["content"].strip() in text[begin:end] for begin, end in spans)
+    return Chat(template, given, marked, tokenizer.eos_token_id if end is None else end)
 
 
 def with_end(ends: int | list[int] | None, end: int) -> list[int]:

@@ -77,6 +77,7 @@ class RowEncoder:
         self.unlike = 0  # conversations that the template with marks renders differently
         self.other_prompts = 0  # that the template renders differently before their completion
         self.unprinted = Unprinted()
+        self._checked: set[bool] = set()  # chats whose marks are right, by whether there are tools
         self._tokenized: dict[str, Encoding] = {}  # texts whose turn comes next
 
     @property
@@ -210,12 +211,7 @@ class RowEncoder:
         if chat.marked is None:
             self._rendered(row, row["messages"])  # an error in the template is told instead
             raise StageError(f"loss: assistant is not possible.{self._why(row, 'assistant')}")
-        if chat.marks_user:
-            raise StageError(
-                f"the chat template {chat.shown!r} marks the user's turns too, which would be learned. Move "
-                "{% generation %} and {% endgeneration %} around what the assistant writes, in the model's "
-                "chat_template.jinja, or use loss: all."
-            )
+        self._check_marks(row)
         self.unprinted.look(row)
         text, spans = self._marked(row, row["messages"])
         tokens = self._tokens(text)
@@ -234,6 +230,20 @@ class RowEncoder:
         if (learned := self._of_turns(row, text, spans)) != spans:
             masks = marked_tokens(tokens, learned)
         return ids, [token if mask else IGNORED for token, mask in zip(ids, masks, strict=True)]
+
+    def _check_marks(self, row: Row) -> None:
+        """Refuse a template that marks what comes before the assistant's first turn. Looks at its first conversation
+        alone. Raises StageError."""
+        if (tools := bool(row.get("tools"))) in self._checked:
+            return
+        before = list(takewhile(lambda message: message["role"] != "assistant", row["messages"]))
+        if before and self._marked(row, before)[1]:
+            raise StageError(
+                f"the chat template {self._chat(tools).shown!r} marks the user's turns too, which would be learned. "
+                "Move {% generation %} and {% endgeneration %} around what the assistant writes, in the model's "
+                "chat_template.jinja, or use loss: all."
+            )
+        self._checked.add(tools)
 
     def _of_turns(self, row: Row, text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """The ranges that the template marks, without turns that are not to be learned. A template may mark several

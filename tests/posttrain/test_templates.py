@@ -149,10 +149,14 @@ def test_marks_that_leave_out_the_end_of_a_turn_are_refused(last: str, after: st
         RowEncoder(known).learned({"messages": [USER, ASSISTANT, *AGAIN]}, "assistant")
 
 
-def test_marks_around_the_users_turns_are_refused() -> None:
-    known = tokenizer(f"{{% for message in messages %}}{MARKED_CONTENT}<|im_end|>{{% endfor %}}")
+@pytest.mark.parametrize(
+    "begin", ["", "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}"]
+)
+def test_marks_around_the_users_turns_are_refused(begin: str) -> None:
+    known = tokenizer(f"{begin}{{% for message in messages %}}{MARKED_CONTENT}<|im_end|>{{% endfor %}}")
+    row = {"messages": [{"role": "system", "content": "Be brief."}, USER, ASSISTANT]}
     with pytest.raises(StageError, match="marks the user's turns too, which would be learned"):
-        RowEncoder(known).learned({"messages": [USER, ASSISTANT]}, "assistant")
+        RowEncoder(known).learned(row, "assistant")
 
 
 def test_chatml_that_passes_tools_over_gets_them() -> None:
