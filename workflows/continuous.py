@@ -122,7 +122,7 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
         )
         first, *more = [*(_data_set(texts, newest, recipe) for texts in together), shards]
         latest = part(accepted[-1], "checkpoint")
-        aside = ", ".join(str(each.version) for each in before if each.outcome == "rolled_back")
+        aside = ", ".join(str(each.version) for each in before if each.rolled_back)
         say(f"training continues from version {accepted[-1].version}" + (f"; set aside: {aside}" if aside else ""))
         checkpoint = pretrain(spec=spec, data=first, more=more, start=[], resume=[latest])
         earlier |= {f"shards_{number}": one for number, one in enumerate([first, *more[:-1]], 1)}

@@ -25,7 +25,7 @@ from tasks.job import StageError
 )
 @click.option("--show", is_flag=True, help="Show the champions and their terms, and change nothing.")
 def main(name: str, to: int | None, show: bool) -> None:
-    from tasks.promote.ledger import ROLLED_BACK, generations
+    from tasks.promote.ledger import generations
     from tasks.publish.aliases import CHAMPION, Version, is_open, terms, version_at, versions
     from tasks.publish.champion import roll_back
 
@@ -35,7 +35,7 @@ def main(name: str, to: int | None, show: bool) -> None:
         return f"version {version.version} ({version.tags.get('baton.label', 'model')} {version.digest[:12]})"
 
     def set_aside() -> str:
-        return ", ".join(str(each.version) for each in generations(name) if each.outcome == ROLLED_BACK)
+        return ", ".join(str(each.version) for each in generations(name) if each.rolled_back)
 
     try:
         if show:

@@ -63,6 +63,11 @@ class Generation:
         """Whether training continues from it and its text is replayed."""
         return self.outcome in (PROMOTED, KEPT)
 
+    @property
+    def rolled_back(self) -> bool:
+        """Whether it was accepted and is set aside now."""
+        return self.outcome == ROLLED_BACK
+
     def part(self, name: str) -> GenerationArtifact:
         """Raises LedgerError if the registry has no record of it."""
         if name not in self.parts:
