@@ -59,7 +59,7 @@ from tasks.data.write import WriteItem, write
 from tasks.job import Input, Job, StageError, main
 from tasks.manifest import json_key, remove
 
-SCAN_VERSION = 5  # raise it when the scan of the same partition would have another result
+SCAN_VERSION = 6  # raise it when the scan of the same partition would have another result
 LIBRARIES = (  # that shape it
     "datatrove",
     "fasttext-numpy2-wheel",

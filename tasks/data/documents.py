@@ -65,7 +65,7 @@ class RowGroup:
 
 def document_id(text: bytes) -> str:
     """The id of a document with these bytes, without checking that they are UTF-8."""
-    return blake3(text.removeprefix(BOM_UTF8)).hexdigest()
+    return blake3(text.removeprefix(BOM_UTF8)).digest().hex()  # in less time than hexdigest()
 
 
 def document(source: str, text: str, metadata_json: str = "") -> Document:

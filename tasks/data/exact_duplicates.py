@@ -42,13 +42,11 @@ class KeyWriter:
 
     def is_new(self, document_id: str) -> bool:
         """Whether the document is not a copy of a remembered one; its row is the number of new ones before it."""
-        key = bytes.fromhex(document_id[:32])
-        if key in self._seen:
+        if self._seen.setdefault(bytes.fromhex(document_id[:32]), self.rows) != self.rows:
             return False
+        self.rows += 1
         if len(self._seen) >= KEYS_IN_MEMORY:
             self._flush()
-        self._seen[key] = self.rows
-        self.rows += 1
         return True
 
     def close(self) -> None:

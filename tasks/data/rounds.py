@@ -34,6 +34,7 @@ from tasks.manifest import remove
 AHEAD = 3  # items in flight per other process
 ALONE_S = 0.5  # the time that a process takes to start
 SHOWN_S = 0.5  # between two reports
+LOOK_S = 0.02  # between two looks at the other processes, of an item's many reports
 COLLECT_AFTER = 50_000  # new objects; documents are tuples, of which Python's default, 700, are created all the time
 
 T = TypeVar("T")
@@ -147,7 +148,7 @@ class Workers:
         state = Round(sizes, show)
         upcoming = deque(sorted(enumerate(items), key=lambda entry: -sizes[entry[0]]))
         pending = dict[Future[Used], int]()
-        began = time.monotonic()
+        began = looked = time.monotonic()
 
         def hear() -> None:
             while not self._reports.empty():
@@ -164,9 +165,12 @@ class Workers:
                 active += 1
 
         def report(number: int, fraction: float, amount: Amount) -> None:
+            nonlocal looked
             state.report(number, fraction, amount)
-            hear()
-            share()
+            if time.monotonic() - looked > LOOK_S:
+                looked = time.monotonic()
+                hear()
+                share()
 
         try:
             while upcoming or pending:

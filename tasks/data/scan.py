@@ -126,12 +126,13 @@ def _scan(item: ScanItem, report: Report, folder: Path) -> dict[str, Any]:
     }
     keys, held_out, copies = KeyWriter(folder), bytearray(), list[tuple[str, str]]()
     number = text_bytes = 0
+    prefix = f"{name}/" if name else ""
     documents = read_source(item.source, broken, item.partition.pieces or None, own_folder(item.functions))
     for number, raw in enumerate(documents, 1):
         text_bytes += len(raw.text)
         if not number % REPORT_DOCUMENTS:
             report(raw.done, Amount(number, text_bytes))
-        valid = valid_document(raw, counts, f"{name}/" if name else "")
+        valid = valid_document(raw, counts, prefix)
         document = curation.apply(valid, name, tally) if valid else None
         if document is None:
             continue
@@ -157,7 +158,7 @@ def _scan(item: ScanItem, report: Report, folder: Path) -> dict[str, Any]:
         if piece.file.changed():
             raise StageError(f"{piece.file.place}: changed while it was read; run again when nothing writes to it")
     prefixed = Broken()
-    add_broken(prefixed, broken, f"{name}/" if name else "")
+    add_broken(prefixed, broken, prefix)
     splits = {split: Size(documents=writer.documents, bytes=writer.bytes) for split, writer in writers.items()}
     return Scanned(splits=splits, counts=counts, tally=tally, broken=prefixed).model_dump(mode="json")
 

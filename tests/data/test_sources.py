@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -414,6 +415,30 @@ def test_a_second_text_in_a_record_is_not_lost_silently(tmp_path: Path) -> None:
     texts, broken = skipped(JsonlSource(path=str(tmp_path), on_broken="skip"))
     assert texts == [b"c", b"e"]
     assert "x.jsonl, line 1: not JSON ('text' occurs twice in one object)" in str(broken["x.jsonl"])
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.none() | st.just("text") | st.text()), min_size=1, max_size=4),
+    st.booleans(),
+    st.sampled_from([":", ": ", " : "]),
+)
+def test_a_record_is_read_if_and_only_if_it_has_one_text(
+    values: list[tuple[bool, str | None]], ascii_only: bool, colon: str
+) -> None:
+    names = ["text" if is_text else str(number) for number, (is_text, _) in enumerate(values)]
+    fields = [
+        f'"{name}"{colon}{json.dumps(value, ensure_ascii=ascii_only)}'
+        for name, (_, value) in zip(names, values, strict=True)
+    ]
+    line = ("{" + ", ".join(fields) + "}").encode()
+    texts = [value for is_text, value in values if is_text]
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "x.jsonl").write_bytes(line)
+        found, broken = skipped(JsonlSource(path=folder, on_broken="skip"))
+    if len(texts) == 1:
+        assert found == [(texts[0] or "").encode()]
+    else:
+        assert not found and len(broken) == 1
 
 
 def test_broken_lines_are_skipped_one_by_one_and_counted_by_file(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: Broken | No
     """Documents are named by their line's number: "pages.jsonl#17", counted from a range's first byte if it is not the
     file's: "pages.jsonl@268435456#17"."""
     total = sum(piece.size for piece in pieces) or 1
-    key = orjson.dumps(source.text_field) + b":"
+    key = orjson.dumps(source.text_field)
     before = 0
     for piece in pieces:
         if piece.copy:
@@ -97,18 +97,18 @@ def read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: Broken | No
 
 
 def _content(source: JsonlSource, key: bytes, path: str, number: int, line: bytes) -> tuple[bytes, str]:
-    """A line's document, the line itself if it is not UTF-8, and its metadata. `key`: as JSON has the text's."""
-    twice = line.find(key) != line.rfind(key)  # or within another object; orjson would take the last
+    """A line's document, the line itself if it is not UTF-8, and its metadata. `key`: the text's, in JSON."""
     try:
-        record = _record(path, number, line, exactly if source.metadata or twice else parsed)
+        record = _record(path, number, line, exactly if source.metadata else parsed)
+        text = record.get(source.text_field)
+        content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else b""
+        # of several texts orjson takes the last, which is no shorter in JSON: the others' keys are before its content
+        if line.count(key, 0, len(line) - len(content)) > 1:
+            _record(path, number, line, exactly)
     except UnicodeDecodeError:
         return line, ""
-    metadata = chosen_fields(record, source.metadata) if source.metadata else ""
-    text = record.get(source.text_field)
-    if isinstance(text, str):
-        return text.encode("utf-8", "surrogatepass"), metadata
-    if text is None and source.text_field in record:
-        return b"", metadata
+    if isinstance(text, str) or (text is None and source.text_field in record):
+        return content, chosen_fields(record, source.metadata) if source.metadata else ""
     wrong = f"the text is a {type(text).__name__}" if source.text_field in record else ""
     raise BrokenRecord(
         f"{path}, line {number}: {wrong or f'no field {source.text_field!r}'}; it has {listed(list(record))}. "
