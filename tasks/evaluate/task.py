@@ -7,7 +7,7 @@ from tasks.evaluate.spec import EvaluateSpec
 from tasks.run import run
 from tasks.stage import stage
 
-ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", version="7")
+ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", version="8")
 
 
 @stage(ENGINE, image=images.SERVE)

@@ -17,7 +17,9 @@ from tasks.rewards.builtin.builtin import Builtin
 from tasks.rewards.call import text_of
 from tasks.spec import Problem, not_identity
 
-_SCORE = re.compile(r"score\W{0,5}(-?[0-9]{1,9})(?![0-9])", re.IGNORECASE)
+_SCORE = re.compile(  # a scale before it, and fractions and ranges, which are no score
+    r"score(?:\s*\([^()]*\))?[^\w\-−–]{0,5}([-−–]?[0-9]+(?:[.,][0-9]+)?(?:\s*(?:-|–|to)\s*[0-9]+)?)", re.IGNORECASE
+)
 _TASK = """\
 You grade answers. The rubric:
 
@@ -107,9 +109,10 @@ class Judge(Builtin):
         return os.environ[self.key_variable]
 
     def _score(self, reply: str) -> float | None:
-        numbers = _SCORE.findall(reply)
-        scores = [int(number) for number in numbers[-1:] if self.lowest <= int(number) <= self.highest]
-        return (scores[0] - self.lowest) / (self.highest - self.lowest) if scores else None
+        number = next(reversed(_SCORE.findall(reply)), "")
+        if not re.fullmatch("-?[0-9]{1,9}", number) or not self.lowest <= int(number) <= self.highest:
+            return None
+        return (int(number) - self.lowest) / (self.highest - self.lowest)
 
 
 def _shown(prompt: Any, completion: Any, answer: Any) -> str:

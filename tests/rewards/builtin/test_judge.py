@@ -53,10 +53,10 @@ def server() -> Iterator[Server]:
         server.shutdown()
 
 
-def judged(server: Server, *completions: str, key: str | None = None, **columns: list[Any]) -> Scores:
+def judged(server: Server, *completions: str, key: str | None = None, lowest: int = 1, **columns: list[Any]) -> Scores:
     url = f"http://127.0.0.1:{server.server_port}/v1"
     options = {"url": url, "model": "m", "rubric": "10 for kindness", "column": "answer" if columns else None}
-    with Scorer([RewardSpec.model_validate({"judge": options | {"key_variable": key}})]) as scorer:
+    with Scorer([RewardSpec.model_validate({"judge": options | {"key_variable": key, "lowest": lowest}})]) as scorer:
         return scorer.score(["Say hello"] * len(completions), completions, columns)
 
 
@@ -77,6 +77,25 @@ def test_a_judge_s_score_is_scaled_to_0_to_1(server: Server, monkeypatch: pytest
     system, question = server.asked[0]["messages"]
     assert "10 for kindness" in system["content"] and "from 1\nto 10" in system["content"]
     assert "<task>\nSay hello\n</task>\n\n<reference>\nref\n</reference>\n\n<answer>\n" in question["content"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "score"),
+    [
+        ("Score: -10", 0.0),
+        ("**Score:** -6", 0.2),
+        ("Score (-10 to 10): 4", 0.7),
+        ("Score: 8/10", 0.9),
+        ("Score:\n8.", 0.9),
+        ("Score: 3, no, score: 7.5", None),
+        ("Score: 7-8", None),
+        ("score 1 to 10: 9", None),
+        ("Score: −5", None),  # the mathematical sign
+    ],
+)
+def test_a_score_is_one_whole_number_of_the_scale(server: Server, reply: str, score: float | None) -> None:
+    server.says = {"known": "Score: 10", "asked": reply}
+    assert judged(server, "known", "asked", lowest=-10).total == [1.0, score and pytest.approx(score)]
 
 
 def test_a_judge_that_never_gives_a_score_is_an_error(server: Server) -> None:
