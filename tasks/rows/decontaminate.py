@@ -8,7 +8,8 @@ The rule is GPT-3's (Brown et al., "Language Models are Few-Shot Learners", 2020
   short prompts.
 - A row is dropped if one of its turns shares 13 consecutive words (`tasks.data.ngrams`) with a turn of a held-out
   prompt.
-- 13-grams in more than 10 training rows are ignored, such as an instruction that all prompts begin with.
+- 13-grams in more than 10 training rows and in several held-out prompts are ignored, such as an instruction that all
+  prompts begin with. With one held-out prompt, those in more than 10 training rows are.
 
 Prompts are compared (`stored.prompt_turns`): the user's turns or the prompt; plain text as a whole. System prompts and
 answers don't count. Rows are also compared with the held-out split of the same set.
@@ -35,7 +36,7 @@ from tasks.manifest import read_manifest
 from tasks.rows.stored import Row, plain, prompt_turns, read_lines
 
 WORDS = 13
-COMMON = 10  # a 13-gram in more training rows than this is ignored
+COMMON = 10  # a 13-gram in more training rows than this may be an instruction
 LISTED = 20  # dropped rows in rows.json
 SHOWN = 200  # characters of each
 
@@ -44,12 +45,12 @@ class PromptIndex:
     """An index of the prompts of held-out rows."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        self._prompts: set[bytes] = set()
-        windows = [np.empty(0, np.uint64)]
-        for row in rows:
-            self._prompts.add(_prompt(row))
-            windows.append(np.unique(_windows(row)))
-        self._windows = np.unique(np.concatenate(windows))
+        prompts = {_prompt(row): np.unique(_windows(row)) for row in rows}
+        self._prompts = prompts.keys()
+        self._windows, prompts_with = np.unique(
+            np.concatenate([np.empty(0, np.uint64), *prompts.values()]), return_counts=True
+        )
+        self._several = prompts_with >= min(2, len(prompts))  # whether several held-out prompts have the window
         self._rows = np.zeros(len(self._windows), np.uint32)  # number of training rows with the window
 
     def note(self, row: Row) -> bool:
@@ -63,7 +64,7 @@ class PromptIndex:
         if _prompt(row) in self._prompts:
             return "prompt"
         shared = self._shared(row)
-        return "13 words" if len(shared) and self._rows[shared].min() <= COMMON else ""
+        return "13 words" if ((self._rows[shared] <= COMMON) | ~self._several[shared]).any() else ""
 
     def _shared(self, row: Row) -> npt.NDArray[np.intp]:
         """Indices of the held-out windows that occur in a row."""
@@ -96,6 +97,8 @@ def drop_contaminated(rows: Path, held_out: Iterable[Path], output: Path) -> dic
             f"all {number} training rows occur in a held-out set, such as {dropped['first'][0]['asked']!r}; train "
             "on other rows, or hold out others"
         )
+    if common := len(suspects) - count(dropped):
+        print(f"{common:,} rows share with held-out prompts only what many rows have, such as an instruction, and stay")
     return dropped
 
 

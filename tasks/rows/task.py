@@ -7,8 +7,8 @@ from tasks.rows.spec import DecontaminateSpec, RowsSpec
 from tasks.run import run
 from tasks.stage import stage
 
-ROWS = Engine("rows", "tasks.rows.rows", version="3")
-DECONTAMINATE = Engine("decontaminate", "tasks.rows.decontaminate", version="2")
+ROWS = Engine("rows", "tasks.rows.rows", version="4")
+DECONTAMINATE = Engine("decontaminate", "tasks.rows.decontaminate", version="3")
 
 
 @stage(ROWS, image=images.DATA)

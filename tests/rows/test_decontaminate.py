@@ -51,6 +51,15 @@ def test_an_instruction_that_many_rows_begin_with_is_no_evidence() -> None:
     assert evidence(held_out, row, others=COMMON - 1, shared=INSTRUCTION) == "13 words"
 
 
+def test_a_held_out_prompt_is_found_in_any_number_of_variants() -> None:
+    """Of one held-out prompt of several; an instruction would be in more of them."""
+    variants = [{"prompt": f"Style {number}: {LONG}"} for number in range(5 * COMMON)]
+    known = PromptIndex([{"prompt": f"{INSTRUCTION} {LONG}"}, {"prompt": f"{INSTRUCTION} Why?"}])
+    for row in variants:
+        known.note(row)
+    assert {known.evidence(row) for row in variants} == {"13 words"}
+
+
 def test_what_the_user_asks_is_compared_system_prompts_and_answers_are_not() -> None:
     def chat(system: str, user: str, assistant: str) -> dict[str, Any]:
         roles = {"system": system, "user": user, "assistant": assistant}
