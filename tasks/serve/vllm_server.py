@@ -9,7 +9,7 @@ import sys
 from infra.limits import cores
 from infra.paths import quiet
 from infra.process.parent_watchdog import end_with_launcher
-from tasks.vllm.hooks import prepare_process, run_api_server, serve_adapter_only
+from tasks.vllm.hooks import prepare_process, run_api_server, score_prompts_of_adapter, serve_adapter_only
 
 GRACE_S = 10.0  # vLLM ends within 2 s of SIGTERM
 
@@ -26,6 +26,9 @@ def main() -> None:
         serve_adapter_only()
     run_api_server()
 
+
+if __name__ == "__mp_main__" and "--enable-lora" in sys.argv:  # the engine's process, which the server spawns
+    score_prompts_of_adapter()
 
 if __name__ == "__main__":
     sys.argv[0] = "vllm serve"

@@ -24,7 +24,7 @@ from tasks.job import StageError
 from tasks.pretrain.fit import USABLE
 from tasks.pretrain.hardware import this_machine
 from tasks.tokenizers import alone, check
-from tasks.vllm.hooks import max_lora_rank, prepare_process
+from tasks.vllm.hooks import max_lora_rank, prepare_process, score_prompts_of_adapter
 from tasks.vllm.kv_cache import kv_cache_of
 
 quiet()
@@ -49,6 +49,8 @@ class Engine(LLM):  # type: ignore[misc]
         self.lora = LoRARequest(ADAPTER, 1, str(model.adapter)) if model.adapter else None
         if self.lora:
             options |= {"enable_lora": True, "max_lora_rank": max_lora_rank(model.rank)}
+            if not ON_GPU:
+                score_prompts_of_adapter()
         files, tokenizer = str(model.directory), str(alone(model.directory))
         super().__init__(str(model.weights), tokenizer=tokenizer, generation_config=files, **options)
         check(self.get_tokenizer(), model.directory)

@@ -7,6 +7,7 @@ others, and when a hook is no longer needed.
 import os
 import runpy
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -92,6 +93,22 @@ def serve_adapter_only() -> None:
 
     Models.init_static_loras, Models.show_available_models = load_for_all_names, show_names
     Models.is_base_model = lambda self, name: False
+
+
+@cache
+def score_prompts_of_adapter() -> None:
+    """Let an engine that has one adapter for all requests compute log-probabilities of several prompts on a CPU. There
+    vLLM's LoRA of the logits has an index for each request, while these logits have a row for each token."""
+    from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU as Wrapper
+
+    original = Wrapper.add_lora_logits
+
+    def add_lora_logits(self: Wrapper, y: Any, x: Any, *others: Any, **more: Any) -> None:
+        self._sampler_indices[: len(x)] = self._sampler_indices[0].clone()
+        self.indices_len[1] = len(x)
+        original(self, y, x, *others, **more)
+
+    Wrapper.add_lora_logits = add_lora_logits
 
 
 def run_api_server() -> None:

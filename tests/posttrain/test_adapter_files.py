@@ -173,5 +173,7 @@ def test_vllm_answers_with_the_adapter_as_with_the_merged_model(model: Path, ada
     command = [sys.executable, "-m", "tests.posttrain.greedy", *map(str, (model, adapter, merged))]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
-    of_base, of_adapter, of_merged = last_json(ended.stdout)
+    (of_base, base_logprobs), (of_adapter, adapter_logprobs), (of_merged, merged_logprobs) = last_json(ended.stdout)
     assert of_adapter == of_merged != of_base
+    for prompt, same, other in zip(adapter_logprobs, merged_logprobs, base_logprobs, strict=True):
+        assert prompt == pytest.approx(same, abs=0.05) != pytest.approx(other, abs=0.05)
