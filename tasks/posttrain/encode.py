@@ -12,7 +12,8 @@ adds one), once; a conversation begins as its template says. So it is in Transfo
 
 TRL tokenizes prompt and completion as one text, in which tokens may merge across the boundary: the model would be tuned
 on prompts that never occur at inference. Here a text prompt and its completion are tokenized separately, as at
-inference. Messages go through the chat template, as in TRL, with the columns `tools` and `chat_template_kwargs`.
+inference; the completion without the space that some tokenizers put before every text. Messages go through the chat
+template, as in TRL, with the columns `tools` and `chat_template_kwargs`.
 """
 
 import json
@@ -31,7 +32,7 @@ from tasks.posttrain.chat import Chat, chat_of, marked_tokens, rendered_with_mar
 from tasks.posttrain.unprinted import Unprinted, conversations
 from tasks.rows.marks import refusal
 from tasks.rows.stored import ANSWERS, TRAIN, Row, common_prefix, is_conversational, without_marks
-from tasks.tokenizers import beginning, begun
+from tasks.tokenizers import UNKNOWN, beginning, begun
 
 Loss = Literal["assistant", "completion", "all"]
 IGNORED = -100  # PyTorch's label of a token without loss
@@ -79,6 +80,8 @@ class RowEncoder:
         self.unprinted = Unprinted()
         self._checked: set[bool] = set()  # chats whose marks are right, by whether there are tools
         self._tokenized: dict[str, Encoding] = {}  # texts whose turn comes next
+        one, other, both = (self._tokens(text).ids for text in ("\n", "(", "\n("))
+        self._adds_space = both != one + other  # before a text, as Llama 2's
 
     @property
     def chat(self) -> Chat | None:
@@ -157,7 +160,7 @@ class RowEncoder:
             ids = prompt + completion
             labels = ids if loss == "all" else [IGNORED] * len(prompt) + completion
         elif "messages" not in row:
-            ids = labels = begun(self.begin, self.ended(row["text"]))
+            ids = labels = begun(self.begin, self._with_end(self._tokens(row["text"]).ids))
         elif loss == "assistant":
             ids, labels = self._assistant(row)
         else:
@@ -183,8 +186,7 @@ class RowEncoder:
 
     def ended(self, text: str) -> list[int]:
         """The tokens of a completion, with the end-of-text token."""
-        end, ids = self.tokenizer.eos_token_id, self._tokens(text).ids
-        return ids if ids and ids[-1] == end else [*ids, end]
+        return self._with_end(self._continued(text))
 
     def write(self, directory: Path) -> None:
         """Write what a model tuned on these conversations needs beside its weights."""
@@ -325,6 +327,22 @@ class RowEncoder:
                 f"model's chat_template.jinja. The row: {cut(row)}"
             ) from error
 
+    def _with_end(self, ids: list[int]) -> list[int]:
+        end = self.tokenizer.eos_token_id
+        return ids if ids and ids[-1] == end else [*ids, end]
+
+    def _continued(self, text: str) -> list[int]:
+        """The tokens of a text that continues another."""
+        ids = self._tokens(behind := self._behind(text)).ids
+        if not self._adds_space:
+            return list(ids)
+        before = self._tokens(behind[0]).ids
+        return list(ids[len(before) :] if ids[: len(before)] == before else self._tokens(text).ids)
+
+    def _behind(self, text: str) -> str:
+        """A text behind a character with which it shares no token, if the tokenizer puts a space before a text."""
+        return (UNKNOWN if text[:1].isspace() else "\n") + text if self._adds_space else text
+
     def _tokens(self, text: str) -> Encoding:
         """The tokens of a text that is a prompt, a completion or a rendered chat, as `tasks.tokenizers.parsed` has
         them."""
@@ -344,7 +362,11 @@ class RowEncoder:
         """The texts that are tokenized in a row. None if its template rejects it, or is not known yet: a row that is
         not used must not be the first of a chat."""
         names = ("prompt", *ANSWERS) if "prompt" in row else ("text",)
-        texts = [row[name] for name in names if isinstance(row.get(name), str)]
+        texts = [
+            self._behind(row[name]) if name in ANSWERS else row[name]
+            for name in names
+            if isinstance(row.get(name), str)
+        ]
         if (turns := conversations(row)) and bool(row.get("tools")) in self.chats:
             with suppress(RowRefused):
                 if "prompt" in row:

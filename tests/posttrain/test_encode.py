@@ -1,6 +1,8 @@
 """Tokenization of rows."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ from tasks.posttrain.chat import marked_tokens
 from tasks.posttrain.encode import IGNORED, RowEncoder, RowRefused, prompted
 from tasks.posttrain.trl_hooks.templates import trl_templates
 from tasks.rows.stored import Row, without_marks
+from tasks.tokenizers import load
+from tests.tokenizer_folders import byte_level, folder, metaspace
 
 ASKED = [{"role": "user", "content": "2 + 2?"}]
 SAID = [{"role": "assistant", "content": "4."}]
@@ -55,6 +59,36 @@ def test_a_prompt_is_the_same_tokens_alone_and_before_its_completion(encoder: Ro
     assert together[: len(encoder.prompt(row))] != encoder.prompt(row)
 
     assert encoder.completion(row) == (tokenizer("re")["input_ids"], [*tokenizer("turn")["input_ids"], 0])
+
+
+def prepended() -> Tokenizer:
+    """As `metaspace`, with the space put by a normalizer."""
+    content = json.loads(metaspace().to_str())
+    content["pre_tokenizer"] = None
+    steps = [{"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]
+    content["normalizer"] = {"type": "Sequence", "normalizers": steps}
+    return Tokenizer.from_str(json.dumps(content))
+
+
+def prefixed() -> Tokenizer:
+    """Byte-level, as some of RoBERTa's kind."""
+    tokenizer = byte_level()
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=True)
+    return tokenizer
+
+
+@pytest.mark.parametrize("made", [metaspace, prepended, prefixed, byte_level])
+def test_a_completion_has_no_space_that_the_tokenizer_puts_before_a_text(
+    made: Callable[[], Tokenizer], tmp_path: Path
+) -> None:
+    special = {"eos_token": "</s>", "pad_token": "<unk>"} if made in (metaspace, prepended) else {}
+    encoder = RowEncoder(load(folder(tmp_path, made(), **special)))
+    for text in ("(b)\n", " (b)", "b", "'s", "\n\n  b", "\tb", "漢字", "4", "  ", "", "b\U0010fffd"):
+        row = {"prompt": "return a +", "completion": text}
+        prompt, completion = encoder.completion(row)
+        assert encoder.tokenizer.decode(prompt + completion[:-1]).lstrip() == f"return a +{text}"
+        (ahead,) = encoder.ahead([row])
+        assert encoder.completion(ahead) == (prompt, completion)
 
 
 def test_of_messages_the_assistants_turns_and_their_ends_are_learned(encoder: RowEncoder) -> None:

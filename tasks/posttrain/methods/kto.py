@@ -43,7 +43,7 @@ class KTOSpec(PostTrainSpec):
     """Kahneman-Tversky optimization with TRL, on completions with a `label`, true or false, or on rows of kind
     preference, as two completions each."""
 
-    method: ClassVar = Method("kto", "tasks.posttrain.methods.kto:train", version="2")
+    method: ClassVar = Method("kto", "tasks.posttrain.methods.kto:train", version="3")
     rates: ClassVar = (
         Rate(50e6, 3e-4, "that of DPO, workflows/recipes/laptop.yaml"),
         Rate(30e9, 1e-6, "TRL's default, and the most that it advises with beta 0.1"),

@@ -35,7 +35,7 @@ class Learned:
 class SFTSpec(PostTrainSpec):
     """Supervised fine-tuning with TRL, on rows of kind messages, prompt_completion or text."""
 
-    method: ClassVar = Method("sft", "tasks.posttrain.methods.sft:train", version="4")
+    method: ClassVar = Method("sft", "tasks.posttrain.methods.sft:train", version="5")
     splits_messages: ClassVar = False
     rates: ClassVar = (
         Rate(50e6, 5e-4, "workflows/recipes/laptop.yaml, 5.8 M parameters"),

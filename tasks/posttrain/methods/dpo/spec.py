@@ -40,7 +40,7 @@ class PairsSpec(Spec):
 class DPOSpec(PostTrainSpec):
     """Direct preference optimization with TRL, on rows of kind preference or on pairs sampled from the model."""
 
-    method: ClassVar = Method("dpo", "tasks.posttrain.methods.dpo.trainer:train", version="6")
+    method: ClassVar = Method("dpo", "tasks.posttrain.methods.dpo.trainer:train", version="7")
     rates: ClassVar = (
         Rate(50e6, 3e-4, "workflows/recipes/laptop.yaml, 5.8 M parameters"),
         Rate(3e9, 1e-6, "TRL's default; SmolLM2 135M to 1.7B"),
