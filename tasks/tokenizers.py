@@ -11,6 +11,7 @@ tokenizer.json with LlamaTokenizerFast loses every space, and Qwen2's class adds
 class PreTrainedTokenizerFast takes tokenizer.json as it is; `write` names it, and `check` proves it on a sample.
 """
 
+import json
 import shutil
 import string
 from collections.abc import Sequence
@@ -19,8 +20,9 @@ from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unicodedata import normalize
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
 
 from infra.paths import cache_folder
 from infra.storage.durable import rename, sync_tree, write_json
@@ -46,6 +48,19 @@ SAMPLE = (
     "don't WON'T i18n snake_case camelCase https://example.org/?q=a&b=c <tag> {{ x }} [INST] </s>",
 )
 LETTERS = [*dict.fromkeys(each for each in "".join(SAMPLE) if each.isalnum() or each in string.punctuation)]
+PROBES = {  # text that a tokenizer may change
+    "upper case": "Ab",
+    "accents": "é",
+    "digits": "12",
+    "spaces": "a b",
+    "several spaces": "a  b",
+    "tabs": "a\tb",
+    "line ends": "a\nb",
+    "indentation": "a\n    b",
+    "ligatures": "ﬁ",
+    "full-width letters": "Ａ",
+    "superscripts": "x²",
+}
 UNKNOWN = "\U0010fffd"  # for private use: in no vocabulary as a whole
 MOST_SPECIAL = 300  # tokens that are tried
 # The type names no tokenizer class. Without the version, Transformers (5.17, in `_patch_mistral_regex`) takes a large
@@ -74,10 +89,42 @@ def load(folder: Path, template: str | None = None) -> Any:
 def plain(folder: Path) -> Tokenizer:
     """A tokenizer for the text of a corpus, which must not be able to end a document or to begin a turn: reserved
     tokens in it (`tokenizer_files.reserved`) are ordinary text. Raises StageError."""
-    tokenizer = _opened(folder)
-    tokenizer.add_special_tokens(reserved(folder))  # changes no id: sets what the file does not call special
-    tokenizer.encode_special_tokens = True
+    tokenizer, names = _opened(folder), reserved(folder)
+    ids = {name: tokenizer.token_to_id(name) for name in names}
+    if isinstance(tokenizer.model, models.BPE):
+        tokenizer.add_special_tokens(names)  # changes no id: sets what the file does not call special
+        tokenizer.encode_special_tokens = True
+    else:
+        tokenizer = _renamed(tokenizer, names)
+    unknown = tokenizer.encode(UNKNOWN, add_special_tokens=False).ids
+    for name in names:
+        if ids[name] in set(tokenizer.encode(f"a {name} b{name}", add_special_tokens=False).ids) - {*unknown}:
+            raise StageError(
+                f"{folder}: text that has {name!r} would become this token, which must not be in a document; take a "
+                "tokenizer that splits it"
+            )
     return tokenizer
+
+
+def _renamed(tokenizer: Tokenizer, names: Sequence[str]) -> Tokenizer:
+    """With names that no text has, in place of these tokens' own, and the same ids: models of other kinds than BPE know
+    them as words of the vocabulary too."""
+
+    def renamed(name: str) -> str:
+        return f"\0{name}" if name in names else name
+
+    content = json.loads(tokenizer.to_str())
+    model, vocabulary = content["model"], content["model"]["vocab"]
+    model["vocab"] = (
+        {renamed(name): number for name, number in vocabulary.items()}
+        if isinstance(vocabulary, dict)
+        else [[renamed(name), score] for name, score in vocabulary]
+    )
+    if "unk_token" in model:
+        model["unk_token"] = renamed(model["unk_token"])
+    for token in content["added_tokens"]:
+        token["content"] = renamed(token["content"])
+    return Tokenizer.from_str(json.dumps(content))
 
 
 def beginning(tokenizer: Tokenizer) -> list[int]:
@@ -116,6 +163,11 @@ def write(source: Path, target: Path, template: str | None = None) -> list[str]:
         told.append(
             f"the tokenizer does not know {len(lost)} of {len(LETTERS)} characters that were tried, such as "
             f"{' '.join(lost[:8])}: they are lost, in text that is learned and in prompts"
+        )
+    if changed := _changed(opened, lost):
+        told.append(
+            f"the tokenizer does not keep {'; '.join(changed)}: in text that is learned and in prompts. Bits per byte "
+            "count what it loses as known"
         )
     return told
 
@@ -210,6 +262,20 @@ def _lost(tokenizer: Tokenizer) -> list[str]:
 
     unknown = {"", back(UNKNOWN)}
     return [letter for letter in LETTERS if back(letter) in unknown]
+
+
+def _changed(tokenizer: Tokenizer, lost: Sequence[str]) -> list[str]:
+    """What becomes other text, beside letters that are lost. Another form of the same characters (NFC) is no change."""
+    back = {
+        kind: str(tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids))
+        for kind, text in PROBES.items()
+        if not set(text) & {*lost}
+    }
+    return [
+        f"{kind} ({PROBES[kind]!r} becomes {text!r})"
+        for kind, text in back.items()
+        if PROBES[kind] not in normalize("NFC", text)
+    ]
 
 
 def _special(tokenizer: Tokenizer) -> list[str]:

@@ -4,13 +4,14 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
 from tasks.job import StageError
@@ -126,6 +127,14 @@ def words() -> Tokenizer:
     return tokenizer
 
 
+def word_level() -> Tokenizer:
+    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = ["<unk>", "<s>", "</s>"]
+    tokenizer.train_from_iterator(TEXT, trainers.WordLevelTrainer(special_tokens=special, show_progress=False))
+    return tokenizer
+
+
 @pytest.mark.parametrize(
     ("tokenizer", "lost"),
     [
@@ -139,7 +148,26 @@ def words() -> Tokenizer:
 def test_letters_that_a_tokenizer_loses_are_told(tokenizer: Tokenizer, lost: str | None, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     told = write(folder(tmp_path / "it", tokenizer, eos_token=None, pad_token=None), tmp_path / "copy")
-    assert len(told) == (1 if lost else 0) and (lost or "") in "".join(told)
+    assert (lost or "") in "".join(told[:1]) and (lost or not told)
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "told"),
+    [
+        (normalizers.NFC(), []),
+        (normalizers.Lowercase(), ["upper case ('Ab' becomes 'ab')"]),
+        (normalizers.NFKC(), ["ligatures ('ﬁ' becomes 'fi')", "full-width letters", "superscripts"]),
+        (normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]), ["accents ('é' becomes 'e')"]),
+        (normalizers.Replace(Regex(r"[0-9]"), "0"), ["digits ('12' becomes '00')"]),
+        (normalizers.Replace(Regex(r"\s+"), " "), ["several spaces", "tabs", "line ends ('a\\nb' becomes 'a b')"]),
+    ],
+)
+def test_what_a_tokenizer_changes_is_told(normalizer: Any, told: list[str], tmp_path: Path) -> None:
+    tokenizer = byte_level()
+    tokenizer.normalizer = normalizer
+    (tmp_path / "copy").mkdir()
+    notice = "".join(write(folder(tmp_path / "it", tokenizer), tmp_path / "copy"))
+    assert all(each in notice for each in told) and bool(told) == bool(notice)
 
 
 def test_a_token_that_tokenizer_json_lacks_is_left_out_and_told(tmp_path: Path) -> None:
@@ -342,6 +370,28 @@ def test_what_a_corpus_says_is_text(tmp_path: Path) -> None:
     place = folder(tmp_path, byte_level(END, PAD, pattern=DIGITS))
     assert not {0, 1} & set(plain(place).encode(f"a{END}b{PAD}", add_special_tokens=False).ids)
     assert parsed(load(place), f"a{END}")[-1] == 0
+
+
+@pytest.mark.parametrize("made", [unigram, word_level])
+def test_what_a_corpus_says_is_text_also_if_the_vocabulary_has_it_as_a_word(
+    made: Callable[[], Tokenizer], tmp_path: Path
+) -> None:
+    """Unigram's trainer gives special tokens the best score; WordLevel knows them as words."""
+    tokenizer = made()
+    place = folder(tmp_path, tokenizer, eos_token="</s>", pad_token=None, bos_token="<s>")
+    special = {tokenizer.token_to_id(token) for token in ("<s>", "</s>")}
+    text = plain(place)
+    assert not special & set(text.encode("a </s> b</s>c <s>", add_special_tokens=False).ids)
+    assert text.encode("The river").ids == tokenizer.encode("The river").ids
+    assert special < set(parsed(load(place), "a </s> <s>"))
+
+
+def test_a_tokenizer_that_would_make_a_special_token_of_text_is_refused(tmp_path: Path) -> None:
+    vocabulary = {letter: number for number, letter in enumerate(["a", "b", " ", "<", "e", ">", "<e", "<e>"])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[("<", "e"), ("<e", ">")]))
+    tokenizer.add_special_tokens(["<e>"])
+    with pytest.raises(StageError, match="text that has '<e>' would become this token"):
+        plain(folder(tmp_path, tokenizer, eos_token="<e>", pad_token=None))
 
 
 def test_a_corpus_ends_no_document_and_begins_no_turn_whether_or_not_the_file_calls_a_token_special(

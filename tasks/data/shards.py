@@ -41,7 +41,7 @@ from tasks.manifest import Manifest, json_key, read_manifest, remove
 from tasks.stored import manifest_at
 from tasks.tokenizers import beginning, plain
 
-ENCODE_VERSION = 4  # raise it when the same part would have other tokens
+ENCODE_VERSION = 5  # raise it when the same part would have other tokens
 PARTS = "tokens"  # in the job's folder; not in work/, whose complete folders tasks/offsite.py would send too
 ENCODER = "encoder.json"  # in the record
 ROUNDS = {"encode": Span(0, 98, "parts", last=True), "join": Span(98, 100, "files")}
