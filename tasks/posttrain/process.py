@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 BY_TORCHRUN = "TORCHELASTIC_RUN_ID" in os.environ  # vLLM also sets RANK, and has a process group of its own
 RANK = int(os.environ["RANK"]) if BY_TORCHRUN else 0
+RUNNING = int(os.environ["WORLD_SIZE"]) if BY_TORCHRUN else 1  # processes
 
 
 def start() -> None:

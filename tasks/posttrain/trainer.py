@@ -169,7 +169,10 @@ class Setup(Generic[S]):
 def prepare(job: Job, kind: type[S], dropout: bool = True) -> Setup[S]:
     """Load the job's model, resolve its spec for that, and check the lengths; a learning rate far from the usual one is
     reported. Raises StageError."""
-    spec, facts = job.spec(kind), read_manifest(Path(job.inputs["model"]["path"])).facts
+    spec = job.spec(kind)
+    if spec.layout.world != process.RUNNING:
+        raise StageError(f"{process.RUNNING} processes are running; layout needs {spec.layout.world}")
+    facts = read_manifest(Path(job.inputs["model"]["path"])).facts
     if warning := spec.rate_warning(facts["parameters"]):
         job.notice(warning)
     spec, source = spec.resolved(facts["parameters"]), source_of(job)

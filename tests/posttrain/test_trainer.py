@@ -9,10 +9,11 @@ import torch
 from datasets import Dataset
 from transformers import Trainer, TrainingArguments
 
-from tasks.job import Job
+from tasks.job import Job, StageError
 from tasks.posttrain.layout import TuningLayout
+from tasks.posttrain.methods.sft import SFTSpec
 from tasks.posttrain.spec import PostTrainSpec
-from tasks.posttrain.trainer import checkpoints, fit
+from tasks.posttrain.trainer import checkpoints, fit, prepare
 
 
 class Rows(torch.nn.Module):
@@ -57,6 +58,13 @@ def test_without_the_hook_it_would_see_others(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("tasks.posttrain.trainer.order_by_epoch", lambda trainer: None)
     whole, broken = (Job(tmp_path / name, "sft", "hf_model", {}, {}) for name in ("whole", "broken"))
     assert seen_rows(broken, breaks_at=7) + seen_rows(broken) != seen_rows(whole)
+
+
+def test_other_processes_than_the_layout_s_are_refused(tmp_path: Path) -> None:
+    spec = SFTSpec(layout=TuningLayout(processes=2, sharding="ddp"))
+    job = Job(tmp_path, "sft", "hf_model", spec.model_dump(mode="json"), {})
+    with pytest.raises(StageError, match="1 processes are running; layout needs 2"):
+        prepare(job, SFTSpec)
 
 
 def test_every_problem_of_a_spec_is_found_at_once() -> None:
