@@ -6,7 +6,7 @@ fields, so that everything is reported at once (a pydantic model validator does 
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Self, get_args
@@ -68,6 +68,12 @@ class Spec(BaseModel):
             if _holds_paths(field.annotation, field.metadata) and (value := getattr(self, name)) is not None:
                 several = {f"{name}.{number}": text for number, text in enumerate(value)}
                 yield from (several if isinstance(value, list) else {name: value}).items()
+
+    def unused(self, names: Iterable[str], allowed: str) -> list[Problem]:
+        """The problems of fields that would have no effect: of these, those that do not have their default."""
+        defaults = {name: type(self).model_fields[name].get_default(call_default_factory=True) for name in names}
+        given = {name: getattr(self, name) for name in defaults}
+        return [Problem(name, value, allowed) for name, value in given.items() if value != defaults[name]]
 
     def _not_identity(self) -> set[str]:
         """The fields that say how a result is reached, not what it is."""

@@ -244,6 +244,8 @@ class TokenizerSpec(StageSpec):
             return [Problem("vocab_size", self.vocab_size, fix)]
         if self.chat_template and self.existing is None:
             return [Problem("chat_template", self.chat_template, "only with `existing`; a trained one has ChatML")]
+        if self.existing:
+            return self.unused(("pattern", "min_frequency", "sample_mb"), "unset with `existing`, which is not trained")
         return []
 
     def missing(self) -> list[Problem]:

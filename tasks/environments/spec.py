@@ -11,6 +11,8 @@ of each tool tell the model how to call it. `get_reward()`, if there is one, is 
 from tasks.functions import FUNCTION, Function, same_names
 from tasks.spec import Problem, Spec, identity_if_set
 
+OF_TOOLS = ("max_turns", "tool_timeout_s", "tool_memory_gb", "tool_variables")
+
 
 class ToolUse(Spec):
     """The environment or the tools of a stage that samples from a model."""
@@ -48,7 +50,9 @@ class ToolUse(Spec):
         return {"environment": self.environment, **named} if self.environment else named
 
     def tool_problems(self) -> list[Problem]:
-        """Whether their files exist, and can be imported by one process."""
+        """Whether their files exist, and can be imported by one process; and fields that need tools without any."""
+        if not self.uses_tools():
+            return self.unused(OF_TOOLS, "unset, since there are no tools and no environment")
         functions = self.tool_functions()
         problems = [problem.under(at) for at, function in functions.items() for problem in function.problems()]
         return [*problems, *same_names(functions)]

@@ -15,6 +15,8 @@ from tasks.rewards.spec import MOST, RewardSpec, rewards_problems
 from tasks.serve.spec import vllm_share
 from tasks.spec import PathText, Problem, Spec, StageSpec, not_identity
 
+OF_ROWS = ("prompts", "samples", "temperature", "top_p", "max_new_tokens", "pass_at")
+OF_LM_EVAL = ("chat_template", "few_shot", "limit")
 TURNS = ("turns", "tool_calls", "tool_errors", "environments_lost")  # metrics of conversations
 
 
@@ -68,6 +70,10 @@ class EvaluatorSpec(ToolUse):
                 problems.append(
                     Problem("rewards", label, "another `name`: this one is a metric of every such evaluator")
                 )
+        if self.lm_eval:
+            problems += self.unused(OF_ROWS, "unset with lm_eval, whose tasks have their own")
+        else:
+            problems += self.unused(OF_LM_EVAL, "unset with data; it is a field of lm_eval's tasks")
         if self.lm_eval and self.uses_tools():
             problems.append(Problem("tools", "lm_eval", "no environment or tools: lm-eval's tasks sample single texts"))
         if self.lm_eval and self.rewards:

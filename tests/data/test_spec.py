@@ -66,6 +66,11 @@ def test_a_tokenizer_is_either_trained_or_existing() -> None:
     assert TokenizerSpec(vocab_size=300).problems() == TokenizerSpec(existing="gpt2").problems() == []
 
 
+def test_how_a_tokenizer_is_trained_is_not_said_of_an_existing_one() -> None:
+    (problem,) = TokenizerSpec(existing="gpt2", min_frequency=3).problems()
+    assert (problem.path, problem.allowed) == ("min_frequency", "unset with `existing`, which is not trained")
+
+
 def test_an_existing_tokenizer_that_is_not_there(tmp_path: Path) -> None:
     (problem,) = TokenizerSpec(existing=str(tmp_path)).missing()
     assert "tokenizer.json" in problem.allowed

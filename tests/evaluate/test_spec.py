@@ -55,6 +55,20 @@ def test_invalid_evaluators(wrong: dict[str, object]) -> None:
         EvaluateSpec.model_validate({"sums": SUMS | wrong})
 
 
+@pytest.mark.parametrize(
+    ("evaluator", "paths"),
+    [
+        (SUMS | {"limit": 50, "few_shot": 5}, ["few_shot", "limit"]),
+        (SUMS | {"max_turns": 3}, ["max_turns"]),
+        ({"lm_eval": ["arc"], "max_new_tokens": 2048, "temperature": 0.6}, ["temperature", "max_new_tokens"]),
+        ({"lm_eval": ["arc"], "limit": 50}, []),
+    ],
+)
+def test_a_field_that_would_have_no_effect_is_refused(evaluator: dict[str, Any], paths: list[str]) -> None:
+    problems = EvaluateSpec.model_validate({"it": evaluator}).problems()
+    assert [problem.path for problem in problems if "unset" in problem.allowed] == [f"it.{path}" for path in paths]
+
+
 @pytest.mark.parametrize("wrong", [{"seed": -1}, {"bits_per_byte": {"held_out_bytes": 0}}, {"sums": 7}])
 def test_invalid_evaluations(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
