@@ -13,7 +13,7 @@ prompts begin with, are left out unless the text has no other.
     ngrams-13.u64 …    sorted hashes, one file for each length
     items-13.u32 …     the first item with each
     names.txt          of the items, one a line
-    about.json         items, and how many of them have no text that is looked for
+    about.json         items, and how many of them are not looked for, or only in part
 """
 
 from collections.abc import Iterable
@@ -39,6 +39,8 @@ class About(BaseModel):
 
     items: int = 0
     too_short: int = 0  # items without a text that is looked for
+    common: int = 0  # items with a text of which less than half is looked for
+    first_common: str = ""  # the name of the first of them
     digest: str = ""  # of the hashes and names
 
 
@@ -59,29 +61,34 @@ def write_index(folder: Path, items: Iterable[tuple[str, list[str]]], size: int)
                 by_length.setdefault(length, []).append((number, np.unique(ngrams(words, length))))
         about.items += 1
         about.too_short += max(lengths, default=0) < min(SHORTEST, size)
-    digest = blake3("\n".join(names).encode())
+    digest, shared = blake3("\n".join(names).encode()), set[int]()
     for length, texts_of in sorted(by_length.items()):
-        hashes, owners = _without_common(texts_of)
+        hashes, owners, cut = _without_common(texts_of)
+        shared |= cut
         hashes.tofile(folder / f"ngrams-{length}.u64")
         owners.tofile(folder / f"items-{length}.u32")
         digest.update(f"\0{length}".encode() + hashes.tobytes() + owners.tobytes())
     about.digest = digest.hexdigest()
+    about.common, about.first_common = len(shared), names[min(shared)] if shared else ""
     (folder / "names.txt").write_text("\n".join(names))
     (folder / "about.json").write_text(about.model_dump_json())
     return about
 
 
-def _without_common(texts: list[tuple[int, Hashes]]) -> tuple[Hashes, npt.NDArray[np.uint32]]:
-    """The n-grams of all texts, sorted, with the first item that has each."""
+def _without_common(texts: list[tuple[int, Hashes]]) -> tuple[Hashes, npt.NDArray[np.uint32], set[int]]:
+    """The n-grams of all texts, sorted, with the first item that has each; and the items of whose texts more than half
+    is left out."""
     hashes, numbers = np.unique(np.concatenate([part for _, part in texts]), return_counts=True)
     common = hashes[numbers > COMMON]
-    parts = []
-    for _, part in texts:
+    parts, cut = [], set[int]()
+    for item, part in texts:
         rare = part[~np.isin(part, common)]
         parts.append(rare if len(rare) else part)
+        if 2 * len(parts[-1]) < len(part):
+            cut.add(item)
     owners = np.repeat(np.array([item for item, _ in texts], np.uint32), [len(part) for part in parts])
     unique, first = np.unique(np.concatenate(parts), return_index=True)
-    return unique, owners[first]
+    return unique, owners[first], cut
 
 
 class Contamination:

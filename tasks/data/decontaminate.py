@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tasks.data.contamination import SHORTEST, write_index
+from tasks.data.contamination import COMMON, SHORTEST, write_index
 from tasks.data.curate_spec import EVALUATE, CurateStep, DecontaminateStep
 from tasks.data.readers.columnar import parquet_records
 from tasks.data.readers.jsonl import jsonl_records
@@ -47,6 +47,12 @@ def _indexed(job: Job, number: int, step: DecontaminateStep) -> DecontaminateSte
             )
         print(told, flush=True)
         job.notice(told)
+    if about.common:
+        job.notice(
+            f"curate.{number} (decontaminate): of {about.common:,} of {items}, such as {about.first_common}, less than "
+            f"half is looked for, since more than {COMMON} texts share the rest: an instruction, or a passage with "
+            "many questions, which would be found as a field of its own"
+        )
     return step.model_copy(update={"state": about.digest, "index": str(folder)})
 
 

@@ -1,6 +1,7 @@
 """Hashes of a text's words and word n-grams, for comparing texts.
 
-Words are lower case and stripped of punctuation (a single sign is a word: 3 + 5 is not 3 - 5). In languages without
+Words are lower case, in Unicode's form NFC and stripped of punctuation (a single sign is a word: 3 + 5 is not 3 - 5);
+apostrophes are straight, and soft hyphens are left out. In languages without
 spaces each character is a word: a Chinese or Japanese one; in Thai, Lao, Tibetan, Burmese and Khmer a consonant with
 its vowel signs, marks and stacked consonants.
 """
@@ -8,6 +9,7 @@ its vowel signs, marks and stacked consonants.
 import re
 import zlib
 from string import punctuation
+from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +33,11 @@ _FACTOR = 6364136223846793005  # of Knuth's 64-bit LCG
 
 def word_hashes(text: str) -> Hashes:
     """A hash of 32 bits for each word."""
+    if not text.isascii():
+        text = normalize("NFC", text).replace("’", "'").replace("\u00ad", "")  # a soft hyphen
+        if _UNSPACED.search(text):  # ten times as fast as what follows
+            text = _CHARACTER.sub(r" \g<0> ", text)
     text = text.lower()
-    if not text.isascii() and _UNSPACED.search(text):  # ten times as fast as what follows
-        text = _CHARACTER.sub(r" \g<0> ", text)
     words = text.split()
     hashes = np.fromiter(map(_known.__getitem__, words), np.uint64, len(words))
     return hashes if hashes.max(initial=0) < _NO_WORD else hashes[hashes != _NO_WORD]

@@ -13,12 +13,12 @@ from tasks.manifest import json_key
 from tasks.run import run
 from tasks.stage import stage
 
-READ = Engine("read_partitions", "tasks.data.read_partitions", version="3")
-CORPUS = Engine("corpus", "tasks.data.corpus", version="3")
+READ = Engine("read_partitions", "tasks.data.read_partitions", version="4")
+CORPUS = Engine("corpus", "tasks.data.corpus", version="4")
 TOKENIZER = Engine("tokenizer", "tasks.data.tokenizer", version="3")
 ENCODE = Engine("encode_partitions", "tasks.data.encode_partitions", version="5")
 SHARDS = Engine("shards", "tasks.data.shards", version="5")
-INCREMENT = Engine("increment", "tasks.data.increment", version="6")
+INCREMENT = Engine("increment", "tasks.data.increment", version="7")
 GATHER = Engine("gather", "tasks.data.gather", version="1")
 COMPACT = Engine("compact", "tasks.data.compact", version="2")
 

@@ -4,6 +4,7 @@ import json
 import random
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import pytest
 
@@ -69,6 +70,13 @@ def test_texts_of_languages_without_spaces_are_found(tmp_path: Path) -> None:
     assert found(tmp_path, [(name, [text]) for name, text in items.items()], *dirty, *clean) == [*items] + [None] * 5
 
 
+def test_a_text_is_found_in_any_form_of_its_characters(tmp_path: Path) -> None:
+    text = "What's the größte bridge of Köln that was built before the year 1900, and what did its building cost?"
+    other = text.replace("'", "’").replace("building", "buil\u00adding")
+    forms = [normalize(form, each) for each in (text, other) for form in ("NFC", "NFD")]
+    assert found(tmp_path, [("row", [text])], *forms) == ["row"] * 4
+
+
 def test_a_mark_or_a_stacked_consonant_belongs_to_its_letter() -> None:
     for cluster in ("ที่", "เพื่", "น้ำ", "ໜ່", "ផ្លែ", "ណ្ណ", "က္က", "ငုံ", "བརྒྱ"[1:]):
         assert len(word_hashes(cluster)) == 1, cluster
@@ -80,6 +88,14 @@ def test_what_all_prompts_begin_with_is_no_contamination(tmp_path: Path) -> None
     instruction = words(source, 30)
     items = [(f"row {number}", [f"{instruction} {words(source, 20)}"]) for number in range(20)]
     assert found(tmp_path, items, f"{instruction} {words(source, 50)}", items[7][1][0]) == [None, "row 7"]
+
+
+def test_a_passage_with_many_questions_is_told(tmp_path: Path) -> None:
+    source = random.Random(6)
+    passage, exam = words(source, 100), tmp_path / "exam.jsonl"
+    exam.write_text("\n".join(json.dumps({"q": f"{passage} {words(source, 20)}"}) for _ in range(11)))
+    notices = corpus(tmp_path / "job", {"against": [str(exam)]}, [*map(str, range(20))]).notices.read_text()
+    assert "of 11 of 11 items" in notices and "exam.jsonl, row 1, less than half is looked for" in notices
 
 
 def test_rows_of_many_copies_are_found(tmp_path: Path) -> None:
