@@ -11,7 +11,6 @@ from infra.pod_spec import secrets_of_all
 from workflows.checks.machine import checked_here
 from workflows.recipe import Recipe
 from workflows.recipe.text import load
-from workflows.remote import checked_for, pass_on
 from workflows.run_context import for_a_cluster
 
 HELP = f"Recipe file, YAML or JSON. `{command('python -m workflows.describe')}` lists every field."
@@ -21,6 +20,8 @@ def read(value: str, model: type[Recipe], name: str, run: Any) -> Recipe:
     """`value`: a file's path or JSON. `run`: flytekit's RunLevelParams. Raises RecipeError, NoImage, UserError."""
     if not getattr(run, "is_remote", False):
         return load(value, model.model_validate, name, checked_here)
+    from workflows.remote import checked_for, pass_on  # which pods, that import this module too, do not have
+
     pass_on(run)
     with for_a_cluster():
         return load(value, model.model_validate, name, lambda recipe: checked_for(recipe, run))
