@@ -18,7 +18,8 @@ from tasks.rewards.call import text_of
 from tasks.spec import Problem, not_identity
 
 _SCORE = re.compile(  # a scale before it, and fractions and ranges, which are no score
-    r"score(?:\s*\([^()]*\))?[^\w\-−–]{0,5}([-−–]?[0-9]+(?:[.,][0-9]+)?(?:\s*(?:-|–|to)\s*[0-9]+)?)", re.IGNORECASE
+    r"score(?:\s*[(\[][^()\[\]]*[)\]])?[^\w\-−–]{0,5}([-−–]?[0-9]+(?:[.,][0-9]+)?\w*(?:\s*(?:-|–|to)\s*[0-9]+)?)",
+    re.IGNORECASE,
 )
 _TASK = """\
 You grade answers. The rubric:

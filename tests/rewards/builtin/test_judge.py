@@ -85,10 +85,12 @@ def test_a_judge_s_score_is_scaled_to_0_to_1(server: Server, monkeypatch: pytest
         ("Score: -10", 0.0),
         ("**Score:** -6", 0.2),
         ("Score (-10 to 10): 4", 0.7),
+        ("Score [-10-10]: 4", 0.7),
         ("Score: 8/10", 0.9),
         ("Score:\n8.", 0.9),
         ("Score: 3, no, score: 7.5", None),
         ("Score: 7-8", None),
+        ("Score: 1e1", None),
         ("score 1 to 10: 9", None),
         ("Score: −5", None),  # the mathematical sign
     ],
