@@ -8,8 +8,8 @@ The rule is GPT-3's (Brown et al., "Language Models are Few-Shot Learners", 2020
   short prompts.
 - A row is dropped if one of its turns shares 13 consecutive words (`tasks.data.ngrams`) with a turn of a held-out
   prompt.
-- 13-grams in more than 10 training rows and in several held-out prompts are ignored, such as an instruction that all
-  prompts begin with. With one held-out prompt, those in more than 10 training rows are.
+- 13-grams in more than 10 training rows are ignored, such as an instruction that all prompts begin with. Rows that
+  share only such ones are told if a single held-out prompt has them: they may be variants of it.
 
 Prompts are compared (`stored.prompt_turns`): the user's turns or the prompt; plain text as a whole. System prompts and
 answers don't count. Rows are also compared with the held-out split of the same set.
@@ -21,7 +21,7 @@ Facts: those of the set; `contaminated` counts the dropped rows. rows.json lists
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from tasks.manifest import read_manifest
 from tasks.rows.stored import Row, plain, prompt_turns, read_lines
 
 WORDS = 13
-COMMON = 10  # a 13-gram in more training rows than this may be an instruction
+COMMON = 10  # a 13-gram in more training rows than this is ignored
 LISTED = 20  # dropped rows in rows.json
 SHOWN = 200  # characters of each
 
@@ -47,10 +47,9 @@ class PromptIndex:
     def __init__(self, rows: Iterable[Row]) -> None:
         prompts = {_prompt(row): np.unique(_windows(row)) for row in rows}
         self._prompts = prompts.keys()
-        self._windows, prompts_with = np.unique(
-            np.concatenate([np.empty(0, np.uint64), *prompts.values()]), return_counts=True
-        )
-        self._several = prompts_with >= min(2, len(prompts))  # whether several held-out prompts have the window
+        windows = np.concatenate([np.empty(0, np.uint64), *prompts.values()])
+        self._windows, prompts_with = np.unique(windows, return_counts=True)
+        self._is_of_one = prompts_with == 1  # whether a single held-out prompt has the window
         self._rows = np.zeros(len(self._windows), np.uint32)  # number of training rows with the window
 
     def note(self, row: Row) -> bool:
@@ -64,7 +63,11 @@ class PromptIndex:
         if _prompt(row) in self._prompts:
             return "prompt"
         shared = self._shared(row)
-        return "13 words" if ((self._rows[shared] <= COMMON) | ~self._several[shared]).any() else ""
+        return "13 words" if (self._rows[shared] <= COMMON).any() else ""
+
+    def is_alike(self, row: Row) -> bool:
+        """Whether a row has 13-grams that a single held-out prompt has."""
+        return bool(self._is_of_one[self._shared(row)].any())
 
     def _shared(self, row: Row) -> npt.NDArray[np.intp]:
         """Indices of the held-out windows that occur in a row."""
@@ -75,18 +78,21 @@ class PromptIndex:
         return np.unique(places[self._windows[places] == windows])
 
 
-def drop_contaminated(rows: Path, held_out: Iterable[Path], output: Path) -> dict[str, Any]:
+def drop_contaminated(
+    rows: Path, held_out: Iterable[Path], output: Path, notice: Callable[[str], None]
+) -> dict[str, Any]:
     """Copy `rows` to `output` without those whose prompts occur in the held-out rows; return what was dropped. Raises
     StageError if no row is left."""
     known = PromptIndex(row for path in held_out for row in read_lines(path))
     suspects = {number for number, row in enumerate(read_lines(rows), start=1) if known.note(row)}
     dropped: dict[str, Any] = {"prompt": 0, "13 words": 0, "first": []}
-    number = 0
+    number = alike = 0
     with rows.open("rb") as lines, output.open("wb") as target:
         for number, line in enumerate(lines, start=1):
             row = json.loads(line) if number in suspects else None
             rule = known.evidence(row) if row else ""
             if not row or not rule:
+                alike += row is not None and known.is_alike(row)
                 target.write(line)
                 continue
             dropped[rule] += 1
@@ -97,8 +103,11 @@ def drop_contaminated(rows: Path, held_out: Iterable[Path], output: Path) -> dic
             f"all {number} training rows occur in a held-out set, such as {dropped['first'][0]['asked']!r}; train "
             "on other rows, or hold out others"
         )
-    if common := len(suspects) - count(dropped):
-        print(f"{common:,} rows share with held-out prompts only what many rows have, such as an instruction, and stay")
+    if alike:
+        notice(
+            f"{alike:,} training rows share {WORDS} words with one held-out prompt and with more than {COMMON} other "
+            "rows, and stay: an instruction, or variants of the prompt, which should be removed"
+        )
     return dropped
 
 
@@ -112,7 +121,7 @@ def work(job: Job) -> None:
     job.empty_output()
     shutil.copyfile(rows / "held_out.jsonl", job.output / "held_out.jsonl")
     held_out = [folder / "held_out.jsonl" for folder in (rows, *job.input_list("against"))]
-    dropped = drop_contaminated(rows / "train.jsonl", held_out, job.output / "train.jsonl")
+    dropped = drop_contaminated(rows / "train.jsonl", held_out, job.output / "train.jsonl", job.notice)
     facts = read_manifest(rows).facts
     changed = {"rows": facts["rows"] - count(dropped), "contaminated": facts["contaminated"] + count(dropped)}
     record = json.loads((rows / "rows.json").read_text())

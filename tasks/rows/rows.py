@@ -178,7 +178,7 @@ def work(job: Job) -> None:
         faulty = f"; {reading.faulty} are faulty:{reading.faults()}" if reading.faulty else "; choose another source"
         raise StageError(f"{spec.place()}: no rows{faulty}")
     _refuse_empty(spec, numbers, paths)
-    dropped = drop_contaminated(paths["train"], [paths["held_out"]], job.output / "train.jsonl")
+    dropped = drop_contaminated(paths["train"], [paths["held_out"]], job.output / "train.jsonl", job.notice)
     paths["train"].unlink()
     assert reading.converter.format
     facts = {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tasks.job import StageError
 from tasks.rows.decontaminate import COMMON, PromptIndex
-from tests.rows.by_hand import decontaminated, digest, facts, jsonl, prepared, record, split
+from tests.rows.by_hand import decontaminated, digest, facts, jsonl, notices, prepared, record, split
 
 LONG = "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May"
 INSTRUCTION = "Read the question below, think step by step, and write the answer on the last line of your reply."
@@ -49,15 +49,6 @@ def test_an_instruction_that_many_rows_begin_with_is_no_evidence() -> None:
     held_out, row = {"prompt": f"{INSTRUCTION} Why?"}, {"prompt": f"{INSTRUCTION} When?"}
     assert evidence(held_out, row, others=COMMON, shared=INSTRUCTION) == ""
     assert evidence(held_out, row, others=COMMON - 1, shared=INSTRUCTION) == "13 words"
-
-
-def test_a_held_out_prompt_is_found_in_any_number_of_variants() -> None:
-    """Of one held-out prompt of several; an instruction would be in more of them."""
-    variants = [{"prompt": f"Style {number}: {LONG}"} for number in range(5 * COMMON)]
-    known = PromptIndex([{"prompt": f"{INSTRUCTION} {LONG}"}, {"prompt": f"{INSTRUCTION} Why?"}])
-    for row in variants:
-        known.note(row)
-    assert {known.evidence(row) for row in variants} == {"13 words"}
 
 
 def test_what_the_user_asks_is_compared_system_prompts_and_answers_are_not() -> None:
@@ -112,6 +103,18 @@ def test_a_set_s_own_held_out_part_is_kept_out_of_its_training_part(tmp_path: Pa
     assert facts(rows)["rows"] == len(train)
     first = record(rows)["first_contaminated"][0]
     assert first["rule"] == "13 words" and first["asked"].startswith(("Please", "Natalia"))
+
+
+@pytest.mark.parametrize(("variants", "told"), [(COMMON, False), (2 * COMMON, True)])
+def test_many_variants_of_a_held_out_prompt_stay_and_are_told(variants: int, told: bool, tmp_path: Path) -> None:
+    prompts = [f"Style {number}: {LONG}" for number in range(variants)] + ["How?"]
+    rows = [{"prompt": prompt} for prompt in prompts]
+    against = [{"prompt": f"Question: {LONG}"}, {"prompt": "Why?"}]
+    train = prepared(tmp_path / "train", path=str(jsonl(tmp_path / "rows.jsonl", *rows)), held_out=0)
+    held_out = prepared(tmp_path / "held_out", path=str(jsonl(tmp_path / "exam.jsonl", *against)), held_out=1)
+    made = decontaminated(tmp_path / "job", train, held_out)
+    assert facts(made)["contaminated"] == (0 if told else variants)
+    assert len(told_of := notices(made)) == told and all(f"{variants} training rows share" in each for each in told_of)
 
 
 def test_the_held_out_parts_of_other_sets_are_kept_out_too(tmp_path: Path) -> None:
