@@ -39,7 +39,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo gpu-check ui schedule docs test test-long test-placement test-ui test-continuous test-serve test-cluster test-images test-clouds test-crash fuzz parity survive images lint bench lock clean
+.PHONY: help demo gpu-check gpu-environment ui schedule docs test test-long test-placement test-ui test-continuous test-serve test-cluster test-images test-clouds test-crash fuzz parity survive images lint bench lock clean
 
 # without .pyc files the large libraries load several times slower
 unexport PYTHONDONTWRITEBYTECODE
@@ -63,6 +63,9 @@ ui: $(READY)  ## serve the lineage pages and MLflow's on http://127.0.0.1:5000/l
 
 schedule: $(READY)  ## run continuous training by its cron expressions, without a Flyte cluster; BATON_CONTINUOUS=FILE: another recipe
 	@$(BIN)/python -m workflows.schedule
+
+gpu-environment:  ## the versions for GPUs in .venv-cuda, with the Python 3.12 that PYTHON_3_12 names; 10 GB
+	@$(MAKE) --no-print-directory .venv-cuda/ready-cuda TORCH_BACKEND=cuda VENV=.venv-cuda PYTHON=$(or $(PYTHON_3_12),python3.12)
 
 DOCS := $(VENV)-docs
 docs: $(DOCS)/ready  ## build the documentation in site/, with every link checked
