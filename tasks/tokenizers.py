@@ -98,7 +98,8 @@ def plain(folder: Path) -> Tokenizer:
         tokenizer = _renamed(tokenizer, names)
     unknown = tokenizer.encode(UNKNOWN, add_special_tokens=False).ids
     for name in names:
-        if ids[name] in set(tokenizer.encode(f"a {name} b{name}", add_special_tokens=False).ids) - {*unknown}:
+        texts = tokenizer.encode_batch([name, f"a {name} b{name}\n{name}"], add_special_tokens=False)
+        if ids[name] in {number for each in texts for number in each.ids} - {*unknown}:
             raise StageError(
                 f"{folder}: text that has {name!r} would become this token, which must not be in a document; take a "
                 "tokenizer that splits it"

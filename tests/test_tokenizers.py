@@ -394,6 +394,15 @@ def test_a_tokenizer_that_would_make_a_special_token_of_text_is_refused(tmp_path
         plain(folder(tmp_path, tokenizer, eos_token="<e>", pad_token=None))
 
 
+def test_a_tokenizer_that_makes_a_special_token_of_a_whole_text_is_refused(tmp_path: Path) -> None:
+    """With `ignore_merges` a piece that is in the vocabulary is one token, merges or not."""
+    tokenizer = metaspace()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    tokenizer.model.ignore_merges = True
+    with pytest.raises(StageError, match="would become this token"):
+        plain(folder(tmp_path, tokenizer, eos_token="</s>", pad_token=None))
+
+
 def test_a_corpus_ends_no_document_and_begins_no_turn_whether_or_not_the_file_calls_a_token_special(
     tmp_path: Path,
 ) -> None:
