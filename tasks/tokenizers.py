@@ -60,6 +60,8 @@ PROBES = {  # text that a tokenizer may change
     "ligatures": "ﬁ",
     "full-width letters": "Ａ",
     "superscripts": "x²",
+    "emoji": "🙂",
+    "white space around a text": "\n\ta \n",
 }
 UNKNOWN = "\U0010fffd"  # for private use: in no vocabulary as a whole
 MOST_SPECIAL = 300  # tokens that are tried

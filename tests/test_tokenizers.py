@@ -158,6 +158,8 @@ def test_letters_that_a_tokenizer_loses_are_told(tokenizer: Tokenizer, lost: str
         (normalizers.Lowercase(), ["upper case ('Ab' becomes 'ab')"]),
         (normalizers.NFKC(), ["ligatures ('ﬁ' becomes 'fi')", "full-width letters", "superscripts"]),
         (normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]), ["accents ('é' becomes 'e')"]),
+        (normalizers.Strip(), ["white space around a text ('\\n\\ta \\n' becomes 'a')"]),
+        (normalizers.Replace(Regex("🙂"), ""), ["emoji ('🙂' becomes '')"]),
         (normalizers.Replace(Regex(r"[0-9]"), "0"), ["digits ('12' becomes '00')"]),
         (normalizers.Replace(Regex(r"\s+"), " "), ["several spaces", "tabs", "line ends ('a\\nb' becomes 'a b')"]),
     ],
