@@ -26,7 +26,7 @@ from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest
 from tasks.tokenizer_files import CONFIG as TOKENIZER_CONFIG
 from tasks.tokenizer_files import FILES, TEMPLATE, TOKENIZER
-from tasks.tokenizers import load, plain, size, write
+from tasks.tokenizers import UNKNOWN, load, plain, size, write
 
 END_OF_TEXT, PAD, *CHAT_TOKENS = SPECIAL_TOKENS
 
@@ -80,6 +80,11 @@ def work(job: Job) -> None:
         assert spec.vocab_size is not None  # problems() requires one of the two
         eos_id, pad_id = _train(job, spec, spec.vocab_size, corpus)
     tokenizer = plain(job.output)
+    if eos_id in tokenizer.encode(UNKNOWN, add_special_tokens=False).ids:
+        raise StageError(
+            f"existing={spec.existing!r}: a character that it does not know becomes the token that ends a document; "
+            "give it an unk_token of its own in tokenizer.json, or take a byte-level one"
+        )
     _write_sample(job, tokenizer, corpus)
     job.finish(vocab_size=size(tokenizer), eos_id=eos_id, pad_id=pad_id)
 

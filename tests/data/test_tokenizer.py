@@ -167,6 +167,11 @@ def test_without_an_end_of_text_token_it_is_refused(corpus: Path, tmp_path: Path
         copied(tmp_path / "job", corpus, save(tmp_path / "theirs"))
 
 
+def test_one_to_which_an_unknown_character_is_the_end_of_text_is_refused(corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="does not know becomes the token that ends a document"):
+        copied(tmp_path / "job", corpus, save(tmp_path / "theirs", eos_token="<unk>"))
+
+
 def test_one_that_cannot_be_had_is_refused(corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(StageError, match="existing='nobody/nothing-of-this-name'"):
         copied(tmp_path / "job", corpus, "nobody/nothing-of-this-name")
