@@ -100,8 +100,9 @@ def plain(folder: Path) -> Tokenizer:
         tokenizer = _renamed(tokenizer, names)
     unknown = tokenizer.encode(UNKNOWN, add_special_tokens=False).ids
     for name in names:
-        texts = tokenizer.encode_batch([name, f"a {name} b{name}\n{name}"], add_special_tokens=False)
-        if ids[name] in {number for each in texts for number in each.ids} - {*unknown}:
+        texts = (name, f"a {name} b{name}\n{name}")
+        encoded = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+        if ids[name] in set().union(*encoded) - {*unknown}:
             raise StageError(
                 f"{folder}: text that has {name!r} would become this token, which must not be in a document; take a "
                 "tokenizer that splits it"
