@@ -1,9 +1,9 @@
 """Hashes of a text's words and word n-grams, for comparing texts.
 
 Words are lower case, in Unicode's form NFC and stripped of punctuation (a single sign is a word: 3 + 5 is not 3 - 5);
-apostrophes are straight, and soft hyphens are left out. In languages without
-spaces each character is a word: a Chinese or Japanese one; in Thai, Lao, Tibetan, Burmese and Khmer a consonant with
-its vowel signs, marks and stacked consonants.
+apostrophes are straight, and soft hyphens are left out. In languages without spaces each character is a word: a
+Chinese or Japanese one; in Thai, Lao, Tibetan, Burmese and Khmer a consonant with its vowel signs, marks and stacked
+consonants.
 """
 
 import re

@@ -15,6 +15,7 @@ from vllm.entrypoints.llm import LLM
 from vllm.entrypoints.openai.api_server import build_app
 from vllm.entrypoints.openai.models.protocol import BaseModelPath, LoRAModulePath
 from vllm.entrypoints.openai.models.serving import OpenAIModelRegistry, OpenAIServingModels
+from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 from vllm.lora.request import LoRARequest
 from vllm.platforms.cpu import CpuPlatform
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -59,6 +60,13 @@ def test_vllm_leaves_a_request_without_a_name_to_the_weights() -> None:
     """`serve_adapter_only` can go when a served adapter answers it."""
     assert "if not model_name or self.is_base_model(model_name)" in inspect.getsource(OpenAIModelRegistry.check_model)
     assert {"init_static_loras", "is_base_model"} <= vars(OpenAIServingModels).keys()
+
+
+def test_vllm_s_lora_of_the_logits_has_an_index_for_each_request_on_a_cpu() -> None:
+    """`score_prompts_of_adapter` can go when it has one for each row."""
+    source = inspect.getsource(PunicaWrapperCPU.add_lora_logits)
+    assert source.count("self.sampler_indices") == 2
+    assert "self.indices_len[1]" in inspect.getsource(PunicaWrapperCPU.sampler_indices.fget)
 
 
 class Engine:
