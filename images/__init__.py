@@ -26,7 +26,6 @@ from flytekit import ImageSpec
 from flytekit.image_spec.image_spec import ImageBuildEngine
 
 from images.builder import DOCKERFILE, DockerBuilder
-from images.registry import digest_of
 from infra.commands import command
 from infra.errors import UserError
 from infra.pod import this_pod
@@ -60,6 +59,8 @@ class FamilyImage(ImageSpec):
 
     def exist(self) -> bool:
         """Whether its registry has it. Raises RegistryError, NoImage."""
+        from images.registry import digest_of  # pods do not have it: .flyteignore
+
         if not self.registry:
             raise no_images(self.name)
         return digest_of(self.image_name()) is not None
