@@ -25,6 +25,7 @@ class Artifact(BaseModel):
     model_config = ConfigDict(protected_namespaces=())
     kind: ClassVar[str] = "artifact"  # in a mapping of mixed kinds: the manifest has the actual kind and its facts
     family: ClassVar[str] = "other"  # its shape on the lineage pages: data, tokenizer, model, finding, page
+    page: ClassVar[str] = "tasks.pages.about:facts"  # the function that makes its page
 
     directory: FlyteDirectory
     digest: str
@@ -96,6 +97,7 @@ class Corpus(Artifact):
 
     kind = "corpus"
     family = "data"
+    page = "tasks.data.page:corpus"
     held_out_files: ClassVar[Sequence[str]] = ("held_out-*.parquet",)
     documents: int
     held_out_documents: int
@@ -131,6 +133,7 @@ class Tokenizer(Artifact):
 
     kind = "tokenizer"
     family = "tokenizer"
+    page = "tasks.data.page:tokenizer"
     vocab_size: int
     eos_id: int
     pad_id: int
@@ -145,6 +148,7 @@ class TokenizedCorpus(Artifact):
 
     kind = "tokenized_corpus"
     family = "data"
+    page = "tasks.data.page:tokenized_corpus"
     held_out_files: ClassVar[Sequence[str]] = ("held_out.*",)
     tokens: int
     held_out_tokens: int
@@ -164,6 +168,7 @@ class Rows(Artifact):
 
     kind = "rows"
     family = "data"
+    page = "tasks.rows.page:rows"
     held_out_files: ClassVar[Sequence[str]] = ("held_out.jsonl",)
     row_kind: str  # messages, prompt_completion, preference, prompt, text
     format: str  # the detected format
@@ -184,6 +189,7 @@ class RewardCheck(Artifact):
 
     kind = "reward_check"
     family = "finding"
+    page = "tasks.reward_check.page:reward_check"
     rewards: int  # that were tried
     faults: int  # of these, the ones that do not score a row's own answers higher
 
@@ -196,6 +202,7 @@ class MegatronCheckpoint(Artifact):
 
     kind = "megatron_checkpoint"
     family = "model"
+    page = "tasks.pretrain.page:checkpoint"
     step: int  # of its run
     tokens_seen: int  # in its run and in those that it continues
     parameters: int
@@ -238,6 +245,7 @@ class HFModel(Artifact):
 
     kind = "hf_model"
     family = "model"
+    page = "tasks.convert.page:model"
     label: str  # base, or the name of the post-training stage
     architecture: str
     parameters: int
@@ -275,6 +283,7 @@ class ConversionAudit(Artifact):
 
     kind = "conversion_audit"
     family = "finding"
+    page = "tasks.convert.page:audit"
     tensors: int
     parameters: int
     tokens: int
@@ -290,6 +299,7 @@ class EvalReport(Artifact):
 
     kind = "eval_report"
     family = "finding"
+    page = "tasks.evaluate.page:evaluation"
     label: str
     model_digest: str
     metrics: dict[str, dict[str, Any]]  # by name; each a tasks.metric.Metric
@@ -320,6 +330,7 @@ class Decision(Artifact):
 
     kind = "decision"
     family = "finding"
+    page = "tasks.promote.page:decision"
     outcome: str  # promoted, kept, rejected
     candidate: str  # digests of the HFModels
     champion: str | None
@@ -337,6 +348,7 @@ class Endpoint(Artifact):
 
     kind = "endpoint"
     family = "finding"
+    page = "tasks.serve.page:endpoint"
     label: str
     model_digest: str
     requests_per_s: float  # the highest measured
@@ -352,6 +364,7 @@ class PublishedModel(Artifact):
 
     kind = "published_model"
     family = "model"
+    page = "tasks.publish.page:published_model"
     label: str
     registry_name: str
     registry_version: str
@@ -365,6 +378,7 @@ class Promotion(Artifact):
 
     kind = "promotion"
     family = "finding"
+    page = "tasks.promote.page:promotion"
     registry_name: str
     registry_version: str
     outcome: str

@@ -1,4 +1,4 @@
-"""The page of a promotion decision: its reason, and every metric of candidate and champion."""
+"""The pages of a promotion, and of its decision: the reason, and every metric of candidate and champion."""
 
 import json
 from typing import Any
@@ -64,3 +64,9 @@ def _change(measure: dict[str, Any], value: float | None) -> str:
     if value is None:
         return "–"
     return f"{100 * value:+.2f} %" if measure["name"] in RELATIVE else change(value, measure["unit"])
+
+
+def promotion(source: Source) -> list[Block]:
+    facts = source.manifest.facts
+    aliases = f"champion is version {facts['champion'] or '–'}, previous {facts['previous'] or '–'}"
+    return [Text(f"{facts['registry_name']}, version {facts['registry_version']}: {facts['outcome']}; {aliases}.")]

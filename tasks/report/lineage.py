@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 from markupsafe import Markup
 
 from infra.drawing.graph import Artifact, Box, Marks, draw
+from tasks.pages.about import heading
 from tasks.pages.html import anchor
 from tasks.pages.source import Source
-from tasks.pages.stages import heading
 
 RESULT = "Result"  # the section with the evaluations
 

@@ -9,16 +9,17 @@ from pathlib import Path
 
 from infra.commands import command
 from infra.tracking.store import tracking_hint
+from tasks.artifacts import KINDS
 from tasks.evaluate.results import of_models, read_results
+from tasks.evaluate.samples import SHOWN, samples
+from tasks.evaluate.scores import measured_on, score_bars, score_table, seed_table, set_table
 from tasks.job import Job, main
+from tasks.pages.about import about, heading
 from tasks.pages.blocks import Block, Cell, List, Mark, Section, Table, Text, Title
-from tasks.pages.decision import decision
 from tasks.pages.html import page
 from tasks.pages.markdown import markdown
-from tasks.pages.samples import SHOWN, samples
-from tasks.pages.scores import measured_on, score_bars, score_table, seed_table, set_table
 from tasks.pages.source import Source, open_source
-from tasks.pages.stages import ORDER, about, heading
+from tasks.promote.page import decision
 from tasks.report.acceptance_gate import verdict
 from tasks.report.lineage import RESULT, lineage
 from tasks.report.spec import ReportSpec
@@ -33,7 +34,8 @@ def work(job: Job) -> None:
     for done, name in enumerate(job.inputs):
         job.progress(done, len(job.inputs), "artifacts")
         sources.append(open_source(job.input(name), name.removeprefix("parts.")))
-    sources.sort(key=lambda source: ORDER.index(source.manifest.kind) if source.manifest.kind in ORDER else len(ORDER))
+    order = {kind: place for place, kind in enumerate(KINDS)}
+    sources.sort(key=lambda source: order.get(source.manifest.kind, len(order)))
     job.empty_output()
     html = job.output / "report.html"
     html.write_text(page(spec.title, whole(spec, sources)), encoding="utf-8")

@@ -11,7 +11,7 @@ from tasks.report.spec import ReportSpec
 from tasks.run import run
 from tasks.stage import stage
 
-ENGINE = Engine("report", "tasks.report.report", version="2")
+ENGINE = Engine("report", "tasks.report.report", version="3")
 
 
 @stage(ENGINE, image=images.DATA, cached=False, describes=("models", "reports", "parts"))

@@ -2,11 +2,13 @@ import json
 import re
 import shutil
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.artifacts import KINDS
 from tasks.data.curation_tally import TALLY, Tally
 from tasks.data.documents import document
 from tasks.data.source_changes import Changes, Edited, Named, Renamed
@@ -54,6 +56,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_every_kind_of_artifact_has_a_page(run: dict[str, Path], name: str, shown: list[str]) -> None:
     text = Reading(stage_page(run[name])).text
     assert [word for word in shown if word not in text] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_that_a_kind_names_exists(kind: str) -> None:
+    assert callable(resolve_name(KINDS[kind].page))
 
 
 def test_an_increment_tells_what_became_of_the_source(run: dict[str, Path], tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from tasks.artifacts import EvalReport
 from tasks.evaluate.results import Results, read_results
+from tasks.evaluate.scores import score_table
 from tasks.manifest import Manifest
 from tasks.pages.blocks import Mark, Table, Text
-from tasks.pages.scores import score_table
 from tasks.pages.source import Source
 from tasks.report.acceptance_gate import Line, compare, verdict
 from tests.promote.made import metric, seal

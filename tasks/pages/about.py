@@ -1,0 +1,52 @@
+"""The page of an artifact, as blocks."""
+
+from collections.abc import Callable, Mapping
+from pkgutil import resolve_name
+from typing import Any
+
+from infra.text import value, words
+from infra.tracking.flatten import leaves
+from infra.tracking.redact import redact
+from infra.tracking.relations import relation
+from tasks.artifacts import KINDS, Artifact
+from tasks.pages.blocks import Block, Cell, Fold, Mark, Table, Text
+from tasks.pages.source import Source
+from tasks.pages.training import training_curves
+
+
+def about(source: Source) -> list[Block]:
+    """The page of one artifact: its notices, what is specific to its kind, then its spec, inputs and versions."""
+    notices = [Text(text, "bad") for text in source.notices()]
+    page: Callable[[Source], list[Block]] = resolve_name(KINDS.get(source.manifest.kind, Artifact).page)
+    return [*notices, *page(source), *_made_with(source)]
+
+
+def heading(source: Source) -> str:
+    """Base model · 1a2b3c4d5e6f"""
+    label = source.manifest.facts.get("label")
+    name = words(source.manifest.kind).replace("hf model", "model")
+    return f"{name[:1].upper()}{name[1:]}{f' {label}' if label else ''} · {source.digest}"
+
+
+def facts(source: Source) -> list[Block]:
+    return [facts_table(source), *training_curves(source)]
+
+
+def facts_table(source: Source) -> Table:
+    return _pairs("Facts", {words(name): fact for name, fact in source.manifest.facts.items()})
+
+
+def _made_with(source: Source) -> list[Block]:
+    manifest = source.manifest
+    parents: list[list[Cell]] = [
+        [name, relation(manifest.kind, manifest.digest, name, manifest.parents), Mark(digest, "quiet")]
+        for name, digest in sorted(manifest.parents.items())
+    ]
+    blocks: list[Block] = [_pairs("Spec", leaves(redact(manifest.spec))), _pairs("Versions", manifest.versions)]
+    if parents:
+        blocks.insert(0, Table("Inputs", ["input", "relation", "digest"], parents, "lll"))
+    return [Fold("Spec, inputs and versions", blocks)]
+
+
+def _pairs(caption: str, items: Mapping[str, Any]) -> Table:
+    return Table(caption, ["name", "value"], [[name, value(item)] for name, item in items.items()], "ll")

@@ -1,0 +1,15 @@
+"""The page of a published model."""
+
+from tasks.pages.blocks import Block, Code, Fold, Text
+from tasks.pages.source import Source
+
+
+def published_model(source: Source) -> list[Block]:
+    facts = source.manifest.facts
+    card = source.directory / "README.md"
+    blocks: list[Block] = [
+        Text(f"{facts['registry_name']}, version {facts['registry_version']} in the model registry.")
+    ]
+    if card.exists():
+        blocks.append(Fold("Model card", [Code(card.read_text())]))
+    return blocks
