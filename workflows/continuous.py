@@ -12,6 +12,7 @@ that takes those results as inputs.
 """
 
 import json
+from functools import partial
 
 from flytekit import workflow
 
@@ -21,7 +22,18 @@ from infra.progress import say
 from infra.storage.disk_errors import disk_errors_named
 from infra.text import number, size
 from infra.tracking.execution import execution_id, mark_last
-from tasks.artifacts import Artifact, Corpus, Decision, HFModel, Promotion, TokenizedCorpus, Tokenizer
+from tasks.artifacts import (
+    Artifact,
+    Corpus,
+    Decision,
+    EvalReport,
+    HFModel,
+    Promotion,
+    Rows,
+    TokenizedCorpus,
+    Tokenizer,
+)
+from tasks.called import Called
 from tasks.convert.task import audit, convert, import_hf
 from tasks.data.spec import GatherSpec
 from tasks.data.task import compact, gather, train_tokenizer
@@ -146,10 +158,7 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
     sets = prepared(dag, _resolved(recipe), "held_out", recipe.evaluate.sets())
     artifacts = walk(dag, {"held_out": held_out})
     rows = [artifacts[sets[name]] for name in recipe.evaluate.sets()]
-    reports = [
-        evaluate(spec=recipe.evaluate.pinned(), model=compared, corpora=[held_out, *new], rows=rows)
-        for compared in [model, *champion(_name(recipe))]
-    ]
+    reports = _evaluated(recipe, model, _name(recipe), [held_out, *new], rows)
     decision = decide(spec=recipe.promotion, reports=reports)
     published = publish(spec=recipe.publish, model=model, models=[], reports=reports[:1], parts=parts | earlier)
     promoted = promote(spec=PromoteSpec(execution=execution_id()), decision=decision, published=published)
@@ -216,10 +225,7 @@ def tune_champion(recipe: ContinuousRecipe, base: HFModel) -> str:
     artifacts = walk(dag, {"corpus": corpus, BASE: base})
     model = artifacts[last]
     rows = [artifacts[sets[name]] for name in recipe.evaluate.sets()]
-    reports = [
-        evaluate(spec=recipe.evaluate.pinned(), model=compared, corpora=[corpus], rows=rows)
-        for compared in [model, *champion(recipe.refresh.name)]
-    ]
+    reports = _evaluated(recipe, model, recipe.refresh.name, [corpus], rows)
     decision = decide(spec=recipe.refresh.promotion, reports=reports)
     spec = recipe.publish.model_copy(update={"name": recipe.refresh.name})
     titles = parts_of(sets, whole) | custom_parts(dag)
@@ -267,6 +273,15 @@ def _refresh_if_due(recipe: ContinuousRecipe, message: str) -> str:
 def _name(recipe: ContinuousRecipe) -> str:
     """The base's name in the registry."""
     return recipe.publish.name
+
+
+def _evaluated(
+    recipe: ContinuousRecipe, model: HFModel, name: str, corpora: list[Corpus], rows: list[Rows]
+) -> list[EvalReport]:
+    """The evaluations of a candidate and of the champion of that name, if there is one."""
+    measured = partial(evaluate, spec=recipe.evaluate.pinned(), corpora=corpora, rows=rows)
+    title = Called("evaluate-champion").how()  # both models have the same label
+    return [measured(model=model), *(measured(model=each, how=title) for each in champion(name))]
 
 
 def _data_set(texts: list[Replayed], newest: Corpus, recipe: ContinuousRecipe) -> TokenizedCorpus:

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.artifacts import Corpus, TokenizedCorpus
+from tasks.called import read_how
 from tasks.pretrain.spec import PretrainSpec
+from workflows import continuous
 from workflows.checks.table import checked
 from workflows.continuous_recipe import ContinuousRecipe, GrowSpec
 from workflows.generations import Replayed, data_sets, remaining
@@ -160,3 +162,13 @@ def test_a_recipe_that_cannot_go_on_is_answered(change: dict[str, Any], path: st
     with pytest.raises(RecipeError) as caught:
         checked(ContinuousRecipe.model_validate(recipe() | change))
     assert any(problem.path == path and words in problem.allowed for problem in caught.value.problems), caught.value
+
+
+def test_the_evaluations_of_a_candidate_and_of_the_champion_have_titles_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(continuous, "champion", lambda name: [f"champion of {name}"])
+    monkeypatch.setattr(continuous, "evaluate", lambda model, how="{}", **_: (model, read_how(how)[0].title))
+    model: Any = "candidate"
+    found: Any = continuous._evaluated(ContinuousRecipe.model_validate(recipe()), model, "m", [], [])
+    assert found == [("candidate", None), ("champion of m", "evaluate-champion")]
