@@ -18,7 +18,7 @@ from infra.tracking.execution import begin_execution, end_execution, flush
 from infra.tracking.push import push_execution
 from infra.tracking.record import note_cached, tracked
 from infra.tracking.spool import FAILED, Execution, hold, write_execution
-from tests.lineage.recorded import HOSTILE, LAPTOP, LONG, PATHS, UNICODE, Stored, deliver, record_hostile
+from tests.lineage.recorded import HOSTILE, LAPTOP, LONG, PATHS, UNICODE, Stored, deliver, record_hostile, scored
 
 ROOT = "/lineage"
 
@@ -265,6 +265,19 @@ def test_the_best_model_of_an_execution_is_by_the_headline_of_its_evaluations(pa
     (first,) = [each for each in page.get(f"{ROOT}/executions.json").json()["executions"] if each["id"] == store.first]
     assert first["best"] == {"name": "sums.right", "value": 0.25, "unit": "share", "model": "sft"}
     assert "25.0 % sums.right, sft" in text(page.get(f"{ROOT}/executions/{store.first}").text)
+
+
+def test_the_best_model_of_an_execution_is_one_that_it_made(home: Path, tmp_path: Path) -> None:
+    """Not the champion that it was compared with."""
+    id = begin_execution("night", {})
+    note_cached("convert", "hf_model", "b" * 64, {"label": "base"})
+    for title, model, right in (("evaluate-base", "b" * 64, 0.1), ("evaluate-champion", "a" * 64, 0.25)):
+        with tracked(title, tmp_path / title, spec={}, inputs={"model": model}) as record:
+            record.log_output("eval_report", right.hex(), scored("base", right))
+    end_execution()
+    deliver(id)
+    best = TestClient(alone()).get(f"{ROOT}/executions/{id}.json").json()["best"]
+    assert best == {"name": "sums.right", "value": 0.1, "unit": "share", "model": "base"}
 
 
 def test_the_registry_shows_aliases_scores_and_origins(page: TestClient, store: Stored) -> None:
