@@ -13,7 +13,7 @@ from typing import Any
 from mlflow import MlflowClient
 
 from infra.storage.durable import write_json
-from infra.tracking.set_aside import OUTCOME_TAG, PARENT_TAG
+from infra.tracking.set_aside import OUTCOME_TAG, PARENT_TAG, REFUSED_TAG
 from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest
 from tasks.promote.ledger import generations
@@ -41,12 +41,17 @@ def work(job: Job) -> None:
     digest = job.inputs["decision"]["digest"]
     tags = {DECISION_TAG: digest, f"{DECISION_TAG}.words": decision["words"]}
     if OUTCOME_TAG not in version.tags or version.tags.get(DECISION_TAG) != digest:  # else it was carried out before
-        tags[PARENT_TAG] = str(_continued(version))
-        if outcome == PROMOTED:
-            job.progress(0, 2, "steps", now="moving the champion")
-            expected = _compared_with(version, decision)
-            ask(lambda client: client.set_model_version_tag(name, str(version.version), DECISION_TAG, digest))
-            promote(name, version.version, expected)
+        try:
+            tags[PARENT_TAG] = str(_continued(version))
+            if outcome == PROMOTED:
+                job.progress(0, 2, "steps", now="moving the champion")
+                expected = _compared_with(version, decision)
+                ask(lambda client: client.set_model_version_tag(name, str(version.version), DECISION_TAG, digest))
+                promote(name, version.version, expected)
+        except ChampionChanged as error:
+            refused = str(error)
+            ask(lambda client: client.set_model_version_tag(name, str(version.version), REFUSED_TAG, refused))
+            raise
     job.progress(1, 2, "steps", now="writing the decision")
     tags |= {
         f"{DECISION_TAG}.{measure['name']}": _format(measure)

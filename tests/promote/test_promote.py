@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from infra.lineage.database import open_database
+from infra.lineage.graph import Graph
+from infra.lineage.registry import registered
 from infra.tracking.set_aside import OUTCOME_TAG, PARENT_TAG
 from infra.tracking.store import tracking_uri
 from tasks.artifacts import Corpus, HFModel, Promotion
@@ -46,6 +49,14 @@ def accepted() -> list[int]:
     return [each.version for each in generations(NAME) if each.accepted]
 
 
+def on_the_models_page() -> dict[int, tuple[str, str]]:
+    """Each version's outcome and its reason."""
+    engine = open_database()
+    with engine.connect() as connection:
+        (shown,) = registered(Graph(engine).refresh(), connection)
+    return {each["version"]: (each["outcome"], each["reason"]) for each in shown["versions"]}
+
+
 def test_days_of_every_kind_leave_their_history(home: Path, tmp_path: Path) -> None:
     assert day(tmp_path, "one", None) == "promoted"
     assert day(tmp_path, "two", "one", old=1.9, new=1.9) == "promoted"
@@ -77,6 +88,16 @@ def test_a_day_of_random_letters_is_set_aside_though_replay_made_the_model_bette
     assert "(allowed: 2 times), so the new text is set aside" in words
 
 
+def test_a_model_without_a_decision_that_was_rolled_back_is_shown_as_such(home: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        published(tmp_path / f"publish-{name}", model(tmp_path / name))
+    promote(NAME, 1, None)
+    promote(NAME, 2, 1)
+    assert [on_the_models_page()[number][0] for number in (1, 2)] == [None, None]
+    roll_back(NAME)
+    assert [on_the_models_page()[number][0] for number in (1, 2)] == [None, "rolled back"]
+
+
 def test_what_was_rolled_back_is_not_gone_on_from(home: Path, tmp_path: Path) -> None:
     day(tmp_path, "one", None)
     day(tmp_path, "two", "one", old=1.9, new=1.9)
@@ -100,6 +121,9 @@ def test_a_night_during_which_the_champion_was_rolled_back_does_not_count(
     with pytest.raises(ChampionChanged, match=r"and training continues from version 1 since .* run the same command"):
         day(tmp_path, "three", "one", "two", old=old, new=new)
     assert (standing(), outcomes()) == ([1, 2], ["promoted", "rolled_back"])
+    shown = on_the_models_page()
+    assert {number: words for number, (words, _) in shown.items()} == {1: "promoted", 2: "rolled back", 3: "refused"}
+    assert "was trained from the checkpoint" in shown[3][1]
     day(tmp_path, "again", "one", "one")
     assert accepted() == [1, 4]
 
