@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, Self, get_args
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -51,6 +51,11 @@ _ENCODABLE = AfterValidator(_encodable)
 # a file or folder, maybe on another machine; or an address
 PathText = Annotated[str, _ENCODABLE]
 
+T = TypeVar("T")
+_BY_BATON = object()
+# a field that has Baton's own value in every run: a recipe may not give it
+ByBaton = Annotated[T, _BY_BATON]
+
 
 class Spec(BaseModel):
     """A typed, closed part of a recipe: unknown fields are errors, and no value is converted to another type, except
@@ -74,6 +79,18 @@ class Spec(BaseModel):
         defaults = {name: type(self).model_fields[name].get_default(call_default_factory=True) for name in names}
         given = {name: getattr(self, name) for name in defaults}
         return [Problem(name, value, allowed) for name, value in given.items() if value != defaults[name]]
+
+    def given_in_vain(self) -> Iterator[Problem]:
+        """The problems of fields, also in specs within it, that are given, although Baton fills them in."""
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if _BY_BATON in field.metadata:
+                if value != field.get_default(call_default_factory=True):
+                    yield Problem(name, value, f"unset, since it has no effect here: {field.description}")
+                continue
+            for key, inner in _items(name, value):
+                if isinstance(inner, Spec):
+                    yield from (problem.under(key) for problem in inner.given_in_vain())
 
     def _not_identity(self) -> set[str]:
         """The fields that say how a result is reached, not what it is."""
@@ -250,6 +267,12 @@ class StageSpec(Spec):
 def _number(spec: Spec, field: str) -> int:
     """The value of a field; 1 if there is none."""
     return int(attrgetter(field)(spec)) if field else 1
+
+
+def _items(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A value with its path; of a list or mapping, each item with its own."""
+    several = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    yield from ((f"{name}.{key}", item) for key, item in several) if several is not None else [(name, value)]
 
 
 def _is_of_specs(value: Any) -> bool:

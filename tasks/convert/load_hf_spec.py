@@ -10,7 +10,7 @@ from infra.storage.address import File, digest_of, fetch, files_in, find, select
 from infra.storage.buckets import StorageError, is_bucket, read
 from tasks.convert.unconverted_files import adapter_among
 from tasks.hf_files import HFModelFiles, read_model
-from tasks.spec import NotSeen, PathText, Problem, StageSpec
+from tasks.spec import ByBaton, NotSeen, PathText, Problem, StageSpec
 from tasks.tokenizer_files import FILES, TEMPLATES, TOKENIZER, template_problem
 
 HUB_S = 5.0  # until the hub's answer
@@ -64,8 +64,8 @@ class LoadHFSpec(StageSpec):
         "name (owner/name)",
     )
     revision: str | None = Field(None, description="With a hub name: the commit or tag")
-    state: str | None = Field(
-        None, description="State of the folder at the start of the run; filled in by Baton, see `pinned`"
+    state: ByBaton[str | None] = Field(
+        None, description="State of the folder at the start of the run; filled in by Baton"
     )
 
     def existing_models(self) -> dict[str, str]:

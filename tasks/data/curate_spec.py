@@ -23,7 +23,7 @@ from infra.storage.address import fetch
 from infra.storage.buckets import is_bucket
 from tasks.data.source_spec import JSONL_SUFFIXES, PARQUET_SUFFIXES, FilesSource
 from tasks.functions import Function
-from tasks.spec import PathText, Problem, Spec, identity_if_set, not_identity
+from tasks.spec import ByBaton, PathText, Problem, Spec, identity_if_set, not_identity
 
 EVALUATE = "evaluate"  # in place of a path
 MODEL_SUFFIXES = (".bin", ".ftz")
@@ -63,8 +63,8 @@ class ClassifierStep(Spec):
     )
     keep: list[str] = Field(min_length=1, description="labels to keep, without `__label__`")
     min_score: float = Field(0.5, gt=0, le=1, description="smallest probability of these labels together")
-    state: str | None = Field(
-        None, description="state of the model at the start of the run; filled in by Baton, see `pinned`"
+    state: ByBaton[str | None] = Field(
+        None, description="state of the model at the start of the run; filled in by Baton"
     )
 
     def source(self) -> FilesSource:
@@ -143,10 +143,10 @@ class DecontaminateStep(Spec):
         description="words in a row that a document must have in common with an item; an item of fewer words, but 8, "
         "is found as a whole",
     )
-    state: str | None = Field(
-        None, description="state of the files at the start of the run; filled in by Baton, see `pinned`"
+    state: ByBaton[str | None] = Field(
+        None, description="state of the files at the start of the run; filled in by Baton"
     )
-    index: str | None = not_identity(None, "folder of the index; filled in by Baton")
+    index: ByBaton[str | None] = not_identity(None, "folder of the index; filled in by Baton")
 
     def sources(self) -> dict[int, FilesSource]:
         """The files of the items of `against`, by their numbers, without the recipe's evaluation."""

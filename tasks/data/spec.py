@@ -10,7 +10,7 @@ from infra.storage.buckets import StorageError, is_bucket
 from tasks.data.curate_spec import CurateStep, order_problems
 from tasks.data.source_spec import AnySource, HuggingFaceSource, OnDisk, Records, StdlibSource, expanded, is_path
 from tasks.functions import same_names
-from tasks.spec import NotSeen, PathText, Problem, Spec, StageSpec, identity_if_set, not_identity
+from tasks.spec import ByBaton, NotSeen, PathText, Problem, Spec, StageSpec, identity_if_set, not_identity
 from tasks.tokenizer_files import FILES, TEMPLATES, template_problem, vocabulary
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>")
@@ -82,8 +82,8 @@ class CorpusSpec(StageSpec):
     held_out: float = Field(
         0.05, gt=0, lt=0.5, description="fraction of documents held out for evaluation, chosen by content hash"
     )
-    state: str | None = Field(
-        None, description="state of the source at the start of the run; filled in by Baton, see `pinned`"
+    state: ByBaton[str | None] = Field(
+        None, description="state of the source at the start of the run; filled in by Baton"
     )
 
     @model_serializer(mode="wrap")
@@ -182,8 +182,8 @@ class TokenizerSpec(StageSpec):
     sample_mb: float = identity_if_set(
         512.0, "MB of text to train on, about: a sample by content hash; all text if there is less", gt=0, le=100_000
     )
-    state: str | None = Field(
-        None, description="state of an existing folder at the start of the run; filled in by Baton, see `pinned`"
+    state: ByBaton[str | None] = Field(
+        None, description="state of an existing folder at the start of the run; filled in by Baton"
     )
 
     def memory(self) -> int:

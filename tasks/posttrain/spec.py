@@ -18,7 +18,7 @@ from tasks.rates import LORA, Rate, default_warmup, rate_for, unusual
 from tasks.restarts import Survival
 from tasks.rewards.spec import RewardSpec
 from tasks.rows.stored import Row
-from tasks.spec import Problem, StageSpec, not_identity
+from tasks.spec import ByBaton, Problem, StageSpec, not_identity
 
 if TYPE_CHECKING:  # Transformers: not on the path of --help
     from tasks.posttrain.encode import RowEncoder
@@ -119,7 +119,7 @@ class PostTrainSpec(StageSpec):
 
     data: str = not_identity("", "set of rows, by its name under the recipe's `data` (required)")
     engine: Literal["trl"] = Field("trl", description="training library")
-    label: str = Field("", description="name of the tuned model; filled in by Baton from the stage's name")
+    label: ByBaton[str] = Field("", description="name of the tuned model; filled in by Baton from the stage's name")
     steps: int = Field(100, ge=1, le=1_000_000, description="optimizer steps")
     batch_size: int = Field(64, ge=1, le=65_536, description="sequences per optimizer step")
     learning_rate: float | None = Field(

@@ -18,7 +18,7 @@ from tasks.pretrain.model_spec import ModelSpec
 from tasks.pretrain.optimizer_spec import CONTINUED, RATES, OptimizerSpec
 from tasks.rates import Rate, rate_for
 from tasks.restarts import Survival
-from tasks.spec import Problem, Spec, StageSpec, identity_if_set, not_identity
+from tasks.spec import ByBaton, Problem, Spec, StageSpec, identity_if_set, not_identity
 
 Reaction = Literal["stop", "skip", "roll_back", "continue"]
 
@@ -90,10 +90,10 @@ class PretrainSpec(StageSpec):
         description="Weights of the data sets, 0 or more each: the corpus first, then more_corpora; default: their "
         "size in tokens. A data set that is too small for its weight is repeated",
     )
-    mixture: dict[str, SourceShare] = identity_if_set(
+    mixture: ByBaton[dict[str, SourceShare]] = identity_if_set(
         {}, "Shares of the corpus's named sources; filled in by Baton from corpus.sources"
     )
-    source_weights: list[dict[str, float]] = identity_if_set(
+    source_weights: ByBaton[list[dict[str, float]]] = identity_if_set(
         [],
         "Weights of the named sources within each data set, in place of mixture; filled in by Baton in "
         "continuous training",

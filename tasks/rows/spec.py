@@ -21,7 +21,7 @@ from infra.storage.address import File, digest_of
 from infra.storage.buckets import is_bucket
 from tasks.data.source_spec import FilesSource, HuggingFaceSource, expanded
 from tasks.functions import Function
-from tasks.spec import PathText, Problem, Spec, StageSpec, not_identity
+from tasks.spec import ByBaton, PathText, Problem, Spec, StageSpec, not_identity
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".parquet")
 SOURCES = ("path", "huggingface", "function")
@@ -128,7 +128,7 @@ class RowsSpec(StageSpec):
     faulty: Literal["refuse", "drop"] = Field(
         "refuse", description="refuse: a faulty row fails the stage; drop: it is dropped, counted and reported"
     )
-    state: str | None = Field(None, description="the source's state at the start; filled in by Baton, see `pinned`")
+    state: ByBaton[str | None] = Field(None, description="the source's state at the start; filled in by Baton")
 
     def problems(self) -> list[Problem]:
         given = [name for name in SOURCES if getattr(self, name) is not None]

@@ -22,7 +22,9 @@ WITH_START_FROM_OFF = ("tokenizer", "shards", "init_from", "pretrain", "convert"
 
 def fields(context: RunContext) -> list[Problem]:
     """Each stage's own problems."""
-    return [problem.under(name) for name, spec in _parts(context) for problem in spec.problems()]
+    parts = [*_parts(context)]
+    problems = [problem.under(name) for name, spec in parts for problem in spec.problems()]
+    return problems + [problem.under(name) for name, spec in parts for problem in spec.given_in_vain()]
 
 
 def _parts(context: RunContext) -> Iterator[tuple[str, Spec]]:

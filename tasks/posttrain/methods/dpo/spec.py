@@ -11,7 +11,7 @@ from tasks.rewards.spec import MOST, RewardSpec, rewards_problems, tried_field
 from tasks.rows.marks import refusal
 from tasks.rows.stored import Row
 from tasks.serve.spec import vllm_share
-from tasks.spec import Problem, Spec
+from tasks.spec import ByBaton, Problem, Spec
 
 if TYPE_CHECKING:  # Transformers: not on the path of --help
     from tasks.posttrain.encode import RowEncoder
@@ -21,7 +21,7 @@ class PairsSpec(Spec):
     """Preference pairs of the tuned model's completions of the rows' prompts, scored by rewards."""
 
     rewards: list[RewardSpec] = Field(min_length=1, max_length=MOST, description="rewards that score the completions")
-    rewards_tried: bool = tried_field()
+    rewards_tried: ByBaton[bool] = tried_field()
     prompts: int = Field(1200, ge=1, le=10_000_000, description="maximum number of prompts to sample")
     samples: int = Field(1, ge=1, le=1000, description="completions per prompt")
     temperature: float = Field(1.0, gt=0, le=2, description="sampling temperature")

@@ -11,7 +11,7 @@ from tasks.posttrain.spec import Method, PostTrainSpec, RewardList, StepCost, VL
 from tasks.rates import ANY_SIZE, Rate
 from tasks.rewards.spec import MOST, RewardSpec, rewards_problems, tried_field
 from tasks.serve.spec import vllm_share
-from tasks.spec import Problem, not_identity
+from tasks.spec import ByBaton, Problem, not_identity
 
 
 class GRPOSpec(ToolUse, PostTrainSpec):
@@ -46,7 +46,7 @@ class GRPOSpec(ToolUse, PostTrainSpec):
         description="rewards of the completions; their weighted sum, with the environment's own if it has get_reward, "
         "is maximized",
     )
-    rewards_tried: bool = tried_field()
+    rewards_tried: ByBaton[bool] = tried_field()
     drift: DriftSpec | None = not_identity(
         None, "stop the run, with the worst tokens, if trainer and vLLM drift apart; null: only log it"
     )
