@@ -6,9 +6,13 @@ window; document masks, which depend on the data, are not subtracted. For a mixt
 """
 
 import itertools
+import json
+import platform
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from infra.storage.durable import write_json
 from tasks.pretrain.accelerators import accelerator
 from tasks.pretrain.model_spec import ModelSpec
 
@@ -60,12 +64,20 @@ def peak_flops(precision: str) -> float | None:
     return known.peak(precision) if known else None
 
 
-def raised(peak: float, reached: float, precision: str) -> float:
-    """The peak after a run has reached so many FLOP/s: a CPU that was busy when it was measured is measured again, and
-    has at least what was reached."""
+def kept_peak(file: Path, precision: str, reached: float = 0.0) -> float | None:
+    """`peak_flops`, for a run that may be resumed: a CPU's is measured once and kept in `file`, so that MFU does not
+    jump at a resume on the same machine. A CPU that was busy when it was measured is measured again once the run has
+    `reached` so many FLOP/s, and has at least these."""
     import torch
 
-    return peak if reached <= peak or torch.cuda.is_available() else max(reached, cpu_peak(precision))
+    if torch.cuda.is_available():
+        return peak_flops(precision)
+    machine = f"{platform.node()}, {torch.get_num_threads()} threads"
+    peaks: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
+    if peaks.get(machine, 0.0) <= reached:
+        peaks[machine] = max(reached, cpu_peak(precision))
+        write_json(file, peaks)
+    return peaks[machine]
 
 
 def cpu_peak(precision: str) -> float:

@@ -18,7 +18,7 @@ from tasks.pretrain.anomaly import Anomaly, AnomalyLog, Watch
 from tasks.pretrain.batches import Batch, Samples, build_datasets, index_cache, micro_batches
 from tasks.pretrain.canonical import copy_content
 from tasks.pretrain.checkpoint import Checkpoints, TrainingState
-from tasks.pretrain.flops import flops_per_token, peak_flops, raised
+from tasks.pretrain.flops import flops_per_token, kept_peak
 from tasks.pretrain.init_from import InitialWeights
 from tasks.pretrain.megatron import CUDA, DEVICE
 from tasks.pretrain.prefetch import Prefetch
@@ -168,7 +168,8 @@ class Trainer:
 
     def _loop(self) -> float:
         spec, state = self.spec, self.state
-        peak = peak_flops(spec.precision)
+        kept = self.job.work / f"peak-flops-{dist.get_rank()}.json"
+        peak = kept_peak(kept, spec.precision)
         validation = float("nan")
         if state.step == 0 and spec.anomalies.may_roll_back():
             self._at("checkpoint")
@@ -180,7 +181,8 @@ class Trainer:
                 continue
             if peak:
                 reached = metrics["tokens_per_s"] * self.flops_per_token / dist.get_world_size()
-                peak = raised(peak, reached, spec.precision)
+                if reached > peak:
+                    peak = kept_peak(kept, spec.precision, reached) or peak
                 metrics["mfu"] = reached / peak
             last = state.step == spec.steps
             if last or state.step % spec.validate_every == 0:

@@ -1,12 +1,15 @@
 """FLOPs per token: against counts written out by hand, and against what torch counts in the real model."""
 
+import platform
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tasks.pretrain.flops import flops_per_token, keys_per_query, peak_flops, raised
+from tasks.pretrain import flops
+from tasks.pretrain.flops import flops_per_token, kept_peak, keys_per_query, peak_flops
 from tasks.pretrain.model import build_model, transformer_config
 from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
 from tests.pretrain.alone import alone
@@ -101,12 +104,23 @@ def test_the_count_is_what_torch_counts_in_the_real_model(name: str) -> None:
     assert counted == flops_per_token(model, 100, length) + more
 
 
-def test_a_run_never_reaches_more_than_its_peak() -> None:
+def test_a_run_never_reaches_more_than_its_peak(tmp_path: Path) -> None:
     """The peak was measured while the machine was busy."""
-    peak = raised(1e6, 2e6, "fp32")
-    assert peak > 1e9  # measured again
-    assert raised(peak, 2e6, "fp32") == peak
-    assert raised(1e6, 1e15, "fp32") == 1e15
+    file = tmp_path / "peak.json"
+    peak = kept_peak(file, "fp32")
+    assert peak and peak > 1e9
+    assert kept_peak(file, "fp32", reached=2e6) == peak
+    assert kept_peak(file, "fp32", reached=1e15) == 1e15
+
+
+def test_a_resumed_run_has_the_peak_that_was_measured_at_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = iter([3e9, 5e9])
+    monkeypatch.setattr(flops, "cpu_peak", lambda precision: next(measured))
+    assert [kept_peak(tmp_path / "peak.json", "fp32") for _ in range(2)] == [3e9, 3e9]
+    monkeypatch.setattr(platform, "node", lambda: "another machine")
+    assert kept_peak(tmp_path / "peak.json", "fp32") == 5e9
 
 
 def test_the_peak_of_this_cpu_is_measured() -> None:
