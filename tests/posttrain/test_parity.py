@@ -39,7 +39,7 @@ LAYOUTS = [
 ]
 WRAPPERS = {"ddp": ["ddp"], "fsdp2": ["fsdp2", "OffloadPolicy"], OFFLOADED: ["fsdp2", "CPUOffloadPolicy"]}
 REWARDS = ("near", "diversity")
-MEANS = ("entropy", "token_accuracy", "tokens", "kl", "margin", "logp_chosen", "logp_rejected")  # not of GRPO
+MEANS = ("entropy", "token_accuracy", "tokens", "kl", "margin", "logp_chosen", "logp_rejected")
 SYNCED = "synced.safetensors"  # of recorded.py
 # in fp32: of losses and weights; and of gradients and their norms, relative, whose sums over tokens, tensors and
 # processes are rounded
@@ -120,7 +120,7 @@ def difference(one: Path, other: Path) -> float:
     tolerance; of all but weights relative to 1 or more."""
     found = []
     tolerances = {"loss": TOLERANCE, "grad_norm": GRADIENT_TOLERANCE}
-    tolerances |= dict.fromkeys(MEANS if "reward" not in metrics(one)[-1] else (), GRADIENT_TOLERANCE)
+    tolerances |= dict.fromkeys(MEANS, GRADIENT_TOLERANCE)
     tolerances |= dict.fromkeys({"reward", "reward_std", *REWARDS} & metrics(one)[-1].keys(), TOLERANCE)
     first, second = metrics(one), metrics(other)
     assert [line["step"] for line in first] == [line["step"] for line in second]

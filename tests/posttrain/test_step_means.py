@@ -1,16 +1,20 @@
 """The weights of a step's losses, on the device on which Accelerate puts batches; and the means that it records."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import trl.trainer.grpo_trainer
 from torch import Tensor
 
 from tasks.job import open_job
 from tasks.posttrain.engine import work
+from tasks.posttrain.methods.grpo import trainer as grpo
 from tasks.posttrain.trl_hooks.step_means import WEIGHTS, StepMeans
-from tests.posttrain.tiny import metrics, tiny_model, tiny_rows, write_job
+from tests.posttrain.recorded import generate_recorded
+from tests.posttrain.tiny import metrics, reward, tiny_model, tiny_rows, write_job
 
 
 class Gathers:
@@ -64,12 +68,13 @@ METHODS: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
     ("sft", ROWS, {"packing": True, "max_prompt_tokens": 16, "max_new_tokens": 16}),
     ("dpo", PAIRS, {}),
     ("kto", LABELLED, {}),
+    ("grpo", ROWS, {"generations": 4, "beta": 0.1}),
 ]
 
 
 @pytest.mark.parametrize(("stage", "rows", "more"), METHODS)
 def test_what_a_step_records_does_not_depend_on_the_micro_batch(
-    stage: str, rows: list[dict[str, Any]], more: dict[str, Any], tmp_path: Path
+    stage: str, rows: list[dict[str, Any]], more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of 16 rows against four of 4, with other numbers of tokens and labels in each; in the second step policy and
     reference differ."""
@@ -79,14 +84,18 @@ def test_what_a_step_records_does_not_depend_on_the_micro_batch(
         "rows": tiny_rows(tmp_path / "rows", rows, kind),
     }
     spec = {"data": "uneven", "steps": 2, "batch_size": 16, "learning_rate": 0.003, "precision": "fp32", **more}
+    if stage == "grpo":
+        spec["rewards"] = [reward(tmp_path / "rewards", "near")]
+        monkeypatch.setattr(trl.trainer.grpo_trainer, "VLLMGeneration", None)  # which generate_recorded replaces
     steps = []
     for size in (16, 4):
         job = write_job(tmp_path / f"{size}", stage, spec | {"layout": {"micro_batch": size}}, **inputs)
+        monkeypatch.setattr(grpo, "generate_live", partial(generate_recorded, job))
         work(open_job(job))
         steps.append(metrics(job)[2])
 
     whole, divided = ({name: value for name, value in step.items() if name != "time"} for step in steps)
     assert divided == pytest.approx(whole, rel=1e-4)
-    assert stage == "sft" or divided["margin"] != 0
+    assert stage in ("sft", "grpo") or divided["margin"] != 0
     if stage == "kto":
         assert divided["margin"] == pytest.approx(divided["reward_chosen"] - divided["reward_rejected"])

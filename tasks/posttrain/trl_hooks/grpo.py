@@ -35,11 +35,13 @@ class TokenTrainer(GRPOTrainer):
     """GRPOTrainer on prompts of token ids: the dataset's column `prompt` has indices into `prompt_ids`, as text.
 
     It also logs `rollout_mismatch`, how far vLLM's probabilities are from the trainer's over all processes, and raises
-    StageError if it is above `most_drift`.
+    StageError if it is above `most_drift`. Entropy and KL are means over a step's tokens; TRL takes the mean of the
+    micro batches' means.
     """
 
     def __init__(self, prompt_ids: Sequence[list[int]], most_drift: float | None = None, **arguments: Any) -> None:
         self.prompt_ids, self.most_drift = prompt_ids, most_drift
+        self.tokens: list[torch.Tensor] = []  # of a step, of this process in each micro batch
         super().__init__(**arguments)
 
     def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
@@ -56,6 +58,19 @@ class TokenTrainer(GRPOTrainer):
             describe = beginning(self.processing_class.decode, output["completion_ids"], mask)
             check_drift(self.most_drift, total / count, trainer, engine, mask, describe)
         return output
+
+    def _compute_loss(self, model: Any, inputs: Any) -> Any:
+        self.tokens.append((inputs["completion_mask"] * inputs.get("tool_mask", 1)).sum())
+        return super()._compute_loss(model, inputs)
+
+    def log(self, logs: dict[str, float], *args: Any) -> None:
+        if self.tokens:
+            counts = self.accelerator.reduce(torch.stack(self.tokens).double(), "sum").tolist()
+            for name in {"entropy", "kl"} & self._metrics["train"].keys():
+                means = zip(self._metrics["train"][name], counts, strict=True)
+                self._metrics["train"][name] = [sum(mean * count for mean, count in means) / max(1.0, sum(counts))]
+            self.tokens = []
+        super().log(logs, *args)
 
 
 Sampled = Sequence[tuple[Sequence[int], Sequence[float]]]
