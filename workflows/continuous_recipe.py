@@ -152,6 +152,11 @@ class ContinuousRecipe(Recipe):
     refresh: RefreshSpec | None = Field(None, description="Repeat the post-training after a promotion; null: off")
     schedule: ScheduleSpec = Field(ScheduleSpec(), description="When the launch plans run")
 
+    def crons(self) -> dict[str, str]:
+        """When each launch plan starts, by its name."""
+        plans = {"nightly": self.schedule.continue_training}
+        return plans | ({"weekly": self.schedule.refresh_rl} if self.refresh else {})
+
     def problems(self) -> list[Problem]:
         problems = [
             Problem(name, "on", "not possible in continuous training, whose text comes from `corpus`; leave it out")

@@ -29,16 +29,20 @@ DEFAULT = Path(__file__).parent / "recipes/continuous.yaml"
 NOTIFIED_PHASES = [WorkflowExecutionPhase.FAILED, WorkflowExecutionPhase.TIMED_OUT]
 
 
+def path() -> Path:
+    """The recipe's file."""
+    return Path(os.environ.get(RECIPE) or DEFAULT)
+
+
 @cache
 def recipe() -> ContinuousRecipe:
     """The recipe of the plans; at registration it is checked against what a cluster's pods have. Raises RecipeError,
     NoImage."""
-    path = Path(os.environ.get(RECIPE) or DEFAULT)
     cluster = registration()
     if cluster is None:
-        return load(path, ContinuousRecipe.model_validate, RECIPE, checked)
+        return load(path(), ContinuousRecipe.model_validate, RECIPE, checked)
     with for_a_cluster():
-        loaded = load(path, ContinuousRecipe.model_validate, RECIPE, lambda recipe: checked_for(recipe, cluster))
+        loaded = load(path(), ContinuousRecipe.model_validate, RECIPE, lambda recipe: checked_for(recipe, cluster))
     if addresses := loaded.schedule.notify:
         say(
             f"schedule.notify: {', '.join(addresses)}: Flyte's admin sends emails only if an email service is set up "
@@ -47,22 +51,22 @@ def recipe() -> ContinuousRecipe:
     return loaded
 
 
-def plan(name: str, workflow: Any, cron: str) -> LaunchPlan:
-    """A plan for one workflow on the recipe, by a cron expression. A run that falls due while another is running is
+def plan(name: str, workflow: Any) -> LaunchPlan:
+    """A plan for one workflow on the recipe, by its cron expression. A run that falls due while another is running is
     skipped: the next run takes its new text."""
     addresses = recipe().schedule.notify
     return LaunchPlan.get_or_create(
         workflow,
         name,
         fixed_inputs={"recipe": recipe()},
-        schedule=CronSchedule(schedule=cron),
+        schedule=CronSchedule(schedule=recipe().crons()[name]),
         notifications=[Email(NOTIFIED_PHASES, addresses)] if addresses else [],
         concurrency=one_at_a_time(),
     )
 
 
-nightly = plan("nightly", continue_training, recipe().schedule.continue_training)
+nightly = plan("nightly", continue_training)
 PLANS = [nightly]
 if recipe().refresh:
-    weekly = plan("weekly", refresh_rl, recipe().schedule.refresh_rl)
+    weekly = plan("weekly", refresh_rl)
     PLANS.append(weekly)

@@ -5,7 +5,7 @@
 One run at a time, each in its own process (`pyflyte run` of the launch plan). A run that falls due while another is
 running, or while the machine is suspended, starts once afterwards; one that fell before this was started does not, and
 the next run has its text. A failed run is restarted up to the recipe's schedule.retries times, and continues where it
-stopped.
+stopped. A change of the recipe counts from when it is saved; while the file is invalid, the schedule stays as it was.
 """
 
 import os
@@ -20,6 +20,7 @@ from pathlib import Path
 import click
 from croniter import croniter
 
+from infra.errors import UserError
 from infra.process.launch import sigterm_as_exit
 from infra.progress import say
 
@@ -36,6 +37,7 @@ class Plan:
 
     name: str
     cron: str  # five fields, UTC
+    retries: int = 0  # of a run that fails
 
     def after(self, moment: datetime) -> datetime:
         """The first start later than `moment`."""
@@ -49,20 +51,54 @@ def due(plans: list[Plan], since: datetime, now: datetime) -> list[Plan]:
     return [plans[index] for start, index in starts if start <= now]
 
 
+def plans_of(recipe: Path) -> list[Plan]:
+    """The plans of a recipe's file. Raises RecipeError."""
+    from workflows.continuous_recipe import ContinuousRecipe  # imports many specs: not for --help
+    from workflows.recipe.error import RecipeError
+    from workflows.recipe.text import load
+
+    read = load(recipe, ContinuousRecipe.model_validate)
+    if problems := read.schedule.problems():
+        raise RecipeError([problem.under("schedule") for problem in problems], read)
+    return [Plan(name, cron, read.schedule.retries) for name, cron in read.crons().items()]
+
+
+def reread(plans: list[Plan], recipe: Path) -> list[Plan]:
+    """The plans as the recipe has them now; as they were if it is invalid, which the next run says."""
+    try:
+        read = plans_of(recipe)
+    except UserError:
+        return plans
+    if read != plans:
+        say(f"{recipe} has changed")
+        show(read)
+    return read
+
+
+def show(plans: list[Plan]) -> None:
+    for plan in plans:
+        say(f"{plan.name:<10} {plan.cron:<14} next {plan.after(datetime.now(UTC)):%Y-%m-%d %H:%M} UTC")
+
+
 def run_forever(
     plans: list[Plan],
     start: Callable[[Plan], object],
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     sleep: Callable[[float], None] = time.sleep,
+    reread: Callable[[list[Plan]], list[Plan]] = lambda plans: plans,
 ) -> None:
-    """Start each plan when it is due, until interrupted. `now` and `sleep` are the clock."""
+    """Start each plan when it is due, until interrupted. `now` and `sleep` are the clock; `reread` has the plans as
+    they are now. Starts before a change are not made up for."""
     since = now()
     say(f"starts before {since:%Y-%m-%d %H:%M} UTC are not made up for (--now starts every plan at once)")
     while True:
-        while (left := (min(plan.after(since) for plan in plans) - now()).total_seconds()) > 0:
+        if (read := reread(plans)) != plans:
+            plans, since = read, now()
+        if (left := (min(plan.after(since) for plan in plans) - now()).total_seconds()) > 0:
             sleep(min(left, POLL_S))
             if since - now() > SET_BACK:
                 since = now()
+            continue
         moment = now()
         for plan in due(plans, since, moment):
             start(plan)
@@ -105,18 +141,16 @@ def main(recipe: Path | None, now: bool, only_list: bool) -> None:
     from workflows import launch_plans  # imports Flyte: not for --help
     from workflows.checks.machine import checked_here
 
-    retries = launch_plans.recipe().schedule.retries
-    plans = [Plan(plan.name, plan.schedule.cron_schedule.schedule) for plan in launch_plans.PLANS]
-    for plan in plans:
-        say(f"{plan.name:<10} {plan.cron:<14} next {plan.after(datetime.now(UTC)):%Y-%m-%d %H:%M} UTC")
+    plans = plans_of(launch_plans.path())
+    show(plans)
     if addresses := launch_plans.recipe().schedule.notify:
         say(f"schedule.notify: {', '.join(addresses)}: no emails are sent from here, only by a Flyte cluster's admin")
     if only_list:
         return
     checked_here(launch_plans.recipe())
     for plan in plans if now else ():
-        run(plan, retries)
-    run_forever(plans, lambda plan: run(plan, retries))
+        run(plan, plan.retries)
+    run_forever(plans, lambda plan: run(plan, plan.retries), reread=lambda plans: reread(plans, launch_plans.path()))
 
 
 if __name__ == "__main__":

@@ -5,12 +5,13 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from tests.source import ROOT
-from workflows.schedule import Plan, due, run_forever
+from workflows.schedule import Plan, due, reread, run_forever
 
 NIGHTLY, WEEKLY = Plan("nightly", "0 2 * * *"), Plan("weekly", "0 4 * * 0")
 MONDAY = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -90,6 +91,35 @@ def test_a_small_correction_of_the_clock_starts_nothing_twice() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_forever([NIGHTLY], start, clock.now, clock.sleep)
     assert found == ["Tue 02:00", "Wed 02:00"]
+
+
+def test_a_changed_recipe_counts_from_then_on(tmp_path: Path) -> None:
+    """Tuesday's run is at 2; then the recipe is changed at 3, and for an hour it is not valid."""
+    recipe = yaml.safe_load((ROOT / "workflows/recipes/continuous.yaml").read_text())
+    file = tmp_path / "recipe.yaml"
+    clock, found = Clock(MONDAY, MONDAY + timedelta(days=3)), list[str]()
+
+    def save(**schedule: Any) -> list[Plan]:
+        file.write_text(yaml.safe_dump(recipe | {"refresh": None, "schedule": schedule}))
+        return reread([NIGHTLY], file)
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        if clock.moment == datetime(2026, 11, 24, 3, tzinfo=UTC):
+            save(continue_training="never")
+        if clock.moment == datetime(2026, 11, 24, 4, tzinfo=UTC):
+            save(continue_training="0 1 * * *", retries=5)
+
+    def start(plan: Plan) -> None:
+        found.append(f"{clock.moment:%a %H:%M}, {plan.retries} retries")
+
+    def hourly(plans: list[Plan]) -> list[Plan]:  # to be quick
+        return plans if clock.moment.minute else reread(plans, file)
+
+    plans = save(continue_training="0 2 * * *", retries=1)
+    with pytest.raises(KeyboardInterrupt):
+        run_forever(plans, start, clock.now, sleep, hourly)
+    assert found == ["Tue 02:00, 1 retries", "Wed 01:00, 5 retries", "Thu 01:00, 5 retries"]
 
 
 def test_nothing_is_due_twice() -> None:
