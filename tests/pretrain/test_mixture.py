@@ -57,6 +57,12 @@ def test_megatron_draws_from_the_sources_by_their_weights(shards: Path, tmp_path
     assert drawn.count(2) == 6
 
 
+def test_the_limit_of_epochs_is_no_part_of_what_a_training_is() -> None:
+    """Raising it continues from the checkpoints; a lower one does not refuse what is finished, as its field says."""
+    strict, loose = (tiny_spec(mixture={"books": {"weight": 1.0, "epochs": limit}}).identity() for limit in (2, 4))
+    assert strict == loose
+
+
 def test_more_epochs_than_allowed_are_refused_before_training(shards: Path, tmp_path: Path) -> None:
     spec = tiny_spec(steps=600, mixture={"books": {"weight": 0.9, "epochs": 2}, "web": {"weight": 0.1}})
     with pytest.raises(StageError, match=r"corpus\.sources\.books: its share, 90\.0% of .* epochs allows 2"):
