@@ -16,7 +16,6 @@ import shutil
 import string
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -133,9 +132,7 @@ def _renamed(tokenizer: Tokenizer, names: Sequence[str]) -> Tokenizer:
 
 def beginning(tokenizer: Tokenizer) -> list[int]:
     """The tokens that it puts before every text: BOS, if it adds one."""
-    encoding = tokenizer.encode("a")
-    pairs = zip(encoding.ids, encoding.sequence_ids, strict=True)
-    return [token for token, _ in takewhile(lambda pair: pair[1] is None, pairs)]
+    return _added(tokenizer)[0]
 
 
 def parsed(tokenizer: Any, text: str) -> list[int]:
@@ -163,6 +160,12 @@ def write(source: Path, target: Path, template: str | None = None) -> list[str]:
     shutil.copyfile(source / TOKENIZER, target / TOKENIZER)
     write_json(target / CONFIG, config)
     told = [f"{', '.join(absent)}: left out, since {TOKENIZER} has no such token"] if absent else []
+    if behind := _added(opened)[1]:
+        told.append(
+            f"the tokenizer puts {''.join(map(opened.id_to_token, behind))} behind every text: Baton leaves it out, but "
+            "Transformers and vLLM put it behind prompts too, and a model then continues what has ended. Remove it from "
+            f"the post_processor of {TOKENIZER}"
+        )
     if lost := _lost(opened):
         told.append(
             f"the tokenizer does not know {len(lost)} of {len(LETTERS)} characters that were tried, such as "
@@ -256,6 +259,13 @@ def _opened(folder: Path) -> Tokenizer:
     tokenizer.no_truncation()  # the file may enable either
     tokenizer.no_padding()
     return tokenizer
+
+
+def _added(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """The tokens that it puts before every text, and those behind."""
+    encoding = tokenizer.encode("".join(SAMPLE))  # one letter can be unknown, and dropped
+    own = [place for place, sequence in enumerate(encoding.sequence_ids) if sequence is not None]
+    return (encoding.ids[: own[0]], encoding.ids[own[-1] + 1 :]) if own else ([], [])
 
 
 def _lost(tokenizer: Tokenizer) -> list[str]:
