@@ -174,7 +174,7 @@ def _refuse_empty(spec: CorpusSpec, counts: Counts, sizes: Sizes, broken: Broken
         if not of_source["train"].documents:
             raise StageError(
                 f"sources.{name}: none of its documents is in the train split: they are empty, not UTF-8, in another "
-                "source too, or held out. Add documents, or remove the source"
+                "source too, held out, or dropped by `curate`. Add documents, or remove the source"
             )
 
 
