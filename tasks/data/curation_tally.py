@@ -11,6 +11,8 @@ from tasks.job import StageError
 TALLY = "curation.json"  # in the corpus' record
 SAMPLES = 3  # dropped documents shown by reason, step and source
 SAMPLE_CHARACTERS = 600
+MOST_REASONS, REASON_CHARACTERS = 100, 200  # of a step and source; a function may write numbers into its reasons
+OTHER = "other reasons"
 
 
 class Sample(BaseModel):
@@ -36,6 +38,7 @@ class Count(BaseModel):
     def drop(self, item: Document, size: int, reason: str, what: str = "") -> None:
         self.dropped += 1
         self.dropped_bytes += size
+        reason = self._counted_as(reason)
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
         shown = self.samples.setdefault(reason, [])
         if len(shown) < SAMPLES:
@@ -45,9 +48,14 @@ class Count(BaseModel):
         """Add the count of documents that come later."""
         for name in ("documents", "bytes", "dropped", "dropped_bytes", "changed"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for reason, number in other.reasons.items():
+        for given, number in other.reasons.items():
+            reason = self._counted_as(given)
             self.reasons[reason] = self.reasons.get(reason, 0) + number
-            self.samples[reason] = [*self.samples.get(reason, []), *other.samples[reason]][:SAMPLES]
+            self.samples[reason] = [*self.samples.get(reason, []), *other.samples[given]][:SAMPLES]
+
+    def _counted_as(self, reason: str) -> str:
+        reason = reason[:REASON_CHARACTERS]
+        return reason if reason in self.reasons or len(self.reasons) < MOST_REASONS else OTHER
 
     @property
     def share(self) -> float:

@@ -49,6 +49,19 @@ def test_languages_that_are_not_kept_are_dropped_by_name() -> None:
     assert count.samples["de"][0].source == "a.txt#1"
 
 
+def test_beyond_a_number_reasons_are_counted_together() -> None:
+    """A function may write a number into each."""
+    halves = Tally(), Tally()
+    for number in range(300):
+        item = document(f"a.txt#{number}", "text")
+        halves[number % 2].of("function", None).drop(item, 4, f"score {number} is too low {'!' * 999}")
+    halves[0].add(halves[1])
+    (count,) = halves[0].totals().values()
+    assert count.reasons["other reasons"] == 200 and sum(count.reasons.values()) == count.dropped == 300
+    assert len(count.reasons) == 101 and max(map(len, count.reasons)) == 200
+    assert len(count.samples["other reasons"]) == 3
+
+
 def test_every_language_that_a_recipe_may_name_is_one_that_lingua_knows() -> None:
     assert set(LANGUAGES) == {language.iso_code_639_1.name.lower() for language in Language.all()}
 
