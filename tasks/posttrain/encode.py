@@ -135,7 +135,10 @@ class RowEncoder:
         prompt = self.prompt(row)
         if not is_conversational(row):
             return prompt, self.ended(row[column])
-        whole = self._render(row, _messages(row["prompt"], "user") + _messages(row[column], "assistant"))
+        answer = _messages(row[column], "assistant")
+        text = self._rendered(row, _messages(row["prompt"], "user") + answer)
+        self.unprinted.look_for(_answers(answer), text)
+        whole = self._tokens(text).ids
         # as in TRL: some templates render a prompt differently when it stands alone
         start = common_prefix(prompt, whole)
         self.other_prompts += start < len(prompt) and column != "rejected"
@@ -168,7 +171,9 @@ class RowEncoder:
                 raise StageError(
                     f"loss: all learns turns that are not to be learned; use assistant. The row: {cut(row)}"
                 )
-            ids = labels = self._render(row, row["messages"])
+            text = self._rendered(row, row["messages"])
+            self.unprinted.look_for(_answers(row["messages"]), text)
+            ids = labels = list(self._tokens(text).ids)
         if all(label == IGNORED for label in labels):
             raise RowRefused(
                 f"a row has no token to learn with loss: {loss}.{self._why(row, loss)} The row: {cut(row)}"
@@ -216,6 +221,7 @@ class RowEncoder:
         self._check_marks(row)
         self.unprinted.look(row)
         text, spans = self._marked(row, row["messages"])
+        self.unprinted.look_for((turn for turn in _answers(row["messages"]) if turn.get(TRAIN, True)), text)
         tokens = self._tokens(text)
         ids, masks = tokens.ids, marked_tokens(tokens, spans)
         if chat.marked != chat.template and text != self._rendered(row, row["messages"]):
@@ -392,6 +398,10 @@ class RowEncoder:
 
 def _messages(value: str | list[Row], role: str) -> list[Row]:
     return [{"role": role, "content": value}] if isinstance(value, str) else value
+
+
+def _answers(messages: list[Row]) -> list[Row]:
+    return [message for message in messages if message["role"] == "assistant"]
 
 
 def cut(row: Row) -> str:

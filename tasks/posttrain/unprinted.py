@@ -1,15 +1,18 @@
 """What rows have and the chat template does not print, so that it is neither learned nor seen by the model.
 
-    fields = Unprinted()
-    fields.look(row)                        keep some rows of each field
-    fields.notices(render)                  a line for each field that has no effect on the rendered text
+    unprinted = Unprinted()
+    unprinted.look(row)                     keep some rows of each field
+    unprinted.look_for(turns, text)         the contents of learned turns in the rendered text
+    unprinted.notices(render)               a line for each field that has no effect on the rendered text, and one for
+                                            turns of which a part is missing, such as a model's thoughts
 
-Each is tried by rendering conversations with and without it, message by message: whether a template prints a field may
-depend on the message's role and place.
+A field is tried by rendering conversations with and without it, message by message: whether a template prints a field
+may depend on the message's role and place.
 """
 
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tasks.job import StageError
@@ -18,6 +21,7 @@ from tasks.rows.stored import ANSWERS, OPTIONAL, TRAIN, Row
 MOST = 16  # conversations that are tried for each field
 # what identifies a call has no content; the role decides on all else
 NOT_LOOKED_AT = ("role", "tool_call_id", TRAIN)
+PARTS = re.compile(r"\n|<[^<>]*>")  # end a part: a template may print lines and tags in another way
 
 Render = Callable[[Row, list[Row]], str]  # raises StageError
 
@@ -27,6 +31,7 @@ class Unprinted:
 
     def __init__(self) -> None:
         self._rows: dict[str, list[Row]] = defaultdict(list)
+        self._missing: list[str] = []  # for each turn of which a part is missing, the first one
 
     def look(self, row: Row) -> None:
         messages = [message for conversation in conversations(row)[:1] for message in conversation]
@@ -36,8 +41,19 @@ class Unprinted:
             if len(self._rows[name]) < MOST:
                 self._rows[name].append(row)
 
+    def look_for(self, turns: Iterable[Row], text: str) -> None:
+        for turn in turns:
+            content = turn.get("content")
+            parts = map(str.strip, PARTS.split(content)) if isinstance(content, str) else ()
+            self._missing += [part for part in parts if part not in text][:1]
+
     def notices(self, render: Render) -> list[str]:
         notices = []
+        if self._missing:
+            notices.append(
+                f"the chat template leaves out a part of {len(self._missing)} turns that are to be learned, such as "
+                f"{self._missing[0]!r:.80}: it is not learned"
+            )
         for name, rows in sorted(self._rows.items()):
             same = [one == other for row in rows for one, other in _with_and_without(name, row, render)]
             if any(same):
@@ -75,7 +91,8 @@ def _with_and_without(name: str, row: Row, render: Render) -> Iterator[tuple[Any
 
 
 def _rendered(render: Render, row: Row, conversation: list[Row]) -> str | StageError:
+    """The text without white space: a field that changes only that has no effect."""
     try:
-        return render(row, conversation)
+        return "".join(render(row, conversation).split())
     except StageError as error:
         return error  # unlike any text: the field has an effect

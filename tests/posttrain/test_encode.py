@@ -14,7 +14,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Whitespace
 
 from tasks.job import StageError
 from tasks.posttrain.chat import marked_tokens
-from tasks.posttrain.encode import IGNORED, RowEncoder, RowRefused, prompted
+from tasks.posttrain.encode import IGNORED, Loss, RowEncoder, RowRefused, prompted
 from tasks.posttrain.trl_hooks.templates import trl_templates
 from tasks.rows.stored import Row, without_marks
 from tasks.tokenizers import load
@@ -290,7 +290,8 @@ def test_a_completion_that_is_not_to_be_learned_is_refused(encoder: RowEncoder, 
 def test_what_the_template_does_not_print_is_told_once(encoder: RowEncoder) -> None:
     encoder.tokenizer.chat_template = (
         "{% for m in messages %}{{ m.role }}: {% if m.role != 'tool' %}{{ m.content }}{% endif %}"
-        "{% if loop.last and m.reasoning_content %}({{ m.reasoning_content }}){% endif %}\n{% endfor %}"
+        "{% if loop.last and m.reasoning_content %}({{ m.reasoning_content }})"
+        "{% elif m.reasoning_content %}\n{% endif %}\n{% endfor %}"
     )
     thought = SAID[0] | {"reasoning_content": "Hm.", "name": "Ann"}
     call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 2}}}]}
@@ -318,10 +319,29 @@ def test_what_the_template_does_not_print_is_told_once(encoder: RowEncoder) -> N
     assert "in 8 of 16 places" in told["reasoning_content of messages"]
 
 
+THOUGHT = {"role": "assistant", "content": "<think>\nTwo and two.\n</think>\n\n4"}
+# DeepSeek's
+WITHOUT_THOUGHTS = (
+    "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}"
+    "{{ m.content.split('</think>')[-1] }}<|endoftext|>{% endgeneration %}"
+    "{% else %}{{ m.content }}<|endoftext|>{% endif %}\n{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("loss", ["assistant", "all", "completion"])
+def test_thoughts_that_the_template_leaves_out_of_what_is_learned_are_told(encoder: RowEncoder, loss: Loss) -> None:
+    encoder.tokenizer.chat_template = WITHOUT_THOUGHTS
+    row = {"prompt": ASKED, "completion": [THOUGHT]} if loss == "completion" else {"messages": [*ASKED, THOUGHT]}
+    encoder.learned(row, loss)
+    assert "leaves out a part of 1 turns that are to be learned, such as 'Two and two.'" in encoder.notices()[0]
+
+
 def test_what_the_template_prints_is_not_told(encoder: RowEncoder) -> None:
     for _ in range(3):
         encoder.completion({"prompt": ASKED, "completion": SAID})
-        encoder.learned({"messages": [{"role": "system", "content": "Be brief."}, *ASKED, *SAID]}, "assistant")
+        encoder.learned(
+            {"messages": [{"role": "system", "content": "Be brief."}, *ASKED, *SAID, *ASKED, THOUGHT]}, "assistant"
+        )
     assert encoder.notices() == []
 
 
