@@ -62,7 +62,7 @@ PROBES = {  # text that a tokenizer may change
     "emoji": "🙂",
     "white space around a text": "\n\ta \n",
 }
-UNKNOWN = "\U0010fffd"  # for private use: in no vocabulary as a whole
+UNKNOWN = "\U00010600"  # a sign of Linear A: a letter, which no normalizer removes, and in no vocabulary as a whole
 MOST_SPECIAL = 300  # tokens that are tried
 # The type names no tokenizer class. Without the version, Transformers (5.17, in `_patch_mistral_regex`) takes a large
 # vocabulary for one of Mistral's with a wrong pattern, and warns.
@@ -161,10 +161,11 @@ def write(source: Path, target: Path, template: str | None = None) -> list[str]:
     write_json(target / CONFIG, config)
     told = [f"{', '.join(absent)}: left out, since {TOKENIZER} has no such token"] if absent else []
     if behind := _added(opened)[1]:
+        end = "".join(opened.id_to_token(token) or "" for token in behind)
         told.append(
-            f"the tokenizer puts {''.join(map(opened.id_to_token, behind))} behind every text: Baton leaves it out, but "
-            "Transformers and vLLM put it behind prompts too, and a model then continues what has ended. Remove it from "
-            f"the post_processor of {TOKENIZER}"
+            f"the tokenizer puts {end} behind every text: Baton leaves it out, but Transformers and vLLM put it behind "
+            "prompts too, and a model then continues what has ended. Remove it from the post_processor of "
+            f"{TOKENIZER}"
         )
     if lost := _lost(opened):
         told.append(

@@ -100,6 +100,15 @@ def test_nothing_is_cut_off_or_padded(tmp_path: Path) -> None:
         assert len(ids) == (1 if text == "a" else 54) and load(place)(text)["input_ids"] == ids
 
 
+def test_the_token_for_what_is_unknown_may_stand_for_its_own_name(tmp_path: Path) -> None:
+    """BERT's normalizer removes characters for private use: what is unknown is asked by a letter."""
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "river": 1}, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens(["[UNK]"])
+    place = folder(tmp_path, tokenizer, eos_token=None, pad_token=None, unk_token="[UNK]")
+    assert plain(place).encode("river [UNK]").ids == [1, 0, 0, 0]
+
+
 def test_random_tokens_are_refused(tmp_path: Path) -> None:
     tokenizer = byte_level()
     tokenizer.model.dropout = 0.1
