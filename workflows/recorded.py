@@ -1,14 +1,17 @@
 """Begin an execution with what it takes to run its recipe again."""
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from infra.pod import this_pod
 from infra.tracking.execution import begin_execution
+from tasks.custom.spec import CustomSpec
+from tasks.evaluate.spec import EvaluatorSpec
+from tasks.functions import Function
+from tasks.spec import Spec
 from workflows.checks.table import checked
 from workflows.pod_defaults import fitted
 from workflows.recipe import Recipe, context_of
-from workflows.uploads import with_source_code
 
 R = TypeVar("R", bound=Recipe)
 
@@ -22,3 +25,16 @@ def begin(recipe: R, plan: Sequence[str] = ()) -> R:
     begin_execution(recipe.name, dumped, recipe.settings(), plan, whole.model_dump(mode="json"))
     checked(recipe)
     return recipe if this_pod() is None else fitted(recipe, context_of(recipe))
+
+
+def with_source_code(part: Any) -> Any:
+    """A recipe, or a part of one, with the source of its functions and of its evaluation tasks' files filled in. Other
+    inputs are left to the pods, which may have credentials that this machine lacks."""
+    if isinstance(part, Function | EvaluatorSpec | CustomSpec):
+        return part.pinned()
+    if isinstance(part, Spec):
+        updates = {name: with_source_code(value) for name, value in part}
+        return part.model_copy(update={name: value for name, value in updates.items() if value != getattr(part, name)})
+    if isinstance(part, dict):
+        return {name: with_source_code(value) for name, value in part.items()}
+    return [with_source_code(value) for value in part] if isinstance(part, list) else part

@@ -25,8 +25,9 @@ from workflows.checks.table import CHECKS, checked
 from workflows.continuous_recipe import ContinuousRecipe
 from workflows.pod_defaults import fitted, gpus_of_all
 from workflows.recipe import Recipe, context_of
+from workflows.recorded import with_source_code
 from workflows.run_context import RunContext
-from workflows.uploads import local_paths, too_large, upload, with_source_code
+from workflows.uploads import local_paths, too_large, upload
 from workflows.walk import TASKS
 
 STORE = "MLFLOW_TRACKING_URI"

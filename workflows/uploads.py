@@ -1,4 +1,4 @@
-"""Upload a recipe's small local files, and the source of its functions and evaluation tasks, for a run on a cluster.
+"""Upload a recipe's small local files for a run on a cluster.
 
 The files of each path are packed into one archive and uploaded through signed URLs, as Flyte uploads the code, so no
 credentials are needed here. The recipe then has the archive's address with its digest. Only the digest enters cache
@@ -15,10 +15,8 @@ from infra.progress import say
 from infra.storage.address import DIGEST, File, pack
 from infra.storage.buckets import is_bucket
 from infra.text import size
-from tasks.custom.spec import CustomSpec
-from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
-from tasks.functions import Function
-from tasks.spec import Problem, Spec
+from tasks.evaluate.spec import EvaluateSpec
+from tasks.spec import Problem
 from workflows.recipe import Recipe
 from workflows.recipe.override import replaced
 from workflows.run_context import RunContext
@@ -100,19 +98,6 @@ def too_large(paths: list[LocalPath], shared: str) -> list[Problem]:
         for local in paths
         if local.bytes > LARGEST_BYTES
     ]
-
-
-def with_source_code(part: Any) -> Any:
-    """A recipe, or a part of one, with the source of its functions and of its evaluation tasks' files filled in. Other
-    inputs are left to the pods, which may have credentials that this machine lacks."""
-    if isinstance(part, Function | EvaluatorSpec | CustomSpec):
-        return part.pinned()
-    if isinstance(part, Spec):
-        updates = {name: with_source_code(value) for name, value in part}
-        return part.model_copy(update={name: value for name, value in updates.items() if value != getattr(part, name)})
-    if isinstance(part, dict):
-        return {name: with_source_code(value) for name, value in part.items()}
-    return [with_source_code(value) for value in part] if isinstance(part, list) else part
 
 
 def upload(recipe: R, paths: list[LocalPath], run: Any) -> R:

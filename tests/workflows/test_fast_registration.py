@@ -14,7 +14,7 @@ from flytekit.tools.fast_registration import FastPackageOptions, fast_package
 from tests.source import ROOT
 
 PRODUCT = ("images", "infra", "tasks", "workflows")
-COMMANDS = ("describe", "remote", "rollback", "schedule", "version")  # of a user's machine
+COMMANDS = ("describe", "remote", "rollback", "schedule", "uploads", "version")  # of a user's machine
 LEFT_BEHIND = [
     "tests/",
     ".git",

@@ -22,8 +22,9 @@ from tests.cluster.storage import Storage, s3
 from tests.data.test_classifier import LABELS, write_model
 from tests.s3 import S3
 from workflows.recipe import Recipe, context_of
+from workflows.recorded import with_source_code
 from workflows.run_context import for_a_cluster
-from workflows.uploads import local_paths, too_large, upload, with_source_code
+from workflows.uploads import local_paths, too_large, upload
 
 SHARDS = {"tokenizer": {"vocab_size": 512}, "shards": {}, "pretrain": {}}
 
