@@ -5,7 +5,7 @@
 One run at a time, each in its own process (`pyflyte run` of the launch plan). A run that falls due while another is
 running, or while the machine is suspended, starts once afterwards; one that fell before this was started does not, and
 the next run has its text. A failed run is restarted up to the recipe's schedule.retries times, and continues where it
-stopped. A change of the recipe counts from when it is saved; while the file is invalid, the schedule stays as it was.
+stopped. A change of the recipe counts for the next start; while the file is invalid, the schedule stays as it was.
 """
 
 import os
@@ -87,13 +87,15 @@ def run_forever(
     sleep: Callable[[float], None] = time.sleep,
     reread: Callable[[list[Plan]], list[Plan]] = lambda plans: plans,
 ) -> None:
-    """Start each plan when it is due, until interrupted. `now` and `sleep` are the clock; `reread` has the plans as
-    they are now. Starts before a change are not made up for."""
+    """Start each plan when it is due, until interrupted. `now` and `sleep` are the clock; `reread` returns
+    the current plans. Starts before a change of their times are not made up for."""
     since = now()
     say(f"starts before {since:%Y-%m-%d %H:%M} UTC are not made up for (--now starts every plan at once)")
     while True:
-        if (read := reread(plans)) != plans:
-            plans, since = read, now()
+        read = reread(plans)
+        if [plan.cron for plan in read] != [plan.cron for plan in plans]:
+            since = max(since, now() - timedelta(seconds=POLL_S))
+        plans = read
         if (left := (min(plan.after(since) for plan in plans) - now()).total_seconds()) > 0:
             sleep(min(left, POLL_S))
             if since - now() > SET_BACK:

@@ -122,6 +122,18 @@ def test_a_changed_recipe_counts_from_then_on(tmp_path: Path) -> None:
     assert found == ["Tue 02:00, 1 retries", "Wed 01:00, 5 retries", "Thu 01:00, 5 retries"]
 
 
+def test_a_change_just_before_a_start_does_not_lose_it() -> None:
+    clock, found = Clock(MONDAY, MONDAY + timedelta(days=1)), list[int]()
+    changed = datetime(2026, 11, 24, 1, 59, 45, tzinfo=UTC)
+
+    def reread(plans: list[Plan]) -> list[Plan]:
+        return [Plan("nightly", "0 2 * * *", retries=5 if clock.moment >= changed else 0)]
+
+    with pytest.raises(KeyboardInterrupt):
+        run_forever([NIGHTLY], lambda plan: found.append(plan.retries), clock.now, clock.sleep, reread)
+    assert found == [5]
+
+
 def test_nothing_is_due_twice() -> None:
     at_two = datetime(2026, 11, 24, 2, tzinfo=UTC)
     assert due([NIGHTLY], MONDAY, at_two) == [NIGHTLY]
