@@ -21,7 +21,7 @@ from tasks.rows.stored import ANSWERS, OPTIONAL, TRAIN, Row
 MOST = 16  # conversations that are tried for each field
 # what identifies a call has no content; the role decides on all else
 NOT_LOOKED_AT = ("role", "tool_call_id", TRAIN)
-PARTS = re.compile(r"\n|<[^<>]*>")  # end a part: a template may print lines and tags in another way
+PARTS = re.compile(r"\n|<[^<>\n]*>")  # end a part: a template may print lines and tags in another way
 
 Render = Callable[[Row, list[Row]], str]  # raises StageError
 
@@ -31,11 +31,11 @@ class Unprinted:
 
     def __init__(self) -> None:
         self._rows: dict[str, list[Row]] = defaultdict(list)
-        self._missing: list[str] = []  # for each turn of which a part is missing, the first one
+        self._partly, self._missing = 0, ""  # turns of which a part is missing; the first such part
 
     def look(self, row: Row) -> None:
         messages = [message for conversation in conversations(row)[:1] for message in conversation]
-        names = {name for message in messages for name, value in message.items() if value}
+        names = {name for message in messages for name in message if _has(message, name)}
         names |= {name for name in OPTIONAL if row.get(name)}
         for name in names.difference(NOT_LOOKED_AT):
             if len(self._rows[name]) < MOST:
@@ -45,14 +45,15 @@ class Unprinted:
         for turn in turns:
             content = turn.get("content")
             parts = map(str.strip, PARTS.split(content)) if isinstance(content, str) else ()
-            self._missing += [part for part in parts if part not in text][:1]
+            if missing := next((part for part in parts if part not in text), None):
+                self._partly, self._missing = self._partly + 1, self._missing or missing
 
     def notices(self, render: Render) -> list[str]:
         notices = []
         if self._missing:
             notices.append(
-                f"the chat template leaves out a part of {len(self._missing)} turns that are to be learned, such as "
-                f"{self._missing[0]!r:.80}: it is not learned"
+                f"the chat template leaves out a part of {self._partly} assistant turns, such as "
+                f"{self._missing[:80]!r}: it is not learned"
             )
         for name, rows in sorted(self._rows.items()):
             same = [one == other for row in rows for one, other in _with_and_without(name, row, render)]
@@ -84,10 +85,15 @@ def _with_and_without(name: str, row: Row, render: Render) -> Iterator[tuple[Any
             yield whole, _rendered(render, {key: value for key, value in row.items() if key != name}, conversation)
             continue
         for place, message in enumerate(conversation):
-            if message.get(name):
+            if _has(message, name):
                 other = {key: value for key, value in message.items() if key != name}
                 other |= {"content": ""} if name in ("content", "tool_calls") and not other.get("content") else {}
                 yield whole, _rendered(render, row, [*conversation[:place], other, *conversation[place + 1 :]])
+
+
+def _has(message: Row, name: str) -> bool:
+    """Whether a field is there, and not white space alone."""
+    return bool(message.get(name) and str(message[name]).strip())
 
 
 def _rendered(render: Render, row: Row, conversation: list[Row]) -> str | StageError:

@@ -16,6 +16,7 @@ from tasks.job import StageError
 from tasks.posttrain.chat import marked_tokens
 from tasks.posttrain.encode import IGNORED, Loss, RowEncoder, RowRefused, prompted
 from tasks.posttrain.trl_hooks.templates import trl_templates
+from tasks.posttrain.unprinted import Unprinted
 from tasks.rows.stored import Row, without_marks
 from tasks.tokenizers import load
 from tests.tokenizer_folders import byte_level, folder, metaspace
@@ -333,7 +334,19 @@ def test_thoughts_that_the_template_leaves_out_of_what_is_learned_are_told(encod
     encoder.tokenizer.chat_template = WITHOUT_THOUGHTS
     row = {"prompt": ASKED, "completion": [THOUGHT]} if loss == "completion" else {"messages": [*ASKED, THOUGHT]}
     encoder.learned(row, loss)
-    assert "leaves out a part of 1 turns that are to be learned, such as 'Two and two.'" in encoder.notices()[0]
+    assert "leaves out a part of 1 assistant turns, such as 'Two and two.'" in encoder.notices()[0]
+
+
+def test_a_line_of_code_that_is_left_out_between_two_comparisons_is_told() -> None:
+    unprinted = Unprinted()
+    unprinted.look_for([{"role": "assistant", "content": "if a < b:\n    swap()\nif c > d:"}], "if a < b:\nif c > d:")
+    assert "such as 'swap()'" in unprinted.notices(lambda *_: "")[0]
+
+
+def test_white_space_alone_is_no_content_that_is_not_printed(encoder: RowEncoder) -> None:
+    call = {"role": "assistant", "content": "\n\n", "tool_calls": [CALL]}
+    encoder.completion({"prompt": ASKED, "completion": [call], "tools": TOOLS})
+    assert not any("content of messages" in notice for notice in encoder.notices())
 
 
 def test_what_the_template_prints_is_not_told(encoder: RowEncoder) -> None:

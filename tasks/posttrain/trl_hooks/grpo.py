@@ -60,7 +60,8 @@ class TokenTrainer(GRPOTrainer):
         return output
 
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
-        self.tokens.append((inputs["completion_mask"] * inputs.get("tool_mask", 1)).sum())
+        if model.training:
+            self.tokens.append((inputs["completion_mask"] * inputs.get("tool_mask", 1)).sum())
         return super()._compute_loss(model, inputs)
 
     def log(self, logs: dict[str, float], *args: Any) -> None:
