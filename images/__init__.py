@@ -59,10 +59,10 @@ class FamilyImage(ImageSpec):
 
     def exist(self) -> bool:
         """Whether its registry has it. Raises RegistryError, NoImage."""
-        from images.registry import digest_of  # pods do not have it: .flyteignore
-
         if not self.registry:
             raise no_images(self.name)
+        from images.registry import digest_of  # pods do not have it: .flyteignore
+
         return digest_of(self.image_name()) is not None
 
 

@@ -396,6 +396,7 @@ class Report(Artifact):
     family = "page"
 
 
+# in the order of a report
 KINDS: dict[str, type[Artifact]] = {kind.kind: kind for kind in Artifact.__subclasses__()}
 
 

@@ -53,7 +53,7 @@ PathText = Annotated[str, _ENCODABLE]
 
 T = TypeVar("T")
 _BY_BATON = object()
-# a field that has Baton's own value in every run: a recipe may not give it
+# a field that only Baton sets: a recipe may not give it
 ByBaton = Annotated[T, _BY_BATON]
 
 
@@ -86,7 +86,7 @@ class Spec(BaseModel):
             value = getattr(self, name)
             if _BY_BATON in field.metadata:
                 if value != field.get_default(call_default_factory=True):
-                    yield Problem(name, value, f"unset, since it has no effect here: {field.description}")
+                    yield Problem(name, value, f"unset: {field.description}")
                 continue
             for key, inner in _items(name, value):
                 if isinstance(inner, Spec):

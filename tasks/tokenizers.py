@@ -163,8 +163,8 @@ def write(source: Path, target: Path, template: str | None = None) -> list[str]:
     if behind := _added(opened)[1]:
         end = "".join(opened.id_to_token(token) or "" for token in behind)
         told.append(
-            f"the tokenizer puts {end} behind every text: Baton leaves it out, but Transformers and vLLM put it behind "
-            "prompts too, and a model then continues what has ended. Remove it from the post_processor of "
+            f"the tokenizer appends {end} to every text: Baton leaves it out, but Transformers and vLLM append it to "
+            "prompts too, and the model then continues a text that has ended. Remove it from the post_processor of "
             f"{TOKENIZER}"
         )
     if lost := _lost(opened):

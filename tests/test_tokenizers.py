@@ -184,7 +184,7 @@ def test_what_a_tokenizer_changes_is_told(normalizer: Any, told: list[str], tmp_
 def test_an_end_that_a_tokenizer_puts_behind_prompts_is_told(tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     (told,) = write(folder(tmp_path / "it", byte_level(end=END)), tmp_path / "copy")
-    assert f"puts {END} behind every text" in told
+    assert f"appends {END} to every text" in told
 
 
 def test_a_token_that_tokenizer_json_lacks_is_left_out_and_told(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from bisect import bisect
 from collections.abc import Mapping
 
 OUTCOME_TAG = "baton.outcome"  # promoted, kept or rejected; a version without it is not (yet) a generation
-REFUSED_TAG = "baton.decision.refused"  # why its promotion was refused: the champion was moved during the night
+REFUSED_TAG = "baton.decision.refused"  # why its decision was not carried out: the champion was moved
 PARENT_TAG = "baton.parent"  # the version that its training continued from; 0: none
 TERMS_TAG = "baton.champion"  # [{"since", "until", "why"}, …], oldest first
 

@@ -4,7 +4,8 @@ In: "decision" and "published". A promoted version becomes champion, if the cham
 compared with. Whatever the decision, training must have continued from the newest accepted version: else the champion
 was moved during the night. The decision is written to the version's tags: its digest before that, so that an
 interrupted promotion is told from a complete one, and `baton.outcome` last: it makes the version a generation (see
-tasks/promote/ledger.py). Idempotent. Out: promotion.json, with the aliases afterwards.
+tasks/promote/ledger.py). If the champion was moved, the reason is written to
+`baton.decision.refused`. Idempotent. Out: promotion.json, with the aliases afterwards.
 """
 
 import json

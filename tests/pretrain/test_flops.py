@@ -116,11 +116,12 @@ def test_a_run_never_reaches_more_than_its_peak(tmp_path: Path) -> None:
 def test_a_resumed_run_has_the_peak_that_was_measured_at_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured = iter([3e9, 5e9])
+    measured = iter([3e9, 5e9, 6e9])
     monkeypatch.setattr(flops, "cpu_peak", lambda precision: next(measured))
     assert [kept_peak(tmp_path / "peak.json", "fp32") for _ in range(2)] == [3e9, 3e9]
+    assert kept_peak(tmp_path / "peak.json", "fp32", reached=4e9) == 5e9  # measured again
     monkeypatch.setattr(platform, "node", lambda: "another machine")
-    assert kept_peak(tmp_path / "peak.json", "fp32") == 5e9
+    assert kept_peak(tmp_path / "peak.json", "fp32") == 6e9
 
 
 def test_the_peak_of_this_cpu_is_measured() -> None:

@@ -71,7 +71,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     # fields that Baton fills in
     "a label": (put("post_training.0.sft.label", "mine"), "post_training.0.sft.label", "filled in by Baton from the stage's name"),
     "a mixture beside the sources": (put("pretrain.mixture", {"a": {"weight": 1.0}}), "pretrain.mixture", "from corpus.sources"),
-    "a state of the text": (put("corpus.state", "as yesterday"), "corpus.state", "unset, since it has no effect here"),
+    "a state of the text": (put("corpus.state", "as yesterday"), "corpus.state", "unset: state of the source at the start of the run; filled in by Baton"),
     "a state in a step of a curation": (put("corpus.curate", [{"decontaminate": {"against": ["evaluate"], "index": "x"}}]), "corpus.curate.0.decontaminate.index", "filled in by Baton"),
     # required fields that are missing in what a list or a step holds
     "languages without a language": (put("corpus.curate", [{"language": {}}]), "corpus.curate.0.language.keep", "is required"),
