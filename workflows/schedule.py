@@ -107,13 +107,13 @@ def run_forever(
         since = moment
 
 
-def run(plan: Plan, retries: int, sleep: Callable[[float], None] = time.sleep) -> int:
+def run(plan: Plan, sleep: Callable[[float], None] = time.sleep) -> int:
     """Run a plan, with retries when it fails; returns the last exit code."""
-    for attempt in range(retries + 1):
-        retry = f" (retry {attempt} of {retries})" if attempt else ""
+    for attempt in range(plan.retries + 1):
+        retry = f" (retry {attempt} of {plan.retries})" if attempt else ""
         say(f"{datetime.now(UTC):%Y-%m-%d %H:%M} {plan.name} starts{retry}")
         code = _process([str(Path(sys.executable).with_name("pyflyte")), "run", str(LAUNCH_PLANS), plan.name])
-        if code in (0, WRONG_RECIPE) or attempt == retries:
+        if code in (0, WRONG_RECIPE) or attempt == plan.retries:
             break
         sleep(PAUSE_S * 2**attempt)
     say(f"{datetime.now(UTC):%Y-%m-%d %H:%M} {plan.name} {'ended' if code == 0 else f'failed, exit code {code}'}")
@@ -151,8 +151,8 @@ def main(recipe: Path | None, now: bool, only_list: bool) -> None:
         return
     checked_here(launch_plans.recipe())
     for plan in plans if now else ():
-        run(plan, plan.retries)
-    run_forever(plans, lambda plan: run(plan, plan.retries), reread=lambda plans: reread(plans, launch_plans.path()))
+        run(plan)
+    run_forever(plans, run, reread=lambda plans: reread(plans, launch_plans.path()))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from workflows.schedule import LAUNCH_PLANS, Plan, run, run_forever
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("vllm")]
 
 NAME = "five-days"
-NIGHTLY = Plan("nightly", "0 2 * * *")
+NIGHTLY = Plan("nightly", "0 2 * * *", retries=2)
 LIBRARY = Path(os.__file__).parent
 MODULES = sorted(path.stem for path in LIBRARY.glob("*.py") if 2_000 < path.stat().st_size < 25_000)
 FIRST, SECOND, LAST = MODULES[:40], MODULES[40:60], MODULES[60:80]
@@ -63,7 +63,7 @@ RECIPE: dict[str, Any] = {
     "grow": {"replay": 0.2, "lr": 5e-3, "min_lr": 3e-4, "max_steps": 120, "min_steps": 60, "compact": 2},
     "promotion": {"regressions": {"old.bits_per_byte": 0.005}},
     "publish": {"name": NAME},
-    "schedule": {"retries": 2},
+    "schedule": {"retries": NIGHTLY.retries},
 }  # fmt: skip
 # what these days add to the recipe, which other tests of continuous training use too
 TWO_SOURCES: dict[str, Any] = {
@@ -159,7 +159,7 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             raise KeyboardInterrupt  # the week is over
         day(world)
         began = time.monotonic()
-        world.codes.append(run(plan, retries=RECIPE["schedule"]["retries"], sleep=sleep))
+        world.codes.append(run(plan, sleep))
         world.seconds.append(time.monotonic() - began)
 
     def sleep(seconds: float) -> None:
