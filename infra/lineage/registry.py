@@ -13,7 +13,7 @@ from infra.lineage.artifacts import describe
 from infra.lineage.graph import Graph
 from infra.lineage.measured import breaks_of, setting
 from infra.lineage.summaries import artifact_row
-from infra.tracking.set_aside import OUTCOME_TAG, REFUSED_TAG, TERMS_TAG
+from infra.tracking.set_aside import OUTCOME_TAG, REFUSED_TAG, ROLLED_BACK, TERMS_TAG
 
 SCORE = "baton.eval."  # + name: a metric's value
 MOST = 6  # metrics in a table or drawn
@@ -36,7 +36,7 @@ def registered(graph: Graph, connection: Connection) -> list[dict[str, Any]]:
         row["model"] = artifact_row(named[digest]) if digest in named else None
         row["scores"] = scores_of(tags)
         row["units"] = {name: facts.unit_of(tag).unit for name, tag in facts.group(tags, "metric").items()}
-        row["outcome"] = "rolled back" if version["set_aside"] else tags.get(OUTCOME_TAG) or _undecided(tags)
+        row["outcome"] = ROLLED_BACK if version["set_aside"] else tags.get(OUTCOME_TAG) or _undecided(tags)
         row["reason"] = tags.get(REFUSED_TAG if row["outcome"] == "refused" else "baton.decision.words", "")
         row["from"] = [artifact_row(named[origin]) for origin in origins.get(digest, ())]
         run = evaluations.get(digest)
@@ -88,8 +88,8 @@ def scores_of(tags: dict[str, str]) -> dict[str, float]:
 def _undecided(tags: dict[str, str]) -> str | None:
     """What became of a version without an outcome."""
     match facts.json_or(tags.get(TERMS_TAG, "")):
-        case [*_, {"why": str(why)}] if why.startswith("rolled back"):
-            return "rolled back"
+        case [*_, {"why": str(why)}] if why.startswith(ROLLED_BACK):
+            return ROLLED_BACK
     return "refused" if REFUSED_TAG in tags else None
 
 

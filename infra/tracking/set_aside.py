@@ -13,6 +13,7 @@ OUTCOME_TAG = "baton.outcome"  # promoted, kept or rejected; a version without i
 REFUSED_TAG = "baton.decision.refused"  # why its decision was not carried out: the champion was moved
 PARENT_TAG = "baton.parent"  # the version that its training continued from; 0: none
 TERMS_TAG = "baton.champion"  # [{"since", "until", "why"}, …], oldest first
+ROLLED_BACK = "rolled back"  # begins such a term's `why`
 
 
 def set_aside(tags: Mapping[int, Mapping[str, str]], champion: int | None) -> set[int]:

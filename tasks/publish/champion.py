@@ -22,7 +22,7 @@ from mlflow import MlflowClient
 
 from infra.process.process_id import has_ended, this_process
 from infra.progress import say
-from infra.tracking.set_aside import TERMS_TAG
+from infra.tracking.set_aside import ROLLED_BACK, TERMS_TAG
 from tasks.job import StageError
 from tasks.publish.aliases import (
     CHAMPION,
@@ -109,7 +109,7 @@ def roll_back(name: str, to: int | None = None) -> tuple[Version, Version]:
         champion = number_at(find_model(hold(), name), CHAMPION)
         if champion not in (None, was.version, now.version):
             raise ChampionChanged(f"the champion of {name} has just become {_name(champion)}; check it, and retry")
-        why = f"{'rolled back' if now.version < was.version else 'turned'} to version {now.version}"
+        why = f"{ROLLED_BACK if now.version < was.version else 'turned'} to version {now.version}"
         _move(hold, name, was.version, now.version, why)
 
     ask(lambda client: while_claimed(client, name, move))
