@@ -80,7 +80,7 @@ class Spec(BaseModel):
         given = {name: getattr(self, name) for name in defaults}
         return [Problem(name, value, allowed) for name, value in given.items() if value != defaults[name]]
 
-    def given_in_vain(self) -> Iterator[Problem]:
+    def filled_in_problems(self) -> Iterator[Problem]:
         """The problems of fields, also in specs within it, that are given, although Baton fills them in."""
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
@@ -90,7 +90,7 @@ class Spec(BaseModel):
                 continue
             for key, inner in _items(name, value):
                 if isinstance(inner, Spec):
-                    yield from (problem.under(key) for problem in inner.given_in_vain())
+                    yield from (problem.under(key) for problem in inner.filled_in_problems())
 
     def _not_identity(self) -> set[str]:
         """The fields that say how a result is reached, not what it is."""

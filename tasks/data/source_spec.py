@@ -69,8 +69,8 @@ class _Source(Spec):
     epochs: float | None = not_identity(
         None,
         "under `sources`: how often its text may be repeated; a weight that needs more epochs is an error "
-        "before training. null: any number. No part of a training's identity: a lower limit does not refuse one that "
-        "is finished; the plan shows that it has more",
+        "before training. null: any number. Not part of a training's identity: lowering it does not refuse a "
+        "finished training, whose plan then says that it has more",
         gt=0,
         le=1e6,
     )
@@ -83,7 +83,7 @@ class _Bounded(_Source):
     max_document_mb: float = not_identity(
         LARGEST_MB,
         "largest document (with JSONL: line) in MB; a larger one is an error that names it (reading takes "
-        "up to 13 times as much memory). A corpus that was read is not read again for a lower limit",
+        "up to 13 times as much memory). Lowering it does not read an existing corpus again",
         gt=0,
         le=1000,
     )

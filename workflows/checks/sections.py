@@ -24,7 +24,7 @@ def fields(context: RunContext) -> list[Problem]:
     """Each stage's own problems."""
     parts = [*_parts(context)]
     problems = [problem.under(name) for name, spec in parts for problem in spec.problems()]
-    return problems + [problem.under(name) for name, spec in parts for problem in spec.given_in_vain()]
+    return problems + [problem.under(name) for name, spec in parts for problem in spec.filled_in_problems()]
 
 
 def _parts(context: RunContext) -> Iterator[tuple[str, Spec]]:
