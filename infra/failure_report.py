@@ -11,7 +11,7 @@ from infra.limits import MIB, memory_kills, memory_limit
 from infra.pod import this_pod
 from infra.process.logs import LINES, LogReader, tail
 from infra.process.supervisor import Supervisor, read_result
-from infra.storage.disk_errors import disk_refused
+from infra.storage.disk_errors import NO_SPACE, disk_refused
 from infra.tracking.redact import redact_text
 
 FULL_DISK_BYTES = 1 << 20  # with less free space than this, the message names the disk as a cause too
@@ -22,9 +22,6 @@ HINTS: dict[int, str] = {
 }
 # signals that are never the consequence of another rank's failure
 NEVER_AN_EFFECT = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
-
-# the messages of Python, Rust (safetensors, tokenizers) and torch about a full disk
-NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|\bcode: 28\b|PytorchStreamWriter failed writing")
 
 NO_GPU_MEMORY = re.compile(r"\b(CUDA|HIP) out of memory")
 SMALLER = (

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +16,12 @@ from infra.pod import this_pod
 # Errors of the disk or of permissions, not of the program
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DISK = (*FULL, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
+
+# what Python, Rust (safetensors, tokenizers) and torch say about a full disk
+NO_SPACE = re.compile(
+    r"No space left on device|Disk quota exceeded|\bcode: (27|28|122)\b"
+    r"|PytorchStreamWriter failed writing|inline_container\.cc.* unexpected pos"
+)
 
 
 class DiskRefused(UserError):
@@ -30,6 +37,20 @@ def disk_errors_named() -> Iterator[None]:
         if error.errno not in DISK or (error.errno in (errno.EACCES, errno.EPERM) and not error.filename):
             raise  # without a file it comes from another call: kill(2), connect(2)
         raise disk_refused(os.strerror(error.errno), error.filename, full=error.errno in FULL) from error
+
+
+def full_disk(error: BaseException) -> str | None:
+    """What says in `error`, or in an error behind it, that a disk, a quota or a file's permitted size is full: closing
+    its archive after a failed write, torch raises "unexpected pos" in place of the write's error."""
+    said: str | None = None
+    each: BaseException | None = error
+    while each:
+        if isinstance(each, OSError) and each.errno in FULL:
+            return str(each)
+        if NO_SPACE.search(str(each)):
+            said = str(each)
+        each = each.__cause__ or each.__context__
+    return said
 
 
 def disk_refused(reason: str, path: str | None, full: bool, folder: Path | None = None) -> DiskRefused:

@@ -9,10 +9,8 @@ Weights are stored and updated in fp32 and used in bf16 (autocast): small update
 AMX run at full speed.
 """
 
-import errno
 import logging
 import math
-import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +27,7 @@ from safetensors import SafetensorError
 from transformers import TrainerCallback
 
 from infra.process.torchrun_env import COLLECTIVE_S
+from infra.storage.disk_errors import full_disk
 from tasks.agreement import probe
 from tasks.checkpoints import KIND, CheckpointFolder
 from tasks.job import Job, StageError
@@ -237,12 +236,10 @@ def _full_disk_as_stage_error(folder: Path, continues: str) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
-        full = shutil.disk_usage(folder.parent).free < 1 << 20
-        limited = any(os.strerror(number) in str(error) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-        if not (full or limited):
+        if not (reason := full_disk(error)):
             raise
         raise StageError(
-            f"{folder} could not be written: {error}. Make room there and start again: {continues}"
+            f"{folder} could not be written: {reason}. Make room there and start again: {continues}"
         ) from error
 
 

@@ -7,7 +7,6 @@ loaded. Megatron's common.pt and .metadata are pickles, so a checkpoint is only 
 verified. It loads under any layout; on the layout that wrote it, training resumes bit for bit.
 """
 
-import shutil
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from infra.storage.disk_errors import full_disk
 from infra.storage.durable import make_folder, sync
 from tasks.checkpoints import KIND, CheckpointFolder, check_files
 from tasks.job import StageError
@@ -112,11 +112,12 @@ class Checkpoints:
             )
             if dist.get_rank() == 0:
                 # every version of Megatron-Core reads this file, but 0.19 no longer writes it
-                torch.save({"plain": state.plain()}, path / "common.pt")
+                with (path / "common.pt").open("wb") as stream:  # torch's own files do not say why a write failed
+                    torch.save({"plain": state.plain()}, stream)
         except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError if the disk is full
-            if shutil.disk_usage(path).free > 1 << 20:
+            if not (reason := full_disk(error)):
                 raise
-            raise StageError(_not_written(path, error)) from error
+            raise StageError(_not_written(path, reason)) from error
         facts = {"step": state.step, "samples": state.samples, "tokens": state.tokens, "grid": grid()}
         self._saving = _Saving(path, facts, request, in_background(request.async_fn))
         if not self.policy.asynchronous:
@@ -142,7 +143,8 @@ class Checkpoints:
     def _complete(self, saving: "_Saving") -> None:
         self._saving = None
         error = saving.written.exception()  # waits
-        outcome = (f"rank {dist.get_rank()}: {error}" if error else None, {} if error else saving.written.result())
+        failed = f"rank {dist.get_rank()}: {full_disk(error) or error}" if error else None
+        outcome = (failed, {} if error else saving.written.result())
         outcomes: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(outcomes, outcome)
         errors = [message for message, _ in outcomes if message]
@@ -279,8 +281,8 @@ def _set_rng(states: dict[str, torch.Tensor]) -> None:
     get_cuda_rng_tracker().set_states({name.removeprefix("megatron."): state for name, state in states.items()})
 
 
-def _not_written(path: Path, error: object) -> str:
+def _not_written(path: Path, reason: str) -> str:
     return (
-        f"checkpoint {path} could not be written: {error}. Free disk space, or lower checkpoints.keep_last, and start "
+        f"checkpoint {path} could not be written: {reason}. Free disk space, or lower checkpoints.keep_last, and start "
         f"again: the run continues from the previous checkpoint"
     )

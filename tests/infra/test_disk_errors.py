@@ -1,0 +1,40 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from infra.storage.disk_errors import full_disk
+
+WEIGHTS = torch.zeros(100_000)
+
+
+def buffered(path: Path) -> None:
+    with path.open("wb") as stream:
+        torch.save(WEIGHTS, stream)
+
+
+def unbuffered(path: Path) -> None:
+    with path.open("wb", buffering=0) as stream:
+        torch.save(WEIGHTS, stream)
+
+
+def by_name(path: Path) -> None:
+    torch.save(WEIGHTS, path)
+
+
+@pytest.mark.parametrize(
+    ("save", "says"),
+    [(buffered, "No space left on device"), (unbuffered, "No space left on device"), (by_name, "unexpected pos")],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_full_disk_is_found_behind_what_torch_raises(save: Callable[[Path], None], says: str) -> None:
+    with pytest.raises((OSError, RuntimeError)) as error:
+        save(Path("/dev/full"))
+    assert says in (full_disk(error.value) or "")
+
+
+def test_any_other_error_is_none_of_the_disk() -> None:
+    with pytest.raises(RuntimeError) as error:
+        WEIGHTS @ torch.zeros(3)
+    assert full_disk(error.value) is None
