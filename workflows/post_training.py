@@ -18,6 +18,7 @@ from tasks.spec import Problem, Spec
 from workflows.custom_stages import NOT_RESERVED, is_reserved, made_of, with_seed
 
 BASE = "base"  # the model that the first stage starts from
+CHAMPION = "champion"  # the model that a night's candidate is compared with
 _fields: dict[str, Any] = {
     name: (spec | None, Field(None, description=str(spec.__doc__).partition(".")[0])) for name, spec in METHODS.items()
 }
@@ -101,8 +102,8 @@ def names_problems(tunings: list[Tuning], stages: Collection[CustomSpec]) -> Ite
     known, every = [BASE], [*steps(tunings)]
     for number, step in enumerate(every):
         at = step.path.rpartition(".")[0]
-        if step.name in known:
-            yield Problem(f"{at}.name", step.name, f"another name than {', '.join(known)}")
+        if step.name in (taken := [*known, CHAMPION]):
+            yield Problem(f"{at}.name", step.name, f"another name than {', '.join(taken)}")
         if is_reserved(step.name):
             yield Problem(f"{at}.name", step.name, NOT_RESERVED)
         later = {other.name for other in every[number:]}

@@ -79,6 +79,7 @@ def test_rows_that_it_alone_reads_are_prepared() -> None:
         ([MERGED | {"name": "a-seed1"}], "stages.0.name", "reserved for repetitions"),
         ([MERGED | {"name": "evaluate-b"}], "stages.0.name", "nor begin with evaluate-, which is for evaluations"),
         ([MERGED | {"name": "gather"}], "stages.0.name", "another name than"),
+        ([MERGED | {"name": "evaluate-champion"}], "stages.0.name", "another name than"),
         ([MERGED | {"inputs": ["sft other"]}], "stages.0.inputs", "one of base, sft, other"),
     ],
 )

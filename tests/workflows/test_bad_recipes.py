@@ -169,6 +169,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "two stages in one item": (put("post_training.0.dpo", {"data": "statements"}), "post_training.0", "exactly one of sft, dpo, kto, grpo"),
     "no stage in an item": (put("post_training.0", {"name": "mine"}), "post_training.0", "exactly one of sft, dpo, kto, grpo"),
     "two models of one name": (put("post_training.1.name", "sft"), "post_training.1.name", "another name than base, sft"),
+    "a model with a night's title": (put("post_training.0.name", "champion"), "post_training.0.name", "another name than"),
     "a repetition's name": (put("post_training.1.name", "dpo-seed1"), "post_training.1.name", "a name that does not end in -seed and a number"),
     "an adapter of no layer": (put("post_training.0.sft.adapter", {"lora": {"targets": []}}), "post_training.0.sft.adapter.lora.targets", "at least 1"),
     "an adapter of another layer": (put("post_training.0.sft.adapter", {"lora": {"targets": ["q_prj"]}}), "post_training.0.sft.adapter.lora.targets", "down_proj, gate_proj, k_proj"),

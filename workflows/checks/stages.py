@@ -17,7 +17,7 @@ from workflows.tuning import ROWS
 LATER = ("choose", "serve", "publish", "report")  # titles of calls that come after custom stages
 # stages of a refresh, beside the tuning
 IN_A_REFRESH = ("prepare_corpus", "prepare_clean_corpus", "prepare_rows", "decontaminate", "check_rewards")
-OF_CONTINUOUS = ("increment", "gather", "compact", "decide", "promote")  # titles of its other calls
+OF_CONTINUOUS = ("increment", "gather", "compact", "evaluate-champion", "decide", "promote")  # its other titles
 
 
 def names_of_stages(context: RunContext) -> Iterator[Problem]:
