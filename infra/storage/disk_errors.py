@@ -19,7 +19,7 @@ DISK = (*FULL, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 
 # what Python, Rust (safetensors, tokenizers) and torch say about a full disk
 NO_SPACE = re.compile(
-    r"No space left on device|Disk quota exceeded|\bcode: (27|28|122)\b"
+    r"No space left on device|Disk quota exceeded|\b(code:|os error) (27|28|122)\b"
     r"|PytorchStreamWriter failed writing|inline_container\.cc.* unexpected pos"
 )
 

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from infra.storage.disk_errors import full_disk
 
@@ -32,6 +33,17 @@ def test_a_full_disk_is_found_behind_what_torch_raises(save: Callable[[Path], No
     with pytest.raises((OSError, RuntimeError)) as error:
         save(Path("/dev/full"))
     assert says in (full_disk(error.value) or "")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Error while serializing: I/O error: File too large (os error 27)",
+        'IoError(Os { code: 28, kind: StorageFull, message: "No space left on device" })',
+    ],
+)
+def test_what_safetensors_says_is_known(message: str) -> None:
+    assert full_disk(SafetensorError(message)) == message
 
 
 def test_any_other_error_is_none_of_the_disk() -> None:
