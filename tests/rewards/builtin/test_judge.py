@@ -18,6 +18,8 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         self.says: dict[str, str | None] = {}  # a word of the question -> the reply; None: the request is refused
+        self.instead: bytes | None = None  # the body of every answer
+        self.finish_reason = "stop"
         self.asked: list[dict[str, Any]] = []
         self.keys: set[str | None] = set()
         super().__init__(("127.0.0.1", 0), Handler)
@@ -32,10 +34,16 @@ class Handler(BaseHTTPRequestHandler):
         self.server.keys.add(self.headers["Authorization"])
         question = asked["messages"][1]["content"]
         reply = next((says for word, says in self.server.says.items() if word in question), "")
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": reply}}
+        choice = {
+            "index": 0,
+            "finish_reason": self.server.finish_reason,
+            "message": {"role": "assistant", "content": reply},
+        }
         body = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
         error = None if reply else (404, "no such model") if reply == "" else (400, "maximum context length")
         content = json.dumps({"error": {"message": error[1]}} if error else body).encode()
+        if self.server.instead is not None:
+            error, content = None, self.server.instead
         self.send_response(error[0] if error else 200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
@@ -51,6 +59,11 @@ def server() -> Iterator[Server]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
         server.shutdown()
+
+
+def prepared(server: Server) -> Scorer:
+    url = f"http://127.0.0.1:{server.server_port}/v1"
+    return Scorer([RewardSpec.model_validate({"judge": {"url": url, "model": "m", "rubric": "10 for kindness"}})])
 
 
 def judged(server: Server, *completions: str, key: str | None = None, lowest: int = 1, **columns: list[Any]) -> Scores:
@@ -92,6 +105,9 @@ def test_a_judge_s_score_is_scaled_to_0_to_1(server: Server, monkeypatch: pytest
         ("Score: 7-8", None),
         ("Score: 1e1", None),
         ("score 1 to 10: 9", None),
+        ("Score: 3\n\nA score of 10 would need more; score 10 is for perfect answers.", 0.65),
+        ("Score: 8 out of 10\n(minimum score: 1)", 0.9),
+        ("Score: 8, a score 10 would be too high", 0.9),
         ("Score: −5", None),  # the mathematical sign
     ],
 )
@@ -111,10 +127,7 @@ def test_a_judge_that_never_gives_a_score_is_an_error(server: Server) -> None:
 
 def test_a_judge_that_has_scored_and_then_does_not_is_no_error(server: Server) -> None:
     server.says = {"good": "Score: 10", "odd": f"Score: {'9' * 5000}"}
-    url = f"http://127.0.0.1:{server.server_port}/v1"
-    with Scorer(
-        [RewardSpec.model_validate({"judge": {"url": url, "model": "m", "rubric": "10 for kindness"}})]
-    ) as scorer:
+    with prepared(server) as scorer:
         assert scorer.score(["p"], ["good"]).total == [1.0]
         assert scorer.score(["p"], ["odd"]).total == [None]
 
@@ -123,6 +136,41 @@ def test_a_completion_that_is_too_long_for_the_judge_has_no_score(server: Server
     server.says = {"good": "Score: 10", "long": None}
 
     assert judged(server, "good", "long").total == [1.0, None]
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+def test_a_reply_that_was_cut_has_no_score(server: Server, reason: str, capfd: pytest.CaptureFixture[str]) -> None:
+    server.says = {"": "Good.\nScore: 1"}  # of 10
+
+    with prepared(server) as scorer:
+        assert scorer.score(["p"], ["whole"]).total == [0.0]
+        server.finish_reason = reason
+        assert scorer.score(["p"], ["cut"]).total == [None]
+    assert f"it was cut ({reason}; max_tokens is 512)" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"error": {"message": "overloaded"}}',
+        b'{"choices": []}',
+        b'{"choices": [{"finish_reason": "stop"}]}',
+        b'{"choices": [{"finish_reason": "stop", "message": {"content": [{"type": "text"}]}}]}',
+        b"[1, 2]",
+        b"null",
+        b'{"choices": [',
+        b"<html>",
+        b"",
+    ],
+)
+def test_a_server_that_fails_is_an_error_and_no_low_score(server: Server, body: bytes) -> None:
+    server.says = {"": "Score: 7"}
+
+    with prepared(server) as scorer:
+        scorer.score(["p"], ["before"])
+        server.instead = body
+        with pytest.raises(StageError, match=r"the judge m at http://127.0.0.1.* (returned no chat|does not answer)"):
+            scorer.score(["p"], ["after"])
 
 
 def test_a_judge_that_is_not_there_is_an_error(server: Server) -> None:
