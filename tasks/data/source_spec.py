@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer
 
 from infra.errors import UserError
 from infra.placement.config import VariableName
@@ -74,6 +74,13 @@ class _Source(Spec):
         gt=0,
         le=1e6,
     )
+
+    @model_serializer(mode="wrap")
+    def _serialized(self, fields: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        """Without its defaults it still has its kind, by which it is read."""
+        values: dict[str, Any] = fields(self)
+        kind = {"kind": type(self).model_fields["kind"].default}
+        return values | kind if info.exclude_defaults and not info.include else values
 
 
 class _Bounded(_Source):
@@ -245,7 +252,8 @@ class FunctionSource(_Bounded):
     )
     environment: list[VariableName] = not_identity(
         [],
-        "environment variables that the function reads, such as an API key; they must be set where it runs",
+        "environment variables that the function reads, such as an API key; they must be set where it runs. "
+        "No part of the identity: give what changes the documents in `arguments`",
         max_length=100,
     )
 

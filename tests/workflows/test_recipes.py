@@ -50,6 +50,12 @@ def test_a_shipped_recipe_is_right(name: str) -> None:
     assert recipe_of(read(name)).name == name
 
 
+@each
+def test_the_fields_that_differ_from_their_defaults_are_the_same_recipe(name: str) -> None:
+    recipe = recipe_of(read(name))
+    assert type(recipe).model_validate(recipe.settings()) == recipe
+
+
 @pytest.mark.parametrize("name", MEANT_FOR)
 def test_a_large_recipe_is_as_large_as_it_says(name: str) -> None:
     device, count, parameters, tokens = MEANT_FOR[name]
