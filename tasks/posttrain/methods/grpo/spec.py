@@ -48,7 +48,9 @@ class GRPOSpec(ToolUse, PostTrainSpec):
     )
     rewards_tried: ByBaton[bool] = tried_field()
     drift: DriftSpec | None = not_identity(
-        None, "stop the run, with the worst tokens, if trainer and vLLM drift apart; null: only log it"
+        None,
+        "stop the run, with the worst tokens, if trainer and vLLM drift apart; null: only log it. A stricter limit "
+        "does not refuse a finished training",
     )
     check_weights_every: int | None = not_identity(
         50,
