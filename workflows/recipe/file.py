@@ -8,7 +8,6 @@ from typing import Any
 from infra.commands import command
 from infra.flyte.hooks import add_to_version, wrap_json_option
 from infra.pod_spec import secrets_of_all
-from workflows.checks.machine import checked_here
 from workflows.recipe import Recipe
 from workflows.recipe.text import load
 from workflows.run_context import for_a_cluster
@@ -18,9 +17,12 @@ HELP = f"Recipe file, YAML or JSON. `{command('python -m workflows.describe')}` 
 
 def read(value: str, model: type[Recipe], name: str, run: Any) -> Recipe:
     """`value`: a file's path or JSON. `run`: flytekit's RunLevelParams. Raises RecipeError, NoImage, UserError."""
+    # imported here: pods import this module too, and have neither of these
     if not getattr(run, "is_remote", False):
+        from workflows.checks.machine import checked_here
+
         return load(value, model.model_validate, name, checked_here)
-    from workflows.remote import checked_for, pass_on  # which pods, that import this module too, do not have
+    from workflows.remote import checked_for, pass_on
 
     pass_on(run)
     with for_a_cluster():
