@@ -23,7 +23,7 @@ _NUMBER = r"([-−–]?[0-9]+(?:[.,][0-9]+)?\w*(?:\s*(?:-|–|to)\s*[0-9]+)?)"  
 _SCORES = [  # the last of the first kind that a reply has
     re.compile(pattern, re.IGNORECASE | re.MULTILINE)
     for pattern in (
-        rf"^\W*{_NAME}[^\w\-−–]{{0,5}}{_NUMBER}(?:\s*(?:/|out of)\s*[0-9]+)?\W*$",  # on a line of its own
+        rf"^[^\w\n]*{_NAME}[^\w\-−–]{{0,5}}{_NUMBER}(?:\s*(?:/|out of)\s*[0-9]+)?[^\w\n]*$",  # on a line of its own
         rf"{_NAME}[^\w\-−–:]{{0,3}}:[^\w\-−–]{{0,4}}{_NUMBER}",
         rf"{_NAME}[^\w\-−–]{{0,5}}{_NUMBER}",
     )
@@ -104,7 +104,8 @@ class Judge(Builtin):
         log_metric("judge_without_score", scores.count(None) / max(1, len(scores)))
         self._has_scored |= any(score is not None for score in scores)
         if scores and not self._has_scored:  # once it has, it is the completions that keep it from that
-            raise Unusable(f"the judge {self.model} returned no `Score: N`; it replied {replies[0]!r:.300}")
+            said = repr(replies[0]) if replies[0] else f"nothing, or was cut (max_tokens is {self.max_tokens})"
+            raise Unusable(f"the judge {self.model} returned no `Score: N`; it replied {said:.300}")
         return scores
 
     def _task(self) -> str:

@@ -125,6 +125,13 @@ def test_a_judge_that_never_gives_a_score_is_an_error(server: Server) -> None:
         judged(server, "hello")
 
 
+def test_a_judge_whose_replies_are_all_cut_is_an_error(server: Server) -> None:
+    server.says, server.finish_reason = {"": "Let me think"}, "length"
+
+    with pytest.raises(StageError, match=r"no `Score: N`; it replied nothing, or was cut \(max_tokens is 512\)"):
+        judged(server, "hello")
+
+
 def test_a_judge_that_has_scored_and_then_does_not_is_no_error(server: Server) -> None:
     server.says = {"good": "Score: 10", "odd": f"Score: {'9' * 5000}"}
     with prepared(server) as scorer:
