@@ -40,8 +40,9 @@ def disk_errors_named() -> Iterator[None]:
 
 
 def full_disk(error: BaseException) -> str | None:
-    """What says in `error`, or in an error behind it, that a disk, a quota or a file's permitted size is full: closing
-    its archive after a failed write, torch raises "unexpected pos" in place of the write's error."""
+    """The message of a full disk, an exceeded quota or a limit on a file's size, in `error` or in an exception that it
+    was raised from or while handling; None: it has another cause. Closing an archive after a failed write, torch raises
+    "unexpected pos" in place of the write's error."""
     said: str | None = None
     each: BaseException | None = error
     while each:

@@ -186,7 +186,7 @@ class CurateStep(Spec):
     environment: list[VariableName] = not_identity(
         [],
         "environment variables that the step's function reads, such as an API key; they must be set where it runs. "
-        "No part of the identity: if they change what it keeps, name another function",
+        "Not part of the identity: if they change what it keeps, name another function",
         max_length=100,
     )
     near_duplicates: NearDuplicatesStep | None = Field(

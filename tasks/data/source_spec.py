@@ -253,7 +253,7 @@ class FunctionSource(_Bounded):
     environment: list[VariableName] = not_identity(
         [],
         "environment variables that the function reads, such as an API key; they must be set where it runs. "
-        "No part of the identity: give what changes the documents in `arguments`",
+        "Not part of the identity: give what changes the documents in `arguments`",
         max_length=100,
     )
 

@@ -93,7 +93,7 @@ class RowsSpec(StageSpec):
     environment: list[VariableName] = not_identity(
         [],
         "environment variables that the function reads, such as an API key; they must be set where it runs. "
-        "No part of the identity: give what changes the rows in `arguments`",
+        "Not part of the identity: give what changes the rows in `arguments`",
         max_length=100,
     )
     documents: bool = Field(

@@ -46,7 +46,7 @@ def test_what_safetensors_says_is_known(message: str) -> None:
     assert full_disk(SafetensorError(message)) == message
 
 
-def test_any_other_error_is_none_of_the_disk() -> None:
+def test_an_error_of_another_cause_is_not_a_full_disk() -> None:
     with pytest.raises(RuntimeError) as error:
         WEIGHTS @ torch.zeros(3)
     assert full_disk(error.value) is None

@@ -28,7 +28,7 @@ _SCORES = [  # the last of the first kind that a reply has
         rf"{_NAME}[^\w\-−–]{{0,5}}{_NUMBER}",
     )
 ]
-_PARTIAL = ("length", "content_filter")  # reasons why a reply ended before its end
+_PARTIAL = ("length", "content_filter")  # finish reasons of replies that are not complete
 _TASK = """\
 You grade answers. The rubric:
 
@@ -119,7 +119,7 @@ class Judge(Builtin):
         return os.environ[self.key_variable]
 
     def _text(self, reply: Any) -> str:
-        """The text of a whole reply, else "". Raises Unusable for what is no chat completion."""
+        """The text of a complete reply; "" of one that was cut. Raises Unusable if it is not a chat completion."""
         try:
             (choice,) = reply.choices
             text, reason = choice.message.content or "", choice.finish_reason
