@@ -86,7 +86,7 @@ class Host:
             "descriptors": len([*Path("/proc/self/fd").iterdir()]),
             "mounts": Path("/proc/self/mountinfo").read_text(),
             "kernel": [Path(f"/proc/sys/kernel/{name}").read_text() for name in ("core_pattern", "hostname")],
-            "System V": [_identifiers(Path(f"/proc/sysvipc/{name}")) for name in ("shm", "sem", "msg")],
+            "System V": [_identifiers(kind) for kind in ("shm", "sem", "msg")],
             "shared memory": [path.name for path in Path("/dev/shm").iterdir() if _owner(path) == self.user],
             "victim": (
                 self.victim.poll(), Path(f"/proc/{self.victim.pid}/limits").read_text(),
@@ -159,9 +159,15 @@ def _waiting(server: socket.socket) -> bool:
     return True
 
 
-def _identifiers(table: Path) -> list[str]:
-    """Of System V objects; sandlock itself has some, from its first use on."""
-    return [line.split()[1] for line in table.read_text().splitlines()[1:]]
+# What sandlock's registry of names consists of, a directory and segments, per user: bytes of memory, semaphores. It
+# grows by a segment at each 4,096th new name of a sandbox (sandlock 0.9, sandlock-core/src/control/ownership.rs).
+REGISTRY = {"shm": ("524328", "393248"), "sem": ("4", "8196")}
+
+
+def _identifiers(kind: str) -> list[str]:
+    """Of System V objects, without those of sandlock's registry."""
+    rows = [line.split() for line in Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:]]
+    return [identifier for _, identifier, _, size, *_ in rows if size not in REGISTRY.get(kind, ())]
 
 
 def _owner(path: Path) -> int | None:
