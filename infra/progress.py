@@ -19,7 +19,7 @@ def say(message: str) -> None:
 
 
 class ProgressBar:
-    """Shows an engine's progress.json and notices (see tasks/job.py)."""
+    """Shows an engine's progress.json and notices (see tasks/core/job.py)."""
 
     def __init__(self, title: str, job_dir: Path) -> None:
         self.title, self.path, self.notices = title, job_dir / "progress.json", job_dir / NOTICES

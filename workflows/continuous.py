@@ -22,7 +22,8 @@ from infra.progress import say
 from infra.storage.disk_errors import disk_errors_named
 from infra.text import number, size
 from infra.tracking.execution import execution_id, mark_last
-from tasks.artifacts import (
+from tasks.convert.task import audit, convert, import_hf
+from tasks.core.artifacts import (
     Artifact,
     Corpus,
     Decision,
@@ -33,8 +34,7 @@ from tasks.artifacts import (
     TokenizedCorpus,
     Tokenizer,
 )
-from tasks.called import Called
-from tasks.convert.task import audit, convert, import_hf
+from tasks.core.called import Called
 from tasks.data.spec import GatherSpec
 from tasks.data.task import compact, gather, train_tokenizer
 from tasks.evaluate.task import evaluate

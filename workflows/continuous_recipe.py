@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from tasks.convert.spec import ConvertSpec
+from tasks.core.spec import Problem, Spec
 from tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
 from tasks.evaluate.results import BITS, SETS
 from tasks.evaluate.spec import EvaluateSpec
@@ -18,7 +19,6 @@ from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.promote.spec import PromotionSpec
 from tasks.publish.spec import PublishSpec
-from tasks.spec import Problem, Spec
 from workflows.recipe import SECTIONS as RECIPE_SECTIONS
 from workflows.recipe import Recipe
 from workflows.replay import Tokens, blend

@@ -6,9 +6,9 @@ grows with the machines, never with the partitions.
 """
 
 from infra.pod import this_pod
+from tasks.core.spec import StageSpec
 from tasks.data.curate_spec import against_evaluation
 from tasks.data.spec import CorpusSpec, ReadShareSpec, ShardsSpec, ShareSpec
-from tasks.spec import StageSpec
 from workflows.call import Calls
 from workflows.recipe import Recipe
 

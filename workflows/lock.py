@@ -20,7 +20,7 @@ from infra.tracking.execution import execution_id
 from infra.tracking.outage import recoverable
 from infra.tracking.sqlite_file import store_file
 from infra.tracking.store import tracking_uri
-from tasks.job import StageError
+from tasks.core.job import StageError
 
 POLL_S = 10.0  # interval between checks of another run's lease
 RENEW_S = 30.0  # interval between renewals of our lease, and the timeout of one

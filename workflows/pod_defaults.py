@@ -6,9 +6,9 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from infra.pod_spec import PodSpec, Resources, in_bytes, in_gib
+from tasks.core.spec import Problem
 from tasks.pretrain.memory import CPU, GPU
 from tasks.pretrain.spec import PretrainSpec
-from tasks.spec import Problem
 from workflows.recipe.override import replaced
 from workflows.run_context import RunContext, model_of, need
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import Field, create_model
 
+from tasks.core.seeds import label_of
+from tasks.core.spec import Problem, Spec
 from tasks.custom.spec import CustomSpec
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.posttrain.adapter_spec import MOST_SERVED
@@ -13,8 +15,6 @@ from tasks.posttrain.methods import METHODS
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.rewards.call import ENVIRONMENTS
 from tasks.rewards.spec import RewardSpec
-from tasks.seeds import label_of
-from tasks.spec import Problem, Spec
 from workflows.custom_stages import NOT_RESERVED, is_reserved, made_of, with_seed
 
 BASE = "base"  # the model that the first stage starts from

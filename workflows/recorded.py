@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 
 from infra.pod import this_pod
 from infra.tracking.execution import begin_execution
+from tasks.core.spec import Spec
 from tasks.custom.spec import CustomSpec
 from tasks.evaluate.spec import EvaluatorSpec
-from tasks.functions import Function
-from tasks.spec import Spec
+from tasks.user_code.functions import Function
 from workflows.checks.table import checked
 from workflows.pod_defaults import fitted
 from workflows.recipe import Recipe, context_of

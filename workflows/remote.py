@@ -19,7 +19,7 @@ from infra.tracking.redact import redact_text
 from infra.tracking.remote_run import CODE
 from infra.tracking.repository import for_pods
 from infra.tracking.store import passed_on
-from tasks.spec import Problem
+from tasks.core.spec import Problem
 from workflows.calls import calls
 from workflows.checks.table import CHECKS, checked
 from workflows.continuous_recipe import ContinuousRecipe

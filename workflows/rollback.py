@@ -15,7 +15,7 @@ import click
 from infra.commands import command
 from infra.errors import UserError
 from infra.tracking.store import check_reachable
-from tasks.job import StageError
+from tasks.core.job import StageError
 
 
 @click.command(help=__doc__.replace("\n\n", "\n\n\b\n", 1))

@@ -8,13 +8,13 @@ from typing import Any
 
 from infra.placement.config import Placement
 from infra.pod import this_pod
-from tasks.need import Conditions, Need, need_of
+from tasks.core.need import Conditions, Need, need_of
+from tasks.core.spec import StageSpec
 from tasks.posttrain.spec import LENGTH
 from tasks.pretrain.accelerators import BY_NAME
 from tasks.pretrain.hardware import Machine, this_machine
 from tasks.pretrain.memory import GPU, Kernels
 from tasks.pretrain.model_spec import FAMILIES, ExpertsSpec, ModelSpec
-from tasks.spec import StageSpec
 from workflows.post_training import ResolvedStage, steps
 
 # the fields of config.json that give a dense model's shape

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Collection
 from typing import Any
 
+from tasks.core.seeds import title_of
 from tasks.reward_check.spec import RewardCheckSpec, RewardListSpec
 from tasks.rewards.gold import early
 from tasks.rows.spec import DecontaminateSpec
-from tasks.seeds import title_of
 from workflows.call import Calls
 from workflows.custom_stages import made_of, of_each_seed, stages_with_seeds
 from workflows.post_training import BASE, repeated, reward_lists, steps

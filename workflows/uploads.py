@@ -15,8 +15,8 @@ from infra.progress import say
 from infra.storage.address import DIGEST, File, pack
 from infra.storage.buckets import is_bucket
 from infra.text import size
+from tasks.core.spec import Problem
 from tasks.evaluate.spec import EvaluateSpec
-from tasks.spec import Problem
 from workflows.recipe import Recipe
 from workflows.recipe.override import replaced
 from workflows.run_context import RunContext

@@ -14,7 +14,7 @@ import click
 
 from infra.pod_spec import secrets_of_all
 from infra.tracking.code import code_version
-from tasks.manifest import text_digest
+from tasks.core.manifest import text_digest
 from workflows.continuous_recipe import ContinuousRecipe
 from workflows.run_context import for_a_cluster
 

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from tasks.called import Called
 from tasks.choose.task import choose
 from tasks.convert.task import audit, convert, import_hf, load_hf
+from tasks.core.called import Called
 from tasks.custom.task import custom_artifact, custom_model
 from tasks.data.task import (
     compact,

@@ -1,7 +1,7 @@
 """The source text of the user's functions, apart from a stage's other settings.
 
-A spec has the text of each function's file and of those that it imports (tasks/functions.py), as `source: {"reward.py":
-"…"}`. As parameters they are `….source."reward.py"`, or part of a list's JSON.
+A spec has the text of each function's file and of those that it imports (tasks/user_code/functions.py), as
+`source: {"reward.py": "…"}`. As parameters they are `….source."reward.py"`, or part of a list's JSON.
 """
 
 import json

@@ -93,7 +93,7 @@ def stage_record(execution: Execution, stage: str, run: StageRun, parent: str, n
         tags |= {"baton.output.kind": run.output["kind"], "baton.output": run.output["digest"]}
         tags |= {f"{SHOWN_TAG}{name}": text for name, text in run.output.get("shown", {}).items()}
         facts = {name: fact for name, fact in run.output["facts"].items() if fact not in (None, {}, [])}
-        for name, metric in facts.pop("metrics", {}).items():  # of an evaluation (see tasks/metric.py)
+        for name, metric in facts.pop("metrics", {}).items():  # of an evaluation (see tasks/core/metric.py)
             metrics[f"{OUTPUT}{mlflow_name(name)}"] = metric["value"]
             tags[f"{METRIC_TAG}{mlflow_name(name)}"] = json.dumps(metric)
         for name, value in flatten(facts).items():

@@ -13,10 +13,10 @@ from pathlib import Path
 from infra.progress import say
 from infra.storage.durable import write_json
 from tasks.choose.spec import ChooseSpec
+from tasks.core.job import Job, StageError, main
+from tasks.core.manifest import read_manifest
+from tasks.core.metric import NO_DIRECTION, Metric
 from tasks.evaluate.results import Results, of_models, read_results
-from tasks.job import Job, StageError, main
-from tasks.manifest import read_manifest
-from tasks.metric import NO_DIRECTION, Metric
 
 
 def work(job: Job) -> None:

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from tasks.spec import StageSpec
+from tasks.core.spec import StageSpec
 
 
 class ChooseSpec(StageSpec):

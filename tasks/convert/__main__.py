@@ -25,8 +25,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from infra.options import Number
 from infra.paths import quiet
-from tasks.job import StageError
-from tasks.manifest import MANIFEST, ArtifactError, verify
+from tasks.core.job import StageError
+from tasks.core.manifest import MANIFEST, ArtifactError, verify
 
 if TYPE_CHECKING:
     from tasks.convert.megatron_model import MegatronModel
@@ -192,7 +192,7 @@ def _with_tokens(model: "MegatronModel", tokenizer: Path | None) -> "MegatronMod
     if tokenizer is None or model.fields.get("eos_token_id") is not None:
         return model
     from tasks.convert.export_model import check_beside
-    from tasks.tokenizers import load
+    from tasks.models.tokenizers import load
 
     check_beside(tokenizer)
     loaded = load(tokenizer)
@@ -207,7 +207,7 @@ def _tokens(count: int, vocabulary: int, text: Path | None, model: Path) -> Any:
     if text is None:
         flat = torch.randint(vocabulary, (count,), generator=torch.Generator().manual_seed(0))
     else:
-        from tasks.tokenizers import beginning, plain
+        from tasks.models.tokenizers import beginning, plain
 
         tokenizer = plain(model)
         content = tokenizer.encode(text.read_text(encoding="utf-8", errors="replace"), add_special_tokens=False).ids

@@ -12,16 +12,16 @@ from typing import Any
 import torch
 
 from tasks.convert.config import FREE
-from tasks.convert.errors import ConversionError
 from tasks.convert.export_model import dtype_name, files_beside, generation_config
-from tasks.convert.fields import read_json
 from tasks.convert.from_spec import Untrainable
 from tasks.convert.import_model import HuggingFaceModel, description, precision
 from tasks.convert.megatron_model import MegatronModel
 from tasks.convert.target import ACCOUNT
 from tasks.convert.torch_dist_writer import ABOUT, NO_STATE, SMALL
 from tasks.convert.transfer import Entry
-from tasks.manifest import RECORD
+from tasks.core.manifest import RECORD
+from tasks.models.errors import ConversionError
+from tasks.models.fields import read_json
 from tasks.pretrain.model_spec import ModelSpec
 
 _SMALL = 1 << 16  # bytes; the checkpoint's files without weights have a few hundred

@@ -16,12 +16,12 @@ from transformers.utils.logging import disable_progress_bar
 
 from infra.storage.durable import write_json
 from tasks.convert.audit import audit
-from tasks.convert.errors import ConversionError
 from tasks.convert.import_model import open_hugging_face
 from tasks.convert.megatron_model import open_megatron
 from tasks.convert.spec import AuditSpec
-from tasks.job import Job, StageError, main
-from tasks.manifest import read_manifest
+from tasks.core.job import Job, StageError, main
+from tasks.core.manifest import read_manifest
+from tasks.models.errors import ConversionError
 from tasks.pretrain import megatron  # noqa: F401  before megatron.core
 
 # isort: split

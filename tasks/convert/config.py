@@ -8,8 +8,8 @@ import math
 from typing import Any
 
 from tasks.convert.architecture import Rope
-from tasks.convert.errors import ConversionError
-from tasks.convert.fields import shown
+from tasks.models.errors import ConversionError
+from tasks.models.fields import shown
 
 # Fields of transformers' configs that affect neither weights nor forward pass
 FREE = frozenset({

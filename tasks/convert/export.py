@@ -16,10 +16,10 @@ from tasks.convert.export_model import ExportOptions, export_model
 from tasks.convert.from_spec import config_fields
 from tasks.convert.megatron_model import open_megatron
 from tasks.convert.spec import ConvertSpec
-from tasks.job import Job, StageError, main
-from tasks.manifest import read_manifest
+from tasks.core.job import Job, StageError, main
+from tasks.core.manifest import read_manifest
+from tasks.models.tokenizers import elsewhere
 from tasks.pretrain.model_spec import ModelSpec
-from tasks.tokenizers import elsewhere
 
 
 def work(job: Job) -> None:

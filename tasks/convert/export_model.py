@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-from tasks.convert.errors import ConversionError
-from tasks.convert.fields import generation_problems, read_json
 from tasks.convert.mapping import Weight
 from tasks.convert.megatron_model import MegatronModel
 from tasks.convert.resumable_dir import Files, Partial, states
@@ -22,8 +20,10 @@ from tasks.convert.target import ACCOUNT
 from tasks.convert.torch_dist import METADATA
 from tasks.convert.transfer import Entry, cast, export_weight, map_weights, size
 from tasks.convert.unconverted_files import WEIGHTS, adapter_problem
-from tasks.hf_files import INDEX, SINGLE
-from tasks.manifest import MANIFEST, RECORD, file_digest
+from tasks.core.manifest import MANIFEST, RECORD, file_digest
+from tasks.models.errors import ConversionError
+from tasks.models.fields import generation_problems, read_json
+from tasks.models.hf_files import INDEX, SINGLE
 
 Progress = Callable[[int, int], None]  # bytes done, bytes total
 

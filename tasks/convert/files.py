@@ -8,7 +8,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from tasks.convert.errors import ConversionError
+from tasks.models.errors import ConversionError
 
 
 class OpenFiles:

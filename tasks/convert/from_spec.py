@@ -7,10 +7,10 @@ from pydantic import ValidationError
 from transformers import AutoConfig
 
 from tasks.convert.architecture import Architecture
-from tasks.convert.errors import ConversionError
 from tasks.convert.families import FAMILIES, read
-from tasks.convert.fields import shown
 from tasks.convert.spec import unexportable
+from tasks.models.errors import ConversionError
+from tasks.models.fields import shown
 from tasks.pretrain.model_spec import FAMILIES as SHAPES
 from tasks.pretrain.model_spec import ModelSpec
 

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from tasks.convert.architecture import Architecture
-from tasks.convert.errors import ConversionError
 from tasks.convert.export_model import Progress, check_beside, copy_beside, files_beside, set_dtype, write_account
 from tasks.convert.families import family_of, read
 from tasks.convert.from_spec import Untrainable, model_spec
@@ -31,7 +30,8 @@ from tasks.convert.target import ACCOUNT
 from tasks.convert.torch_dist_writer import SMALL, DistFile, Place, weights_file, write_metadata
 from tasks.convert.transfer import DTYPES, Entry, cast, import_weight, map_weights, size
 from tasks.convert.unconverted_files import adapter_problem, left_out
-from tasks.manifest import RECORD
+from tasks.core.manifest import RECORD
+from tasks.models.errors import ConversionError
 
 # buffers in old files, which models recompute
 _DERIVED = ("rotary_emb.inv_freq",)

@@ -11,12 +11,12 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 
 from tasks.convert.base_license import license_of
-from tasks.convert.errors import ConversionError
 from tasks.convert.families import family_of
 from tasks.convert.from_spec import Untrainable
 from tasks.convert.import_model import ImportOptions, description, import_model, open_hugging_face
 from tasks.convert.load_hf_spec import MODEL_FILES, LoadHFSpec
-from tasks.job import Job, main
+from tasks.core.job import Job, main
+from tasks.models.errors import ConversionError
 
 
 def work(job: Job) -> None:

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from infra.storage.durable import write_text
 from tasks.convert.transfer import Entry
-from tasks.manifest import text_digest
+from tasks.core.manifest import text_digest
 
 JOURNAL = "journal.jsonl"
 _TITLE = "an unfinished conversion"

@@ -5,7 +5,7 @@
 Out: the model's files as they are. Only what vLLM or Transformers would read in another way is written anew: tensors
 with other names than Transformers gives them, a class that is missing in config.json, and tokens that end a text which
 generation_config.json does not know. The model is loaded once, to check its values and to leave a probe
-(tasks/agreement.py). Pickled weights and remote code are rejected.
+(tasks/models/agreement.py). Pickled weights and remote code are rejected.
 """
 
 import shutil
@@ -16,14 +16,14 @@ from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel
 
 from infra.storage.durable import write_json
-from tasks import tokenizers
-from tasks.agreement import check_causal, probe
 from tasks.convert.base_license import license_of
 from tasks.convert.check_model import CheckedModel, check_model, errors_named, load
 from tasks.convert.load_hf_spec import MODEL_FILES, LoadHFSpec, StartFromSpec
 from tasks.convert.unconverted_files import adapter_problem
-from tasks.hf_files import CONFIG, GENERATION, HFModelFiles, ModelFilesError, listing, model_in
-from tasks.job import Job, StageError, main
+from tasks.core.job import Job, StageError, main
+from tasks.models import tokenizers
+from tasks.models.agreement import check_causal, probe
+from tasks.models.hf_files import CONFIG, GENERATION, HFModelFiles, ModelFilesError, listing, model_in
 from tasks.posttrain.model_files import FLOATS, check_values
 
 DTYPE_NAMES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F64": "fp64"}

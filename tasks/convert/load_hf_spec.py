@@ -9,9 +9,9 @@ from pydantic import Field
 from infra.storage.address import File, digest_of, fetch, files_in, find, selected, state_of
 from infra.storage.buckets import StorageError, is_bucket, read
 from tasks.convert.unconverted_files import adapter_among
-from tasks.hf_files import HFModelFiles, read_model
-from tasks.spec import ByBaton, NotSeen, PathText, Problem, StageSpec
-from tasks.tokenizer_files import FILES, TEMPLATES, TOKENIZER, template_problem
+from tasks.core.spec import ByBaton, NotSeen, PathText, Problem, StageSpec
+from tasks.models.hf_files import HFModelFiles, read_model
+from tasks.models.tokenizer_files import FILES, TEMPLATES, TOKENIZER, template_problem
 
 HUB_S = 5.0  # until the hub's answer
 MODEL_FILES = (*FILES, "*.safetensors", "README.md")  # the card says its license

@@ -10,7 +10,7 @@ from math import prod
 from typing import Literal
 
 from tasks.convert.architecture import Architecture
-from tasks.convert.errors import ConversionError
+from tasks.models.errors import ConversionError
 
 Shape = tuple[int, ...]
 

@@ -16,13 +16,13 @@ import torch
 from transformers import AutoConfig
 
 from tasks.convert.architecture import Architecture
-from tasks.convert.errors import ConversionError
 from tasks.convert.families import family_of, read
-from tasks.convert.fields import check_types, read_json, shown
 from tasks.convert.from_spec import config_fields
 from tasks.convert.hf_forward import check_runs
 from tasks.convert.mapping import Weight, check_total_size, weights
 from tasks.convert.torch_dist import METADATA, Checkpoint
+from tasks.models.errors import ConversionError
+from tasks.models.fields import check_types, read_json, shown
 from tasks.pretrain.model_spec import ModelSpec
 
 HUGGINGFACE = "huggingface"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from tasks.convert.errors import ConversionError
+from tasks.models.errors import ConversionError
 
 MOST_BYTES = 256 << 20  # of a .metadata: more than a million chunks
 _ROOT = Path(__file__).parents[2]

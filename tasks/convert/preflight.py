@@ -22,8 +22,8 @@ from tasks.convert.import_model import (
 from tasks.convert.megatron_model import CHECKPOINT, HUGGINGFACE, MegatronModel
 from tasks.convert.resumable_dir import Partial
 from tasks.convert.transfer import cast, size
-from tasks.job import StageError
-from tasks.manifest import ArtifactError
+from tasks.core.job import StageError
+from tasks.core.manifest import ArtifactError
 
 T = TypeVar("T")
 S = TypeVar("S", HuggingFaceModel, MegatronModel)

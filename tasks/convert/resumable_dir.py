@@ -22,11 +22,11 @@ from typing import Any, Self
 from infra.process.file_lock import try_lock
 from infra.storage.durable import make_folder, rename, sync, sync_tree
 from tasks.convert import journal
-from tasks.convert.errors import ConversionError
 from tasks.convert.journal import JOURNAL
 from tasks.convert.mapping import Weight
 from tasks.convert.target import check_existing, check_target, normalized, partial_folder
 from tasks.convert.transfer import Entry
+from tasks.models.errors import ConversionError
 
 CONTENT, REPLACED, LOCK = "content", "replaced", "lock"
 _PARTIAL_JOURNAL = re.compile(r"journal\.jsonl\.\d+\.partial")  # left by a killed writer

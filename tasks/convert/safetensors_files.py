@@ -5,8 +5,8 @@
     data        tensor after tensor, without gaps
 
 The safetensors library's writer needs all tensors of a file in memory, so this module writes the header
-(https://github.com/huggingface/safetensors#format). Files to be read are listed by tasks/hf_files.py, and validated by
-the library.
+(https://github.com/huggingface/safetensors#format). Files to be read are listed by tasks/models/hf_files.py, and
+validated by the library.
 """
 
 import json
@@ -20,9 +20,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from infra.storage.address import files_in
-from tasks.convert.errors import ConversionError
 from tasks.convert.files import OpenFiles, allocate, digest, read_into, write
-from tasks.hf_files import INDEX, SINGLE, ModelFilesError, tensors_of
+from tasks.models.errors import ConversionError
+from tasks.models.hf_files import INDEX, SINGLE, ModelFilesError, tensors_of
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,

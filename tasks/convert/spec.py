@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from tasks.core.spec import Problem, StageSpec
 from tasks.pretrain.model_spec import ModelSpec
-from tasks.spec import Problem, StageSpec
 
 
 class ConvertSpec(StageSpec):

@@ -5,10 +5,10 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from tasks.convert.errors import ConversionError
-from tasks.convert.fields import read_json
 from tasks.convert.torch_dist import METADATA
-from tasks.manifest import RECORD
+from tasks.core.manifest import RECORD
+from tasks.models.errors import ConversionError
+from tasks.models.fields import read_json
 
 ACCOUNT = "conversion.json"  # under record/
 

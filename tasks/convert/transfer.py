@@ -15,10 +15,10 @@ from blake3 import blake3
 from torch import Tensor
 
 from infra.limits import cores
-from tasks.convert.errors import ConversionError
 from tasks.convert.files import raw
 from tasks.convert.mapping import Weight
-from tasks.tensors import finite
+from tasks.models.errors import ConversionError
+from tasks.models.tensors import finite
 
 BLOCK = 1 << 20  # bytes
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import UserError
+from tasks.core.job import Job, StageError, main
+from tasks.core.manifest import ArtifactError, read_manifest, remove, verify
 from tasks.custom.function import load
 from tasks.custom.spec import CustomSpec
-from tasks.hf_files import ModelFilesError
-from tasks.job import Job, StageError, main
-from tasks.load_function import described
-from tasks.manifest import ArtifactError, read_manifest, remove, verify
+from tasks.models.hf_files import ModelFilesError
+from tasks.user_code.load_function import described
 
 LICENSE = "license"  # the fact
 

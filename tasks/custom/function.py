@@ -13,9 +13,9 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ValidationError
 
 from infra.process.child import ChildFailed, ask, reply
+from tasks.core.job import StageError
+from tasks.core.spec import Problem, Spec
 from tasks.custom.spec import CustomSpec
-from tasks.job import StageError
-from tasks.spec import Problem, Spec
 
 TIMEOUT_S = 60.0
 ARGUMENTS = 4  # spec, inputs, output, job

@@ -19,8 +19,8 @@ from typing import Any, Literal, Self
 from pydantic import Field
 
 from infra.errors import UserError
-from tasks.functions import FUNCTION, NAME, Function
-from tasks.spec import Problem, StageSpec, not_identity
+from tasks.core.spec import Problem, StageSpec, not_identity
+from tasks.user_code.functions import FUNCTION, NAME, Function
 
 GROUP = "baton.stages"  # of entry points
 

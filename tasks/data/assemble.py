@@ -12,6 +12,8 @@ from typing import Any
 
 from infra.storage.durable import write_json
 from infra.text import words
+from tasks.core.job import Input, Job, StageError
+from tasks.core.manifest import RECORD
 from tasks.data.curation_tally import TALLY, Tally
 from tasks.data.documents import SPLITS, Document, Split, SplitWriter, file_name, read_documents, split_files, stem
 from tasks.data.known_documents import SCANS, Found, KnownItem
@@ -22,8 +24,6 @@ from tasks.data.source_changes import CHANGES, GONE, GONE_COUNTS
 from tasks.data.source_spec import has_metadata
 from tasks.data.spec import CorpusSpec
 from tasks.data.write import Written
-from tasks.job import Input, Job, StageError
-from tasks.manifest import RECORD
 
 SAMPLES = 8  # documents shown in the report
 SAMPLE_CHARACTERS = 600

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tasks.core.job import StageError
 from tasks.data.curate_spec import ClassifierStep, CurateStep
 from tasks.data.source_spec import listed
-from tasks.job import StageError
 
 LABEL = "__label__"  # fastText's prefix
 LOAD_S = 300  # at most

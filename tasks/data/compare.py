@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tasks.core.manifest import read_manifest
 from tasks.data.documents import NAMES, SPLITS, Split, name_batches, split_files, stem_of
 from tasks.data.gone import Gone
 from tasks.data.source_changes import CHANGES, Changes, Edited, Named, Renamed
-from tasks.manifest import read_manifest
 
 MEMORY_MB = 768  # of DuckDB; what is more is in its files. At 512, joins of 20 million documents end out of memory
 ROWS = 1 << 16  # of a result, in memory at a time

@@ -27,9 +27,9 @@ import pyarrow.parquet as pq
 from blake3 import blake3
 
 from infra.process.child import reply
+from tasks.core.manifest import read_manifest
 from tasks.data.encoders import Choice, FastTokens, Ids, Lengths, LibraryTokens
-from tasks.manifest import read_manifest
-from tasks.tokenizers import plain, size
+from tasks.models.tokenizers import plain, size
 
 SAMPLE = 8_000_000  # bytes of the corpus
 MOST_EXCLUDED = 1_000  # characters; a tokenizer with more of them is left to the library

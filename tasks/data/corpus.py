@@ -38,6 +38,8 @@ from infra.limits import cores
 from infra.process.torchrun_env import placed_nodes, this_node
 from infra.storage.durable import make_folder
 from infra.versions import package_versions
+from tasks.core.job import Input, Job, StageError, main
+from tasks.core.manifest import json_key, remove
 from tasks.data.assemble import assemble
 from tasks.data.classifier import check_classifiers
 from tasks.data.curate_spec import around_near_duplicates, step_names
@@ -56,8 +58,6 @@ from tasks.data.spec import CorpusSpec
 from tasks.data.split import pieces_of, split, split_item
 from tasks.data.stored_folders import stored
 from tasks.data.write import WriteItem, write
-from tasks.job import Input, Job, StageError, main
-from tasks.manifest import json_key, remove
 
 SCAN_VERSION = 6  # raise it when the scan of the same partition would have another result
 LIBRARIES = (  # that shape it
@@ -69,7 +69,7 @@ LIBRARIES = (  # that shape it
     "rensa",
     "resiliparse",
 )
-SCANS = "scans"  # in the job's folder; not in work/, whose complete folders tasks/offsite.py would send too
+SCANS = "scans"  # in the job's folder; not in work/, whose complete folders tasks/core/offsite.py would send too
 ROUNDS = {
     "split": Span(0, 4, "files"),
     "scan": Span(4, 78, "partitions"),

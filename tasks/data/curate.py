@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.core.job import StageError
 from tasks.data.classifier import classify
 from tasks.data.contamination import Contamination
 from tasks.data.curate_spec import (
@@ -22,9 +23,8 @@ from tasks.data.curate_spec import (
 )
 from tasks.data.curation_tally import Tally
 from tasks.data.documents import Document, document
-from tasks.functions import Function
-from tasks.job import StageError
-from tasks.load_function import described
+from tasks.user_code.functions import Function
+from tasks.user_code.load_function import described
 
 LANGUAGE_CHARACTERS = 2_000  # of a document, from which its language is identified
 MASKED_EMAIL = "email@example.com"

@@ -21,14 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tasks.core.job import Input, StageError
+from tasks.core.manifest import read_manifest
 from tasks.data.encoders import Choice, FastTokens, Ids, LibraryTokens
 from tasks.data.indexed_dataset import TokenDtype, token_dtype
 from tasks.data.partition_cache import Kept, make_once
 from tasks.data.prefixes import FilePart
 from tasks.data.rounds import NOTHING, Amount, Report
-from tasks.job import Input, StageError
-from tasks.manifest import read_manifest
-from tasks.tokenizers import plain
+from tasks.models.tokenizers import plain
 
 IDS = "ids"
 LENGTHS = "lengths"

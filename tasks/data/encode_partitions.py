@@ -8,13 +8,13 @@ tokenizes the missing ones itself, for which it fetches their files.
 import os
 from dataclasses import replace
 
+from tasks.core.job import Input, Job, main
+from tasks.core.manifest import remove
+from tasks.core.stored import manifest_at
 from tasks.data.encode import encode
 from tasks.data.shards import PARTS, encode_items, encoder_of
 from tasks.data.shares import make_share, of_share
 from tasks.data.spec import ShareSpec
-from tasks.job import Input, Job, main
-from tasks.manifest import remove
-from tasks.stored import manifest_at
 
 FILES = 4  # of each machine, at least, to share them
 

@@ -20,8 +20,8 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from infra.limits import resident_memory
 from infra.process.child import ChildFailed, ask
-from tasks.manifest import read_manifest
-from tasks.tokenizer_files import TOKENIZER, reserved
+from tasks.core.manifest import read_manifest
+from tasks.models.tokenizer_files import TOKENIZER, reserved
 
 WORTHWHILE = 64_000_000  # bytes of text; below, the comparison takes as long as the library
 LIMIT_S = 1800.0

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from infra.storage.address import File
+from tasks.core.job import StageError
+from tasks.core.spec import Problem
 from tasks.data.readers.columnar import arrow_reader
 from tasks.data.readers.jsonl import first_jsonl_fields, first_jsonl_record
 from tasks.data.source_spec import ArrowSource, JsonlSource, ParquetSource, Records, without, without_field
-from tasks.job import StageError
-from tasks.spec import Problem
 
 SEEN = 10  # files that are looked at for a record, if broken ones are skipped
 

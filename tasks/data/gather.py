@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tasks.core.job import Job, main
 from tasks.data.assemble import finish
 from tasks.data.documents import (
     SPLITS,
@@ -34,7 +35,6 @@ from tasks.data.documents import (
 from tasks.data.gone import Gone, Mask
 from tasks.data.scan import Counts
 from tasks.data.spec import GatherSpec
-from tasks.job import Job, main
 
 IDS = 1_000_000  # in memory, about
 

@@ -19,9 +19,9 @@ import pyarrow as pa
 from pyarrow import feather
 
 from infra.storage.durable import write_json
+from tasks.core.job import StageError
+from tasks.core.manifest import read_manifest
 from tasks.data.source_changes import GONE, GONE_COUNTS
-from tasks.job import StageError
-from tasks.manifest import read_manifest
 
 _SCHEMA = pa.schema([("corpus", pa.string()), ("part", pa.string()), ("rows", pa.list_(pa.int64()))])
 

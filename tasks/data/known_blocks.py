@@ -19,11 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tasks.core.job import Input, Job
+from tasks.core.manifest import json_key
 from tasks.data.compare import Known
 from tasks.data.partition_cache import Kept, is_intact, kept_here, make_once
 from tasks.data.stored_folders import StoredFolders
-from tasks.job import Input, Job
-from tasks.manifest import json_key
 
 NAMES_VERSION = 2  # raise it when the same corpora would have another block
 

@@ -15,13 +15,13 @@ import pyarrow as pa
 from pydantic import BaseModel
 
 from infra.text import number
+from tasks.core.job import Input, StageError
+from tasks.core.manifest import json_key, remove
 from tasks.data.compare import PLACED, Known
 from tasks.data.known_blocks import KnownBlocks
 from tasks.data.partition_cache import Kept
 from tasks.data.rounds import NOTHING, Report, put
 from tasks.data.scan import names_in
-from tasks.job import Input, StageError
-from tasks.manifest import json_key, remove
 
 FOUND = "found.json"
 SCANS = "partitions.json"  # in a corpus' record: the scans that it was made of

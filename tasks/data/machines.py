@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeVar
 
 from infra.process.torchrun_env import Node
 from infra.storage.durable import write_json
+from tasks.core.job import Job
 from tasks.data.rounds import Amount, Progress, Work, Workers, dealt, wait_for
-from tasks.job import Job
 
 SPEEDS = "speeds.json"
 

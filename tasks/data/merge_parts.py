@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.core.manifest import remove
 from tasks.data.encode import IDS, LENGTHS
 from tasks.data.indexed_dataset import TokenDtype, write_index
 from tasks.data.rounds import NOTHING, Report, put
-from tasks.manifest import remove
 
 COPIED = 16 << 20  # bytes at a time
 

@@ -23,8 +23,8 @@ from typing import Any, Protocol
 
 from infra.paths import baton_home
 from infra.storage.durable import make_folder
+from tasks.core.manifest import MANIFEST, ArtifactError, remove, verify, write_manifest
 from tasks.data.rounds import put
-from tasks.manifest import MANIFEST, ArtifactError, remove, verify, write_manifest
 
 KEPT_S = 30 * 24 * 3600.0  # after its last use
 FREE = 0.1  # of the disk

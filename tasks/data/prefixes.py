@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tasks.core.manifest import Manifest
 from tasks.data.documents import Split, split_names, stem
-from tasks.manifest import Manifest
 
 T = TypeVar("T")
 

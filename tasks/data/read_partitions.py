@@ -4,6 +4,8 @@ The corpus engine, whose pod runs after those of all shares, finds them in stora
 missing ones itself.
 """
 
+from tasks.core.job import Job, main
+from tasks.core.manifest import remove
 from tasks.data.classifier import check_classifiers
 from tasks.data.corpus import ROUNDS, SCANS, planned, scan_items
 from tasks.data.decontaminate import with_indexes
@@ -12,8 +14,6 @@ from tasks.data.rounds import workers
 from tasks.data.scan import scan
 from tasks.data.shares import make_share, of_share
 from tasks.data.spec import ReadShareSpec
-from tasks.job import Job, main
-from tasks.manifest import remove
 
 
 def work(job: Job) -> None:

@@ -28,8 +28,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from infra.limits import cores
 from infra.storage.durable import rename, sync_tree
-from tasks.job import StageError
-from tasks.manifest import remove
+from tasks.core.job import StageError
+from tasks.core.manifest import remove
 
 AHEAD = 3  # items in flight per other process
 ALONE_S = 0.5  # the time that a process takes to start

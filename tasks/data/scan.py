@@ -24,6 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel
 
+from tasks.core.job import StageError
+from tasks.core.manifest import read_manifest
 from tasks.data.curate import Curation
 from tasks.data.curate_spec import CurateStep, NearDuplicatesStep, step_names
 from tasks.data.curation_tally import Tally
@@ -46,8 +48,6 @@ from tasks.data.readers.raw import Broken, Raw, add_broken
 from tasks.data.rounds import NOTHING, Amount, Report
 from tasks.data.source_spec import AnySource, has_metadata
 from tasks.data.sources import read_source
-from tasks.job import StageError
-from tasks.manifest import read_manifest
 
 COPIES = "copies.parquet"
 SHOWN = 3  # documents in a message

@@ -26,6 +26,9 @@ from typing import Any
 
 from infra.process.torchrun_env import Node, placed_nodes, this_node
 from infra.storage.durable import make_folder, write_json
+from tasks.core.job import Input, Job, main
+from tasks.core.manifest import Manifest, json_key, read_manifest, remove
+from tasks.core.stored import manifest_at
 from tasks.data.documents import split_names, stem
 from tasks.data.encode import DocumentEncoder, EncodeItem, encode, encoded
 from tasks.data.encoders import choose
@@ -36,13 +39,10 @@ from tasks.data.prefixes import HELD_OUT, FilePart, Prefix, parts, prefixes
 from tasks.data.rounds import NOTHING, Amount, wait_for, workers
 from tasks.data.spec import ShardsSpec
 from tasks.data.stored_folders import stored
-from tasks.job import Input, Job, main
-from tasks.manifest import Manifest, json_key, read_manifest, remove
-from tasks.stored import manifest_at
-from tasks.tokenizers import beginning, plain
+from tasks.models.tokenizers import beginning, plain
 
 ENCODE_VERSION = 5  # raise it when the same part would have other tokens
-PARTS = "tokens"  # in the job's folder; not in work/, whose complete folders tasks/offsite.py would send too
+PARTS = "tokens"  # in the job's folder; not in work/, whose complete folders tasks/core/offsite.py would send too
 ENCODER = "encoder.json"  # in the record
 ROUNDS = {"encode": Span(0, 98, "parts", last=True), "join": Span(98, 100, "files")}
 

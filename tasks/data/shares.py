@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from infra.storage.durable import write_json
+from tasks.core.job import Job
 from tasks.data.machines import Rounds, Span
 from tasks.data.rounds import Work, dealt, workers
 from tasks.data.spec import ShareSpec
 from tasks.data.stored_folders import stored
-from tasks.job import Job
 
 
 class Item(Protocol):

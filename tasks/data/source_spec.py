@@ -21,9 +21,9 @@ from infra.errors import UserError
 from infra.placement.config import VariableName
 from infra.storage.address import DIGEST, File, digest_of, fetch, find, state_of
 from infra.storage.buckets import StorageError, is_bucket, read
+from tasks.core.spec import NotSeen, PathText, Problem, Spec, identity_if_set, not_identity
 from tasks.data.found_files import FoundFiles, find_files, suffix_of, unread_text
-from tasks.functions import Function
-from tasks.spec import NotSeen, PathText, Problem, Spec, identity_if_set, not_identity
+from tasks.user_code.functions import Function
 
 HUB_TIMEOUT_S = 30.0
 LARGEST_MB = 32.0  # default limit of a document's size

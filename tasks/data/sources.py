@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tasks.core.job import StageError
 from tasks.data.partitions import Piece, whole
 from tasks.data.readers.columnar import read_arrow, read_parquet
 from tasks.data.readers.hugging_face import read_hugging_face
@@ -22,8 +23,7 @@ from tasks.data.source_spec import (
     StdlibSource,
     WarcSource,
 )
-from tasks.job import StageError
-from tasks.load_function import described
+from tasks.user_code.load_function import described
 
 
 def read_source(

@@ -19,13 +19,13 @@ from typing import Any
 import pyarrow as pa
 
 from infra.storage.address import File
+from tasks.core.job import StageError
+from tasks.core.manifest import json_key, read_manifest
 from tasks.data.partition_cache import Kept, make_once
 from tasks.data.partitions import Partition, Piece
 from tasks.data.readers.jsonl import lines_of
 from tasks.data.rounds import Amount, Report
 from tasks.data.source_spec import AnySource, JsonlSource, WarcSource
-from tasks.job import StageError
-from tasks.manifest import json_key, read_manifest
 
 SPLIT_VERSION = 1  # raise it when the same file would have other pieces
 LARGE = 2  # as a multiple of the target

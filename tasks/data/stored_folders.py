@@ -13,9 +13,9 @@ from pathlib import Path
 
 from infra.storage import buckets as storage
 from infra.storage.durable import rename
-from tasks.job import Job
-from tasks.manifest import MANIFEST, ArtifactError, remove, verify
-from tasks.stored import download, is_complete, manifest_at, send_sealed
+from tasks.core.job import Job
+from tasks.core.manifest import MANIFEST, ArtifactError, remove, verify
+from tasks.core.stored import download, is_complete, manifest_at, send_sealed
 
 
 @dataclass(frozen=True)

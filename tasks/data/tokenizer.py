@@ -20,13 +20,13 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as FastTokenizer
 
 from infra.storage.durable import write_json
+from tasks.core.job import Job, StageError, main
+from tasks.core.manifest import read_manifest
 from tasks.data.documents import documents_in, read_documents, row_groups
 from tasks.data.spec import SPECIAL_TOKENS, TokenizerSpec
-from tasks.job import Job, StageError, main
-from tasks.manifest import read_manifest
-from tasks.tokenizer_files import CONFIG as TOKENIZER_CONFIG
-from tasks.tokenizer_files import FILES, TEMPLATE, TOKENIZER
-from tasks.tokenizers import UNKNOWN, load, plain, size, write
+from tasks.models.tokenizer_files import CONFIG as TOKENIZER_CONFIG
+from tasks.models.tokenizer_files import FILES, TEMPLATE, TOKENIZER
+from tasks.models.tokenizers import UNKNOWN, load, plain, size, write
 
 END_OF_TEXT, PAD, *CHAT_TOKENS = SPECIAL_TOKENS
 

@@ -20,12 +20,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
+from tasks.core.job import StageError
 from tasks.environments.host import LOAD_S, SILENT_S
 from tasks.environments.spec import ToolUse
-from tasks.job import StageError
-from tasks.load_function import SOURCES
 from tasks.rewards.user_process import UserProcess
 from tasks.rows.stored import Row
+from tasks.user_code.load_function import SOURCES
 
 Call = tuple[str, Any]  # the tool's name and its arguments
 

@@ -29,7 +29,15 @@ from typing import Any
 
 from infra.limits import cores
 from tasks.environments.conversation import serve
-from tasks.load_function import SOURCES, Unusable, end_together, leave_project, load_function, stuck_at, take_pipes
+from tasks.user_code.load_function import (
+    SOURCES,
+    Unusable,
+    end_together,
+    leave_project,
+    load_function,
+    stuck_at,
+    take_pipes,
+)
 
 AT_ONCE = 4 * cores()  # conversations that work at the same time; more would only wait for each other
 GRACE_S = 5.0  # beyond its time limit, until a process that has not ended itself is killed

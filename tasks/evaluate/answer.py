@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from vllm import LLM
 
+from tasks.core.job import Job
 from tasks.evaluate.bits_per_byte import Window
 from tasks.evaluate.model_info import ModelInfo
 from tasks.evaluate.saved_answers import SavedAnswers
 from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
-from tasks.job import Job
 from tasks.vllm.engine import Completion, close_engines, open_engine, sample, scores
 
 # the progress bar's step, and the most work that a resume may have to repeat

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
 
+from tasks.core.job import StageError
 from tasks.environments.environments import Environments
 from tasks.evaluate.episodes import Played
 from tasks.evaluate.model_info import ModelInfo
 from tasks.evaluate.questions import Question
 from tasks.evaluate.spec import EvaluatorSpec
-from tasks.job import StageError
 from tasks.posttrain.spec import LengthLimits
 from tasks.posttrain.tool_calls import ToolCalls
 from tasks.posttrain.turns import Conversation, converse

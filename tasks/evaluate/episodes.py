@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from tasks.core.metric import Metric, known_mean
 from tasks.evaluate.questions import Messages
-from tasks.metric import Metric, known_mean
 
 
 class Played(NamedTuple):

@@ -4,7 +4,7 @@ errors are over the prompts' means."""
 from collections.abc import Sequence
 from math import comb
 
-from tasks.metric import Metric, known_mean
+from tasks.core.metric import Metric, known_mean
 
 PASSES = 1.0  # reward from which a completion passes
 

@@ -35,7 +35,8 @@ from infra.progress import say
 from infra.storage.durable import write_json
 from infra.text import size
 from infra.tracking.redact import redact_spec
-from tasks.adapter_base import model_of
+from tasks.core.job import Job, StageError, main
+from tasks.core.metric import Metric
 from tasks.environments.environments import Environments
 from tasks.evaluate import questions
 from tasks.evaluate.bits_per_byte import bits_per_byte
@@ -46,8 +47,7 @@ from tasks.evaluate.questions import Question
 from tasks.evaluate.rewarded import Answers, rewarded, start_rewards
 from tasks.evaluate.saved_answers import SavedAnswers
 from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
-from tasks.job import Job, StageError, main
-from tasks.metric import Metric
+from tasks.models.adapter_base import model_of
 
 if TYPE_CHECKING:
     from tasks.evaluate.answer import EvaluatedModel

@@ -12,7 +12,7 @@ from typing import Any
 
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 
-from tasks.job import StageError
+from tasks.core.job import StageError
 
 NEW_TOKENS = 256  # max_gen_toks of a task that has none: lm-eval's default
 # names of Transformers' generate(): vLLM's

@@ -7,8 +7,8 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 
+from tasks.models.tokenizers import load
 from tasks.posttrain.encode import RowEncoder
-from tasks.tokenizers import load
 
 CHATML = "<|im_start|>{role}\n{content}<|im_end|>\n"
 

@@ -15,10 +15,10 @@ from lm_eval.models.utils import postprocess_generated_text
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from vllm import LLM
 
+from tasks.core.job import StageError
 from tasks.evaluate.generation import Generation, generation
 from tasks.evaluate.model_info import ModelInfo
-from tasks.job import StageError
-from tasks.tokenizers import begun, parsed
+from tasks.models.tokenizers import begun, parsed
 from tasks.vllm.engine import sample, scores
 
 REQUESTS_A_CALL = 256

@@ -7,11 +7,11 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from infra.progress import say
-from tasks.hf_files import model_in
-from tasks.job import StageError
-from tasks.manifest import read_manifest
+from tasks.core.job import StageError
+from tasks.core.manifest import read_manifest
+from tasks.models.hf_files import model_in
+from tasks.models.tokenizers import beginning, load, plain
 from tasks.posttrain.encode import RowEncoder
-from tasks.tokenizers import beginning, load, plain
 
 
 @dataclass(frozen=True)

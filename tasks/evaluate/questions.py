@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.core.job import StageError
+from tasks.core.manifest import text_digest
 from tasks.evaluate.model_info import ModelInfo
 from tasks.evaluate.spec import EvaluatorSpec
-from tasks.job import StageError
-from tasks.manifest import text_digest
 from tasks.posttrain.encode import RowRefused
 from tasks.rewards.gold import own_answer
 from tasks.rows.stored import TRAIN, common_prefix, drops_faulty, encoded, read_rows

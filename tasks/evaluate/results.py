@@ -12,9 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tasks.core.manifest import Manifest, read_manifest
+from tasks.core.metric import Metric, known_mean, metrics_of
 from tasks.evaluate.estimates import chance_of_pass
-from tasks.manifest import Manifest, read_manifest
-from tasks.metric import Metric, known_mean, metrics_of
 from tasks.rows.stored import read_lines
 
 BITS = "bits_per_byte"

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tasks.core.job import Job
+from tasks.core.metric import Metric
 from tasks.evaluate.episodes import Played
 from tasks.evaluate.estimates import distinct, mean_reward, pass_at
 from tasks.evaluate.model_info import ModelInfo
 from tasks.evaluate.questions import Messages, Question
 from tasks.evaluate.saved_answers import SavedAnswers
 from tasks.evaluate.spec import EvaluatorSpec
-from tasks.job import Job
-from tasks.metric import Metric
 from tasks.rewards.call import ENVIRONMENTS, text_of
 from tasks.rewards.scorer import Scorer, refuse_reserved
 from tasks.rewards.spec import RewardSpec

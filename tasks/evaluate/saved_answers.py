@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tasks.checkpoints import CheckpointFolder
-from tasks.job import Job
-from tasks.manifest import remove, write_manifest
+from tasks.core.checkpoints import CheckpointFolder
+from tasks.core.job import Job
+from tasks.core.manifest import remove, write_manifest
 
 FILE = "answers.json"
 KEEP = 2  # parts

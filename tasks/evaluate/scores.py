@@ -6,10 +6,10 @@ from functools import partial
 
 from infra.charts import bars
 from infra.text import measure, number, size
+from tasks.core.metric import Metric
+from tasks.core.seeds import Spread, by_model
 from tasks.evaluate.results import Results
-from tasks.metric import Metric
 from tasks.pages.blocks import Block, Cell, Grid, Mark, Table, Text
-from tasks.seeds import Spread, by_model
 
 REFERENCE = "reference"  # the rewards of the reference completions: the ceiling
 MOST_BARS = 12

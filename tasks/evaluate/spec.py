@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Self
 from pydantic import ConfigDict, Field
 
 from infra.storage.address import File, digest_of, send_packed
+from tasks.core.spec import PathText, Problem, Spec, StageSpec, not_identity
 from tasks.environments.spec import ToolUse
 from tasks.evaluate.results import SETS
 from tasks.evaluate.task_files import gathered, is_file_name
 from tasks.rewards.spec import MOST, RewardSpec, rewards_problems
 from tasks.serve.spec import vllm_share
-from tasks.spec import PathText, Problem, Spec, StageSpec, not_identity
 
 OF_ROWS = ("prompts", "samples", "temperature", "top_p", "max_new_tokens", "pass_at")
 OF_LM_EVAL = ("chat_template", "few_shot", "limit")

@@ -26,8 +26,8 @@ from lm_eval.tasks._yaml_loader import load_yaml
 
 from infra.paths import baton_home
 from infra.storage.durable import make_folder, write_json
+from tasks.core.job import StageError
 from tasks.evaluate.task_files import as_list, is_file_name, with_local_data
-from tasks.job import StageError
 
 SHIPPED = Path(lm_eval.tasks.__file__).parent
 

@@ -31,8 +31,8 @@ from blake3 import blake3
 from infra.errors import UserError
 from infra.paths import home_path
 from infra.storage.address import digest_of, fetch
-from tasks.functions import LARGEST_BYTES, imported, inside, module_file, write_files
-from tasks.job import StageError
+from tasks.core.job import StageError
+from tasks.user_code.functions import LARGEST_BYTES, imported, inside, module_file, write_files
 
 SUFFIXES = (".yaml", ".yml")
 MERGE = "tag:yaml.org,2002:merge"

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from infra.process.child import ChildFailed, ChildTooSlow, ask, reply
+from tasks.core.job import StageError
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.evaluate.task_files import is_file_name
-from tasks.job import StageError
-from tasks.load_function import described
+from tasks.user_code.load_function import described
 
 DOCUMENTS = 2  # a metric that is their mean in these is one of documents; of a single one everything is
 TIMEOUT_S = 300.0

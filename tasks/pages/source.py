@@ -9,9 +9,9 @@ from typing import Any
 
 from infra.charts import LARGEST, Points
 from infra.tracking.relations import sources
-from tasks.artifacts import KINDS, Artifact
-from tasks.job import json_lines
-from tasks.manifest import RECORD, Manifest, read_manifest
+from tasks.core.artifacts import KINDS, Artifact
+from tasks.core.job import json_lines
+from tasks.core.manifest import RECORD, Manifest, read_manifest
 
 PAGE_FILES = (f"{RECORD}/*", "*.json", "README.md")  # what pages show of an artifact, except of an evaluation
 

@@ -13,7 +13,7 @@ from peft import LoraConfig, PeftModel
 from peft.tuners.lora import LoraLayer
 from torch.distributed.tensor import DTensor
 
-from tasks.job import StageError
+from tasks.core.job import StageError
 from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.model_files import linear_names
 from tasks.posttrain.quantize import in_4_bits, original_weights

@@ -14,9 +14,9 @@ from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file, save_file
 
 from infra.storage.durable import write_json
-from tasks.adapter_base import ADAPTER, BASE, ModelFolders, model_of
-from tasks.job import Job
-from tasks.manifest import remove
+from tasks.core.job import Job
+from tasks.core.manifest import remove
+from tasks.models.adapter_base import ADAPTER, BASE, ModelFolders, model_of
 from tasks.posttrain.adapter import merged
 from tasks.posttrain.adapter_spec import LoRASpec
 from tasks.posttrain.model_files import copy_small_files, load_causal_lm, save_like

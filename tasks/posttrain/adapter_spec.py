@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from tasks.core.spec import Problem, Spec, identity_if_set
 from tasks.pretrain.model_spec import ModelSpec
-from tasks.spec import Problem, Spec, identity_if_set
 
 MOST_SERVED = 512  # vLLM's largest rank
 

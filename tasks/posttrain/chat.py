@@ -22,11 +22,11 @@ import numpy as np
 from tokenizers import Encoding
 
 from infra.storage.durable import write_json
-from tasks.hf_files import CONFIG, GENERATION
+from tasks.models.hf_files import CONFIG, GENERATION
+from tasks.models.tokenizer_files import DEFAULT, TEMPLATE, WITH_TOOLS
+from tasks.models.tokenizers import beginning, parsed
 from tasks.posttrain.trl_hooks.templates import trl_templates
 from tasks.rows.stored import Row
-from tasks.tokenizer_files import DEFAULT, TEMPLATE, WITH_TOOLS
-from tasks.tokenizers import beginning, parsed
 
 IM_END = "<|im_end|>"
 CHATML = Path(__file__).with_name("chatml.jinja")
@@ -72,7 +72,7 @@ class Chat:
 def chat_of(tokenizer: Any, tools: bool = False) -> Chat:
     """The chat of conversations, `tools`: of those with tools. Sets the tokenizer's template if it is given one."""
     original = tokenizer.chat_template
-    if isinstance(original, dict):  # several: Transformers' rule, see tasks/tokenizer_files.py
+    if isinstance(original, dict):  # several: Transformers' rule, see tasks/models/tokenizer_files.py
         template = original[WITH_TOOLS if tools and WITH_TOOLS in original else DEFAULT]
         marked, given = training_template(tokenizer, template), False
     else:

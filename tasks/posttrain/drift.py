@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from tasks.job import StageError
+from tasks.core.job import StageError
 
 WORST = 5  # sequences and tokens shown
 

@@ -27,12 +27,12 @@ from typing import Any, Literal
 from jinja2 import TemplateError
 from tokenizers import Encoding
 
-from tasks.job import StageError
+from tasks.core.job import StageError
+from tasks.models.tokenizers import UNKNOWN, beginning, begun
 from tasks.posttrain.chat import Chat, chat_of, marked_tokens, rendered_with_marks
 from tasks.posttrain.unprinted import Unprinted, conversations
 from tasks.rows.marks import refusal
 from tasks.rows.stored import ANSWERS, TRAIN, Row, common_prefix, is_conversational, without_marks
-from tasks.tokenizers import UNKNOWN, beginning, begun
 
 Loss = Literal["assistant", "completion", "all"]
 IGNORED = -100  # PyTorch's label of a token without loss
@@ -350,8 +350,8 @@ class RowEncoder:
         return (UNKNOWN if text[:1].isspace() else "\n") + text if self._adds_space else text
 
     def _tokens(self, text: str) -> Encoding:
-        """The tokens of a text that is a prompt, a completion or a rendered chat, as `tasks.tokenizers.parsed` has
-        them."""
+        """The tokens of a text that is a prompt, a completion or a rendered chat, as `tasks.models.tokenizers.parsed`
+        has them."""
         return self._tokenized.get(text) or self._encoded([text])[0]
 
     def _encoded(self, texts: list[str]) -> Sequence[Encoding]:

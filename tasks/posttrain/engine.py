@@ -8,7 +8,7 @@ import tasks.posttrain.one_gpu  # noqa: F401 - before torch looks for GPUs
 # isort: split
 from pkgutil import resolve_name
 
-from tasks.job import Job, main
+from tasks.core.job import Job, main
 from tasks.posttrain.methods import METHODS
 
 

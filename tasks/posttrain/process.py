@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from infra.limits import cores
-from tasks import cpu_matmul
+from tasks.pretrain import cpu_matmul
 
 T = TypeVar("T")
 

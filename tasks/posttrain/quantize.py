@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 from transformers import BitsAndBytesConfig
 
-from tasks.hf_files import tensors_in
+from tasks.models.hf_files import tensors_in
 from tasks.posttrain.model_files import load_causal_lm
 
 

@@ -3,8 +3,8 @@
 from pydantic import Field
 
 from infra.text import gigabytes
+from tasks.core.spec import Spec
 from tasks.serve.spec import vllm_share
-from tasks.spec import Spec
 
 
 class DriftSpec(Spec):

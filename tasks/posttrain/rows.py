@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 import numpy as np
 from blake3 import blake3
 
-from tasks.job import Job, StageError
-from tasks.manifest import read_manifest
+from tasks.core.job import Job, StageError
+from tasks.core.manifest import read_manifest
 from tasks.posttrain.encode import RowRefused
 from tasks.posttrain.spec import Example, LengthLimits, epochs
 from tasks.rows.stored import Row, drops_faulty

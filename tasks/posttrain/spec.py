@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVa
 from pydantic import Field
 
 from infra.progress import say
+from tasks.core.restarts import Survival
+from tasks.core.spec import ByBaton, Problem, StageSpec, not_identity
 from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.layout import MICRO_BATCH, TuningLayout
 from tasks.posttrain.rollout_spec import RolloutServers
-from tasks.rates import LORA, Rate, default_warmup, rate_for, unusual
-from tasks.restarts import Survival
+from tasks.pretrain.rates import LORA, Rate, default_warmup, rate_for, unusual
 from tasks.rewards.spec import RewardSpec
 from tasks.rows.stored import Row
-from tasks.spec import ByBaton, Problem, StageSpec, not_identity
 
 if TYPE_CHECKING:  # Transformers: not on the path of --help
     from tasks.posttrain.encode import RowEncoder
@@ -189,7 +189,7 @@ class PostTrainSpec(StageSpec):
         return unusual(self.learning_rate, self.default_rate(parameters)) if self.learning_rate else None
 
     def processes(self) -> dict[str, Any]:
-        """How its engine is started: arguments of tasks.run.run."""
+        """How its engine is started: arguments of tasks.core.run.run."""
         return {
             "processes": None if self.layout.sharding == "none" else self.layout.processes,  # None: without torchrun
             "nodes": self.layout.nodes,

@@ -14,8 +14,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from tasks.core.job import StageError
 from tasks.environments.environments import Call, ToolResult
-from tasks.job import StageError
 from tasks.posttrain.encode import RowEncoder
 from tasks.posttrain.trl_hooks.response import knows_responses, parsed_response
 from tasks.rows.stored import Row, common_prefix

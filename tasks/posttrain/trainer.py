@@ -28,10 +28,11 @@ from transformers import TrainerCallback
 
 from infra.process.torchrun_env import COLLECTIVE_S
 from infra.storage.disk_errors import full_disk
-from tasks.agreement import probe
-from tasks.checkpoints import KIND, CheckpointFolder
-from tasks.job import Job, StageError
-from tasks.manifest import RECORD, read_manifest, remove, write_manifest
+from tasks.core.checkpoints import KIND, CheckpointFolder
+from tasks.core.job import Job, StageError
+from tasks.core.manifest import RECORD, read_manifest, remove, write_manifest
+from tasks.models.agreement import probe
+from tasks.models.tokenizers import load
 from tasks.posttrain import process
 from tasks.posttrain.adapter import merged, peft_config
 from tasks.posttrain.adapter_files import base_facts, forget_source, source_of, write_adapter
@@ -46,7 +47,6 @@ from tasks.posttrain.trl_hooks import fsdp
 from tasks.posttrain.trl_hooks.checkpoint import full_weights, load_weights, store_by_name
 from tasks.posttrain.trl_hooks.trainer import name_experts, order_by_epoch, score_completions_only, train_in_fp32
 from tasks.rows.stored import Row
-from tasks.tokenizers import load
 
 KEEP = 2  # checkpoints
 LOGGED = "logged/"  # prefix of metrics that are recorded under any name: those of rewards

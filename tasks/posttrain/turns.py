@@ -11,8 +11,8 @@ answers; or when its environment is lost.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tasks.core.job import StageError
 from tasks.environments.environments import Environments, Final
-from tasks.job import StageError
 from tasks.posttrain.spec import LengthLimits
 from tasks.posttrain.tool_calls import ToolCalls, calls_of, tool_messages
 from tasks.rows.stored import Row

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from tasks.job import StageError
+from tasks.core.job import StageError
 from tasks.rows.stored import ANSWERS, OPTIONAL, TRAIN, Row
 
 MOST = 16  # conversations that are tried for each field

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from blake3 import blake3
 
-from tasks.hf_files import listing
-from tasks.job import StageError
+from tasks.core.job import StageError
+from tasks.models.hf_files import listing
 from tasks.vllm.tensor_digests import SORTED, Held, Named, digest, in_order
 
 SHOWN = 3  # tensors in a message

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from infra.storage.durable import write_text
-from tasks.job import json_lines
+from tasks.core.job import json_lines
 from tasks.pretrain.spec import AnomalySpec, Reaction
 
 FILE = "anomalies.jsonl"

@@ -17,7 +17,7 @@ from blake3 import blake3
 from torch import Tensor
 from torch.distributed.checkpoint.filesystem import SerializationFormat, _write_item
 
-from tasks.manifest import FileEntry
+from tasks.core.manifest import FileEntry
 from tasks.pretrain.megatron import CUDA
 from tasks.pretrain.megatron_hooks import SaveStrategy
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from tasks.manifest import MANIFEST
-from tasks.metadata_pickle import MetadataPickler
+from tasks.core.manifest import MANIFEST
+from tasks.pretrain.metadata_pickle import MetadataPickler
 
 
 def copy_content(path: Path, target: Path) -> None:

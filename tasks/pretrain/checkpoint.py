@@ -18,9 +18,9 @@ import torch.distributed as dist
 
 from infra.storage.disk_errors import full_disk
 from infra.storage.durable import make_folder, sync
-from tasks.checkpoints import KIND, CheckpointFolder, check_files
-from tasks.job import StageError
-from tasks.manifest import ArtifactError, FileEntry, read_manifest, remove, write_manifest, wrong_files
+from tasks.core.checkpoints import KIND, CheckpointFolder, check_files
+from tasks.core.job import StageError
+from tasks.core.manifest import ArtifactError, FileEntry, read_manifest, remove, write_manifest, wrong_files
 from tasks.pretrain.background import ThreadStrategy, in_background
 from tasks.pretrain.megatron import CUDA, DEVICE
 from tasks.pretrain.optimizer_state import prepare, sharded_state, updates

@@ -84,7 +84,7 @@ def cpu_peak(precision: str) -> float:
     """This machine's FLOP/s, measured with a large matrix product."""
     import torch
 
-    from tasks import cpu_matmul
+    from tasks.pretrain import cpu_matmul
 
     cpu_matmul.prepare()
     return _measured_gemm(torch.float32 if precision == "fp32" else torch.bfloat16)

@@ -10,8 +10,8 @@ A restarted run continues from its own checkpoints and uses neither.
 import json
 from pathlib import Path
 
-from tasks.job import Job, StageError
-from tasks.manifest import read_manifest
+from tasks.core.job import Job, StageError
+from tasks.core.manifest import read_manifest
 from tasks.pretrain.checkpoint import TrainingState, continue_run, load_chunks
 from tasks.pretrain.model_spec import ModelSpec
 from tasks.pretrain.spec import PretrainSpec

@@ -10,8 +10,8 @@ from typing import Literal
 from pydantic import Field
 
 from infra.text import in_yaml
+from tasks.core.spec import Problem, Spec
 from tasks.pretrain.model_spec import ModelSpec
-from tasks.spec import Problem, Spec
 
 
 class Layout(Spec):

@@ -2,8 +2,7 @@
 
 import torch
 
-from tasks import cpu_matmul
-from tasks.pretrain import megatron_on_cpu
+from tasks.pretrain import cpu_matmul, megatron_on_cpu
 
 CUDA = torch.cuda.is_available()
 if not CUDA:

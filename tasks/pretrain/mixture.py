@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import Field
 
-from tasks.spec import Spec, not_identity
+from tasks.core.spec import Spec, not_identity
 
 
 class SourceShare(Spec):

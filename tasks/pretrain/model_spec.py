@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from infra.tracking.flatten import leaves
-from tasks.spec import Problem, Spec
+from tasks.core.spec import Problem, Spec
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tasks.job import StageError
+from tasks.core.job import StageError
 from tasks.pretrain.megatron_hooks import owned_range
 
 # isort: split

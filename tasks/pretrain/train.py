@@ -12,7 +12,7 @@ A run may be restarted with another layout.
 
 import os
 
-from tasks.job import Job, main
+from tasks.core.job import Job, main
 from tasks.pretrain.spec import PretrainSpec
 
 

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from infra.process.heartbeat import Phase
-from tasks.job import Job, StageError
-from tasks.manifest import read_manifest, remove
+from tasks.core.job import Job, StageError
+from tasks.core.manifest import read_manifest, remove
 from tasks.pretrain.anomaly import Anomaly, AnomalyLog, Watch
 from tasks.pretrain.batches import Batch, Samples, build_datasets, index_cache, micro_batches
 from tasks.pretrain.canonical import copy_content
@@ -22,9 +22,9 @@ from tasks.pretrain.flops import flops_per_token, kept_peak
 from tasks.pretrain.init_from import InitialWeights
 from tasks.pretrain.megatron import CUDA, DEVICE
 from tasks.pretrain.prefetch import Prefetch
+from tasks.pretrain.rates import unusual
 from tasks.pretrain.spec import PretrainSpec, Reaction
 from tasks.pretrain.train_step import Training
-from tasks.rates import unusual
 
 LAYOUT_FACTS = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor", "data")
 

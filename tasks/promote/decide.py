@@ -8,8 +8,8 @@ from dataclasses import asdict
 
 from infra.storage.durable import write_json
 from infra.tracking.redact import redact_spec
+from tasks.core.job import Job, main
 from tasks.evaluate.results import read_results
-from tasks.job import Job, main
 from tasks.promote.paired_scores import check_comparable, check_known
 from tasks.promote.rule import REJECTED, far, judge, new_text_ratio
 from tasks.promote.spec import FAR, PromotionSpec

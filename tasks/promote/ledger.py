@@ -11,13 +11,21 @@ from infra.commands import command
 from infra.paths import located
 from infra.storage.buckets import StorageError, is_bucket
 from infra.tracking.set_aside import OUTCOME_TAG, PARENT_TAG, set_aside
-from tasks.artifacts import Artifact, Corpus, HFModel, MegatronCheckpoint, MegatronWeights, TokenizedCorpus, Tokenizer
-from tasks.job import StageError
-from tasks.manifest import ArtifactError, Manifest
+from tasks.core.artifacts import (
+    Artifact,
+    Corpus,
+    HFModel,
+    MegatronCheckpoint,
+    MegatronWeights,
+    TokenizedCorpus,
+    Tokenizer,
+)
+from tasks.core.job import StageError
+from tasks.core.manifest import ArtifactError, Manifest
+from tasks.core.stored import manifest_at
 from tasks.promote.rule import KEPT, PROMOTED
 from tasks.publish.aliases import CHAMPION, Version, compared_champion, version_at, versions
 from tasks.publish.registry import PART_TAG, PATIENCE_S
-from tasks.stored import manifest_at
 
 ROLLED_BACK = "rolled_back"
 PARTS: dict[str, type[Artifact]] = {

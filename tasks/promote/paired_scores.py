@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from tasks.core.job import StageError
+from tasks.core.metric import NO_DIRECTION
 from tasks.evaluate.results import BITS, SETS, Results
-from tasks.job import StageError
-from tasks.metric import NO_DIRECTION
 from tasks.promote.bootstrap import Floats
 from tasks.promote.spec import PromotionSpec
 

@@ -15,8 +15,8 @@ from mlflow import MlflowClient
 
 from infra.storage.durable import write_json
 from infra.tracking.set_aside import OUTCOME_TAG, PARENT_TAG, REFUSED_TAG
-from tasks.job import Job, StageError, main
-from tasks.manifest import read_manifest
+from tasks.core.job import Job, StageError, main
+from tasks.core.manifest import read_manifest
 from tasks.promote.ledger import generations
 from tasks.promote.rule import PROMOTED
 from tasks.publish.aliases import (

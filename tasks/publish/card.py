@@ -13,12 +13,12 @@ from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from infra.text import fenced, measure, number, plus_minus, words
-from tasks.adapter_base import ModelFolders
-from tasks.manifest import Manifest
-from tasks.metric import Metric, metrics_of
+from tasks.core.manifest import Manifest
+from tasks.core.metric import Metric, metrics_of
+from tasks.core.seeds import Spread, by_model
+from tasks.models.adapter_base import ModelFolders
 from tasks.publish.chain import Link, shown_spec
 from tasks.publish.spec import PublishSpec
-from tasks.seeds import Spread, by_model
 
 HIDDEN = ("label", "base", "license", "gone")  # facts that are told elsewhere, by the parents, or are of others
 # kinds of what has learned from its parents, or has their text

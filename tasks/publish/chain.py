@@ -8,8 +8,8 @@ from typing import Any
 
 from infra.tracking.redact import redact
 from infra.tracking.relations import sources
-from tasks.job import Job
-from tasks.manifest import ArtifactError, Manifest, read_manifest, text_digest
+from tasks.core.job import Job
+from tasks.core.manifest import ArtifactError, Manifest, read_manifest, text_digest
 
 # an absolute path within a text: not a part of a URL, a tag or a relative path
 _PATH = re.compile(r"(?:file://|(?<![\w.:/\\<…]))(?:~[\w.-]*/|/)(?=[\w.~@+-])[^\s'\"`<>|:;,*?()\[\]{}]*")

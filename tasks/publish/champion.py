@@ -23,7 +23,7 @@ from mlflow import MlflowClient
 from infra.process.process_id import has_ended, this_process
 from infra.progress import say
 from infra.tracking.set_aside import ROLLED_BACK, TERMS_TAG
-from tasks.job import StageError
+from tasks.core.job import StageError
 from tasks.publish.aliases import (
     CHAMPION,
     PREVIOUS,

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from infra.storage.durable import write_json
-from tasks.adapter_base import ADAPTER, ADAPTER_CONFIG, BASE, ModelFolders
-from tasks.hf_files import INDEX, tensors_in
-from tasks.manifest import MANIFEST, RECORD, remove
+from tasks.core.manifest import MANIFEST, RECORD, remove
+from tasks.models.adapter_base import ADAPTER, ADAPTER_CONFIG, BASE, ModelFolders
+from tasks.models.hf_files import INDEX, tensors_in
 
 CARD = "README.md"
 LINK_BYTES = 1 << 20  # files of this size and more are linked: weights are never edited in place, a config may be

@@ -11,9 +11,9 @@ import json
 from infra.paths import portable
 from infra.storage.durable import sync_tree
 from infra.tracking.mlflow_names import mlflow_name
-from tasks.adapter_base import model_of
-from tasks.job import Job, main
-from tasks.manifest import content_digest, read_manifest
+from tasks.core.job import Job, main
+from tasks.core.manifest import content_digest, read_manifest
+from tasks.models.adapter_base import model_of
 from tasks.publish.aliases import CHAMPION, RESUMED_TAG
 from tasks.publish.card import model_card
 from tasks.publish.chain import chain, label_of, manifest_of, reports

@@ -30,7 +30,7 @@ from infra.tracking.store import (
     shown_uri,
     tracking_uri,
 )
-from tasks.job import StageError
+from tasks.core.job import StageError
 
 T = TypeVar("T")
 

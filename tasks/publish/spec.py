@@ -4,7 +4,7 @@ import re
 
 from pydantic import Field
 
-from tasks.spec import Problem, StageSpec, not_identity
+from tasks.core.spec import Problem, StageSpec, not_identity
 
 
 class PublishSpec(StageSpec):

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 from infra.chance import SURE, Finding, judged
 from infra.text import change, plus_minus
-from tasks.adapter_base import BASE
+from tasks.core.metric import Metric
+from tasks.core.seeds import Spread, without_seed
 from tasks.evaluate.results import Results, difference
-from tasks.metric import Metric
+from tasks.models.adapter_base import BASE
 from tasks.pages.blocks import Block, Cell, Mark, Table, Text, Tone
 from tasks.pages.source import Source
-from tasks.seeds import Spread, without_seed
 
 MARKS: dict[Finding, str] = {"better": "✓", "worse": "✗", "within noise": "≈", "unknown": ""}
 TONES: dict[Finding, Tone] = {"better": "good", "worse": "bad", "within noise": "quiet", "unknown": "quiet"}

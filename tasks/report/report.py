@@ -9,11 +9,11 @@ from pathlib import Path
 
 from infra.commands import command
 from infra.tracking.store import tracking_hint
-from tasks.artifacts import KINDS
+from tasks.core.artifacts import KINDS
+from tasks.core.job import Job, main
 from tasks.evaluate.results import of_models, read_results
 from tasks.evaluate.samples import SHOWN, samples
 from tasks.evaluate.scores import measured_on, score_bars, score_table, seed_table, set_table
-from tasks.job import Job, main
 from tasks.pages.about import about, heading
 from tasks.pages.blocks import Block, Cell, List, Mark, Section, Table, Text, Title
 from tasks.pages.html import page

@@ -15,8 +15,8 @@ from typing import Any
 from infra.pod import this_pod
 from infra.progress import say
 from infra.storage.durable import write_json
+from tasks.core.job import Job, StageError, main
 from tasks.evaluate.questions import question_of
-from tasks.job import Job, StageError, main
 from tasks.posttrain.encode import prompted
 from tasks.reward_check.spec import RewardCheckSpec, RewardListSpec
 from tasks.rewards.gold import ROWS, GoldLine, faults, gold_lines, own_answer, table

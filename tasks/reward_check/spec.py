@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from tasks.core.spec import Spec, StageSpec
 from tasks.rewards.spec import RewardSpec
-from tasks.spec import Spec, StageSpec
 
 
 class RewardListSpec(Spec):

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from infra.text import shown
-from tasks.load_function import LONGEST_LINE, Unusable, described
+from tasks.user_code.load_function import LONGEST_LINE, Unusable, described
 
 ENVIRONMENTS = "environments"  # column: the final states of the conversations' environments, as objects like TRL's
 _GIVEN = {"prompts", "completions", "trainer_state", "log_metric", "log_extra"}  # available for any rows

@@ -15,7 +15,7 @@ from itertools import islice
 from statistics import fmean
 from typing import Any
 
-from tasks.job import StageError
+from tasks.core.job import StageError
 from tasks.rewards.builtin.builtin import ANSWERS
 from tasks.rewards.call import ENVIRONMENTS, text_of
 from tasks.rewards.scorer import Scorer

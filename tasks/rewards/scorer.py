@@ -23,13 +23,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from infra.storage.durable import write_json
-from tasks.job import StageError
-from tasks.load_function import SOURCES
+from tasks.core.job import StageError
+from tasks.core.spec import Problem
 from tasks.rewards.call import Batch
 from tasks.rewards.spec import RewardSpec, rewards_problems
 from tasks.rewards.user_process import UserProcess
 from tasks.rows.stored import Row, partial_columns, reserved_columns
-from tasks.spec import Problem
+from tasks.user_code.load_function import SOURCES
 
 MEMORY = "rewards.json"
 LOAD_S = 600.0  # for an import, which may load a model

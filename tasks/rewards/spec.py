@@ -18,7 +18,7 @@ from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from tasks.functions import FUNCTION, Function
+from tasks.core.spec import Problem, Spec, identity_if_set, not_identity
 from tasks.rewards.builtin.builtin import Builtin
 from tasks.rewards.builtin.code_tests import CodeTests
 from tasks.rewards.builtin.diversity import Diversity
@@ -32,7 +32,7 @@ from tasks.rewards.builtin.program import Verifier
 from tasks.rewards.builtin.python_output import PythonOutput
 from tasks.rewards.builtin.regex import Regex
 from tasks.rewards.builtin.similarity import Similarity
-from tasks.spec import Problem, Spec, identity_if_set, not_identity
+from tasks.user_code.functions import FUNCTION, Function
 
 BUILTINS = (
     "math", "match", "regex", "json_schema", "length", "format", "similarity", "judge", "diversity", "code_tests",

@@ -1,8 +1,8 @@
 """Start a subprocess that runs users' functions (worker.py, tasks/environments/host.py), and send it requests.
 
 What the functions start ends with it, in whatever session or process group: the subprocess is two, and the first of
-them adopts what the second leaves behind (tasks/load_function.py: `end_together`). That takes neither root nor
-namespaces, and process ids are those of the machine.
+them adopts what the second leaves behind (tasks/user_code/load_function.py: `end_together`). That takes neither root
+nor namespaces, and process ids are those of the machine.
 """
 
 import json
@@ -18,8 +18,8 @@ from typing import Any
 
 from infra.paths import QUIET
 from infra.process.process_group import kill_group
-from tasks.job import StageError
-from tasks.load_function import SOURCES, STACKS, stuck_at
+from tasks.core.job import StageError
+from tasks.user_code.load_function import SOURCES, STACKS, stuck_at
 
 # environment variables that a function may need to run; none that may contain a key
 VISIBLE = (

@@ -27,8 +27,16 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from tasks.load_function import SOURCES, STACKS, Unusable, end_together, leave_project, load_function, take_pipes
 from tasks.rewards.call import Batch, Log, Reward
+from tasks.user_code.load_function import (
+    SOURCES,
+    STACKS,
+    Unusable,
+    end_together,
+    leave_project,
+    load_function,
+    take_pipes,
+)
 
 
 class RewardWorker:

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from infra.storage.unique_keys import unique
 from tasks.data.json_values import DEEPEST, SURROGATE, Unreadable, kind_of
 from tasks.rows.stored import ANSWERS, OPTIONAL, TRAIN, Row
-from tasks.unique_keys import unique
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 COLUMNS = {  # by kind of row

@@ -30,9 +30,9 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from infra.storage.durable import write_json
+from tasks.core.job import Job, StageError, main
+from tasks.core.manifest import read_manifest
 from tasks.data.ngrams import Hashes, ngrams, word_hashes
-from tasks.job import Job, StageError, main
-from tasks.manifest import read_manifest
 from tasks.rows.stored import Row, plain, prompt_turns, read_lines
 
 WORDS = 13

@@ -12,10 +12,10 @@ from typing import Any
 from infra.process.child import ChildFailed, ChildTooSlow, ask, reply
 from infra.storage.address import digest_of
 from infra.storage.buckets import StorageError
-from tasks.job import StageError
+from tasks.core.job import StageError
+from tasks.core.spec import Problem
 from tasks.rows.rows import First, peek
 from tasks.rows.spec import MOST_SEEN, RowsSpec
-from tasks.spec import Problem
 
 TIMEOUT_S = 60.0
 

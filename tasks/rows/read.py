@@ -16,16 +16,16 @@ from typing import Any
 import pyarrow as pa
 
 from infra.storage.address import File
+from tasks.core.job import StageError
 from tasks.data.documents import SPLITS, Split, read_documents
 from tasks.data.readers.arrow_rows import rows_of
 from tasks.data.readers.columnar import parquet_file
 from tasks.data.readers.hugging_face import rows_of_hugging_face, tables_of
 from tasks.data.readers.jsonl import text_of
-from tasks.functions import Function
-from tasks.job import StageError
-from tasks.load_function import described
 from tasks.rows.check import DECODER, RowError
 from tasks.rows.spec import HuggingFaceRows, RowsSpec
+from tasks.user_code.functions import Function
+from tasks.user_code.load_function import described
 
 BATCH = 64  # rows of Parquet in memory at a time
 LARGEST_JSON_MB = 500  # limit of a .json file, which is read as a whole

@@ -22,9 +22,9 @@ from typing import Any
 from blake3 import blake3
 
 from infra.storage.durable import write_json
+from tasks.core.job import Job, StageError, main
 from tasks.data.documents import SPLITS, Split, split_of
 from tasks.data.json_values import TO_NULL, copied
-from tasks.job import Job, StageError, main
 from tasks.rows.check import COLUMNS, Columns, RowError, problems, type_name
 from tasks.rows.decontaminate import count, drop_contaminated
 from tasks.rows.formats import FormatConverter

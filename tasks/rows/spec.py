@@ -19,9 +19,9 @@ from pydantic import Field
 from infra.placement.config import VariableName
 from infra.storage.address import File, digest_of
 from infra.storage.buckets import is_bucket
+from tasks.core.spec import ByBaton, PathText, Problem, Spec, StageSpec, not_identity
 from tasks.data.source_spec import FilesSource, HuggingFaceSource, expanded
-from tasks.functions import Function
-from tasks.spec import ByBaton, PathText, Problem, Spec, StageSpec, not_identity
+from tasks.user_code.functions import Function
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".parquet")
 SOURCES = ("path", "huggingface", "function")

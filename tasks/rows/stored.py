@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.manifest import text_digest
+from tasks.core.manifest import text_digest
 
 if TYPE_CHECKING:  # pyarrow, which must not be imported at start-up
     from tasks.data.documents import Split

@@ -19,8 +19,8 @@ from infra.errors import UserError
 from infra.options import Folder, Number
 from infra.paths import quiet
 from infra.progress import say
-from tasks.job import StageError
-from tasks.manifest import RECORD, ArtifactError, read_manifest, verify
+from tasks.core.job import StageError
+from tasks.core.manifest import RECORD, ArtifactError, read_manifest, verify
 from tasks.serve.active import Active
 from tasks.serve.door import KEY, api_key
 from tasks.serve.limits import MIB, RequestLimits

@@ -11,8 +11,8 @@ from threading import Event, Lock, Thread
 import httpx
 
 from infra.progress import say
-from tasks.job import StageError
-from tasks.manifest import ArtifactError
+from tasks.core.job import StageError
+from tasks.core.manifest import ArtifactError
 from tasks.serve.server import Served, Server, ServerFailed, report_waiting
 from tasks.serve.smoke import smoke_test
 from tasks.serve.switch import Backend, Switch, now

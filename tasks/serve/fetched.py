@@ -15,7 +15,7 @@ from mlflow.artifacts import download_artifacts
 from infra.paths import baton_home, located
 from infra.storage.durable import rename
 from infra.tracking.store import tracking_uri
-from tasks.manifest import MANIFEST, ArtifactError, read_manifest, remove, verify, write_manifest
+from tasks.core.manifest import MANIFEST, ArtifactError, read_manifest, remove, verify, write_manifest
 from tasks.publish.aliases import Version
 from tasks.publish.registry import ask
 

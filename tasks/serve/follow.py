@@ -13,9 +13,9 @@ from threading import Event, Thread
 from typing import Any
 
 from infra.progress import say
-from tasks.adapter_base import open_model
-from tasks.job import StageError
-from tasks.manifest import ArtifactError
+from tasks.core.job import StageError
+from tasks.core.manifest import ArtifactError
+from tasks.models.adapter_base import open_model
 from tasks.publish.aliases import Version, is_registered, version_at
 from tasks.serve.active import POLL_S, Active
 from tasks.serve.fetched import fetch, remove_fetched

@@ -7,9 +7,9 @@ Output: endpoint.json with the server's arguments, its responses, and the result
 from typing import Any
 
 from infra.storage.durable import write_json
-from tasks.adapter_base import model_of
-from tasks.job import Job, StageError, main
-from tasks.manifest import read_manifest
+from tasks.core.job import Job, StageError, main
+from tasks.core.manifest import read_manifest
+from tasks.models.adapter_base import model_of
 from tasks.serve.server import Server, engine_arguments, open_served
 from tasks.serve.smoke import smoke_test
 from tasks.serve.spec import ServeSpec

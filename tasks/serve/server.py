@@ -19,12 +19,12 @@ from infra.process.logs import end_of
 from infra.process.parent_watchdog import LAUNCHED
 from infra.process.process_group import stop_group
 from infra.progress import say
-from tasks.adapter_base import ModelFolders, open_model
-from tasks.job import StageError
-from tasks.manifest import ArtifactError, read_manifest
+from tasks.core.job import StageError
+from tasks.core.manifest import ArtifactError, read_manifest
+from tasks.models.adapter_base import ModelFolders, open_model
+from tasks.models.tokenizers import alone
 from tasks.serve.door import KEY, MIDDLEWARE, authorization
 from tasks.serve.spec import ServeSpec
-from tasks.tokenizers import alone
 from tasks.vllm.hooks import max_lora_rank
 
 VLLM = "tasks.serve.vllm_server"

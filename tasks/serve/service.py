@@ -16,7 +16,7 @@ from typing import cast
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from tasks.job import StageError
+from tasks.core.job import StageError
 from tasks.serve.limits import RequestLimits
 from tasks.serve.proxy import RETRY_S, Proxy
 from tasks.serve.switch import Switch

@@ -18,12 +18,12 @@ import torch
 from transformers import AutoConfig
 
 from infra.paths import quiet
-from tasks.adapter_base import ADAPTER, ModelFolders
-from tasks.agreement import check_agreement, read_probe
-from tasks.job import StageError
+from tasks.core.job import StageError
+from tasks.models.adapter_base import ADAPTER, ModelFolders
+from tasks.models.agreement import check_agreement, read_probe
+from tasks.models.tokenizers import alone, check
 from tasks.pretrain.fit import USABLE
 from tasks.pretrain.hardware import this_machine
-from tasks.tokenizers import alone, check
 from tasks.vllm.hooks import max_lora_rank, prepare_process, score_prompts_of_adapter
 from tasks.vllm.kv_cache import kv_cache_of
 

@@ -83,7 +83,7 @@ def benchmark_model(directory: Path) -> Path:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from tasks.manifest import read_manifest, write_manifest
+    from tasks.core.manifest import read_manifest, write_manifest
 
     tiny_model(directory)
     torch.manual_seed(0)
@@ -121,8 +121,8 @@ def length(completions: list[str], **columns: object) -> list[float]:
 
 def encoding(root: Path, rounds: int) -> tuple[list[tuple[str, str]], dict[str, float]]:
     """The table and the figures of tokenizing chat rows: functions of the standard library, four in a row."""
+    from tasks.models.tokenizers import load
     from tasks.posttrain.encode import RowEncoder
-    from tasks.tokenizers import load
 
     tokenizer = load(chat_tokenizer(root))
     parts = cycle(functions())

@@ -240,7 +240,7 @@ def baton(size: Size, folder: Path, turnstile: Turnstile) -> None:
     import torch
     from torch.profiler import profile
 
-    from tasks.job import open_job
+    from tasks.core.job import open_job
     from tasks.pretrain.process import distributed
     from tasks.pretrain.trainer import Trainer
     from tests.pretrain.tiny import pretrain_job

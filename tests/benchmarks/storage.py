@@ -17,8 +17,8 @@ from uuid import uuid4
 
 from flytekit import FlyteContextManager
 
-from tasks.manifest import write_manifest
-from tasks.stored import fetch, send
+from tasks.core.manifest import write_manifest
+from tasks.core.stored import fetch, send
 from tests.benchmarks.harness import median_ratio, report, side_by_side
 from tests.s3 import s3_server
 

@@ -26,6 +26,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "true"  # the library on all cores
 from tokenizers import pre_tokenizers, trainers
 
 from infra.limits import cores
+from tasks.core.job import Input, Job
+from tasks.core.manifest import read_manifest, write_manifest
 from tasks.data.documents import Split, SplitWriter, document, read_documents, split_names
 from tasks.data.encode import DocumentEncoder, EncodeItem, encode
 from tasks.data.encoders import choose
@@ -36,9 +38,7 @@ from tasks.data.rounds import Workers, workers
 from tasks.data.shards import ROUNDS
 from tasks.data.source_spec import StdlibSource
 from tasks.data.tokenizer import untrained
-from tasks.job import Input, Job
-from tasks.manifest import read_manifest, write_manifest
-from tasks.tokenizers import plain
+from tasks.models.tokenizers import plain
 from tests.benchmarks.harness import Run, report, side_by_side, timed
 from tests.data.by_hand import new_job
 

@@ -11,9 +11,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tasks.core.manifest import write_manifest
 from tasks.data.documents import SplitWriter, document
 from tasks.data.spec import TokenizerSpec
-from tasks.manifest import write_manifest
 from tests.benchmarks.harness import report, timed
 from tests.data.by_hand import new_job
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.manifest import read_manifest
+from tasks.core.manifest import read_manifest
 from tests.cluster.chain import KINDS, digests, submit
 from tests.cluster.client import Client
 from tests.cluster.container import Container

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from tasks.convert.__main__ import main
 from tasks.convert.audit import Audit, audit
-from tasks.convert.errors import ConversionError
 from tasks.convert.export_model import ExportOptions, export_model
 from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
 from tasks.convert.megatron_model import open_megatron
+from tasks.models.errors import ConversionError
 from tests.convert.models import FAMILIES, make, text
 from tests.tokenizer_folders import byte_level, folder
 

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 import pytest
 
 from tasks.convert.check_model import check_model
-from tasks.hf_files import model_in
+from tasks.models.hf_files import model_in
 from tests.shapes import shapes_only
 
 MIXTURE: dict[str, Any] = {

@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tasks.convert.audit_stage import held_out_tokens
 from tasks.convert.spec import AuditSpec, ConvertSpec
-from tasks.job import StageError
-from tasks.manifest import read_manifest, verify, write_manifest
+from tasks.core.job import StageError
+from tasks.core.manifest import read_manifest, verify, write_manifest
 from tests import forked
 from tests.convert.tiny import make_tokenizer
 from tests.pretrain.ranks import engine

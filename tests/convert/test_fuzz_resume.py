@@ -11,8 +11,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks.convert.errors import ConversionError
 from tasks.convert.journal import JOURNAL
+from tasks.models.errors import ConversionError
 from tests.convert.models import make
 from tests.convert.test_bad_input import assert_same_folders
 from tests.convert.test_resume import convert, stop

@@ -7,7 +7,7 @@ import pytest
 
 from tasks.convert.load_hf_spec import LoadHFSpec
 from tasks.convert.spec import ConvertSpec
-from tasks.manifest import read_manifest, verify
+from tasks.core.manifest import read_manifest, verify
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tests.convert.test_export import run

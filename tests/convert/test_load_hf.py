@@ -27,11 +27,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from tasks.agreement import MOST_TOKENS, read_probe
 from tasks.convert.load_hf import work
 from tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
-from tasks.job import StageError, open_job
-from tasks.manifest import ArtifactError, verify
+from tasks.core.job import StageError, open_job
+from tasks.core.manifest import ArtifactError, verify
+from tasks.models.agreement import MOST_TOKENS, read_probe
 from tests.convert.tiny import make_tokenizer
 from tests.pretrain.tiny import VOCABULARY, write_job
 from tests.s3 import S3
@@ -71,7 +71,7 @@ def rewrite(model: Path, work: Callable[[dict[str, torch.Tensor]], object]) -> N
 
 
 def load_hf(model: Path, job: Path) -> tuple[int, dict[str, str]]:
-    """Run in this process; returns exit code and result.json of `tasks.job.main`."""
+    """Run in this process; returns exit code and result.json of `tasks.core.job.main`."""
     write_job(job, "load_hf", "hf_model", LoadHFSpec(model=str(model)).model_dump(mode="json"))
     try:
         work(open_job(job))

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tasks.convert.errors import ConversionError
 from tasks.convert.resumable_dir import Files, Partial
+from tasks.models.errors import ConversionError
 from tests.convert.test_target import files
 
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}

@@ -14,13 +14,13 @@ from safetensors.torch import save_file
 
 import tasks.convert.export_model
 import tasks.convert.import_model
-from tasks.convert.errors import ConversionError
 from tasks.convert.export_model import ExportOptions, export_model
 from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
 from tasks.convert.journal import JOURNAL
 from tasks.convert.mapping import Weight
 from tasks.convert.megatron_model import open_megatron
 from tasks.convert.transfer import export_weight, import_weight
+from tasks.models.errors import ConversionError
 from tests.convert.models import make
 from tests.convert.test_bad_input import assert_same_folders
 from tests.convert.test_round_trip import quietly, tensors, to_hugging_face, to_megatron

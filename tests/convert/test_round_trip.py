@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from tasks.convert.errors import ConversionError
 from tasks.convert.export_model import ExportOptions, export_model, export_notes
 from tasks.convert.import_model import ImportOptions, import_model, import_notes, open_hugging_face
 from tasks.convert.megatron_model import HUGGINGFACE, open_megatron
+from tasks.models.errors import ConversionError
 from tests.convert.models import FAMILIES, LLAMA3, make
 from tests.convert.tiny import make_tokenizer
 

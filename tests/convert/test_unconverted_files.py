@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tasks.convert.errors import ConversionError
 from tasks.convert.load_hf_spec import LoadHFSpec
+from tasks.models.errors import ConversionError
 from tests.convert.models import make
 from tests.convert.test_round_trip import to_hugging_face, to_megatron
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.manifest import read_manifest, verify
+from tasks.core.manifest import read_manifest, verify
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
 from tasks.pretrain.spec import CheckpointPolicy

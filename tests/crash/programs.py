@@ -16,7 +16,7 @@ from typing import IO, Any
 from infra.process import launch
 from infra.process.launch import Engine, run_engine
 from infra.storage.durable import write_text
-from tasks.manifest import read_manifest, verify
+from tasks.core.manifest import read_manifest, verify
 
 HANGS_S = 120  # an engine that takes longer than this
 ACKNOWLEDGED = ".acknowledged"  # a folder of the recording that is not part of the disk
@@ -152,7 +152,7 @@ def _convert_inputs(inputs: Path) -> None:
 
 def _convert(inputs: Path, root: Path) -> str:
     """`python -m tasks.convert import theirs new/target`, which refuses when the target is there: then it was made."""
-    from tasks.manifest import content_digest
+    from tasks.core.manifest import content_digest
 
     target = root / "new" / "target"
     if not target.exists():
@@ -187,7 +187,7 @@ def _replace_before(inputs: Path, root: Path) -> None:
 
 def _replace(inputs: Path, root: Path) -> str:
     """`python -m tasks.convert import theirs target --replace`."""
-    from tasks.manifest import content_digest
+    from tasks.core.manifest import content_digest
 
     _import(inputs / "theirs", root / "target", replace=True)
     acknowledge(root, "replaced")
@@ -196,7 +196,7 @@ def _replace(inputs: Path, root: Path) -> str:
 
 def _check_replace(inputs: Path, root: Path, acknowledged: Sequence[str]) -> None:
     """The old model is there, or the new one, in one of the places where a person or the next run finds it."""
-    from tasks.manifest import content_digest
+    from tasks.core.manifest import content_digest
 
     places = [root / "target", root / "target.partial" / "replaced", root / "target.partial" / "content"]
     found = {content_digest(place) for place in places if place.exists()}

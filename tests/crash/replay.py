@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 
 import click
 
-import tasks.manifest
+import tasks.core.manifest
 from tests.crash.disk import ROOT, WAYS, Recording, Rename, read, write
 from tests.crash.programs import ACKNOWLEDGED, PROGRAMS, Program
 from tests.crash.record import read_trace, recording
@@ -105,7 +105,7 @@ def _recorded(pool: Pool, name: str, base: Path, without_syncs: bool) -> tuple[s
 
 def _record(name: str, base: Path, without_syncs: bool) -> str:
     if without_syncs:
-        tasks.manifest.sync_tree = lambda folder: None  # type: ignore[attr-defined]
+        tasks.core.manifest.sync_tree = lambda folder: None  # type: ignore[attr-defined]
     with recording(base / "trace"):
         return PROGRAMS[name].run(base / "inputs", base / "root")
 

@@ -122,7 +122,7 @@ def test_the_recorder_sees_every_call(tmp_path: Path) -> None:
 
 
 def removes_a_sealed_folder(disk: Path) -> None:
-    from tasks.manifest import remove, write_manifest
+    from tasks.core.manifest import remove, write_manifest
 
     (disk / "artifact").mkdir()
     (disk / "artifact" / "weights").write_bytes(b"weights")

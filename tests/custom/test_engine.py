@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tasks.core.job import StageError, open_job
+from tasks.core.manifest import Manifest, read_manifest, verify, write_manifest
 from tasks.custom.engine import work
 from tasks.custom.spec import CustomSpec
-from tasks.job import StageError, open_job
-from tasks.load_function import forget
-from tasks.manifest import Manifest, read_manifest, verify, write_manifest
+from tasks.user_code.load_function import forget
 from tests.posttrain.tiny import tiny_model
 from tests.pretrain.tiny import write_job
 from tests.source import ROOT

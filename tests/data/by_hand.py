@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tasks.core.job import Job, open_job
+from tasks.core.manifest import read_manifest
 from tasks.data.documents import SPLITS, name_batches, split_files
-from tasks.job import Job, open_job
-from tasks.manifest import read_manifest
 
 KINDS = {
     "corpus": "corpus",
@@ -22,7 +22,7 @@ KINDS = {
 
 
 def new_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path | list[Path]) -> Job:
-    """A job directory, ready to run; a list becomes several inputs, as in `tasks.run.run`."""
+    """A job directory, ready to run; a list becomes several inputs, as in `tasks.core.run.run`."""
     directory.mkdir(parents=True, exist_ok=True)
     named = {
         name if part is given else f"{name}.{index}": part

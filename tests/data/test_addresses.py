@@ -20,6 +20,7 @@ from datasets import Dataset, DatasetDict
 
 from infra.storage import address
 from infra.storage.buckets import StorageError
+from tasks.core.spec import NotSeen
 from tasks.data import corpus as corpus_engine
 from tasks.data import increment as increment_engine
 from tasks.data import tokenizer as tokenizer_engine
@@ -28,7 +29,6 @@ from tasks.data.source_changes import Changes
 from tasks.data.source_spec import AnySource, FilesSource, HuggingFaceSource, JsonlSource, ParquetSource
 from tasks.data.sources import read_source
 from tasks.data.spec import CorpusSpec, TokenizerSpec
-from tasks.spec import NotSeen
 from tests.data.by_hand import facts, names_in, new_job
 from tests.s3 import S3, Faults, disturbed
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from tasks.core.job import StageError
 from tasks.data.classifier import check_classifiers, classify
 from tasks.data.corpus import work
 from tasks.data.curate_spec import ClassifierStep, CurateStep
 from tasks.data.documents import read_documents
-from tasks.job import StageError
 from tests.data.test_curate import corpus_job, curated
 
 # loss and model of fastText's args.h

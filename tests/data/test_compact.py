@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tasks.core.job import StageError
+from tasks.core.manifest import write_manifest
 from tasks.data import compact as compact_engine
 from tasks.data.indexed_dataset import write_index
-from tasks.job import StageError
-from tasks.manifest import write_manifest
 from tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
 from tests.data.by_hand import facts, new_job
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from tasks.core.job import Job, StageError
 from tasks.data.corpus import work
 from tasks.data.documents import read_documents
 from tasks.data.spec import CorpusSpec
-from tasks.job import Job, StageError
 from tasks.pages.deck import stage_page
 from tests.data.by_hand import digest, facts, new_job, run
 from tests.pages.reading import Reading

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tasks.core.job import Job, StageError
 from tasks.data import compact as compact_engine
 from tasks.data import gather as gather_engine
 from tasks.data import prefixes
@@ -21,7 +22,6 @@ from tasks.data.documents import SPLITS, read_documents
 from tasks.data.gone import gone_counts
 from tasks.data.increment import work
 from tasks.data.spec import CorpusSpec
-from tasks.job import Job, StageError
 from tests.data.by_hand import digest, facts, new_job, run, start
 
 EXAM = "which river was it that the old man had crossed before he came to the town on the hill"

@@ -8,6 +8,8 @@ from unicodedata import normalize
 
 import pytest
 
+from tasks.core.job import Job, StageError
+from tasks.core.manifest import write_manifest
 from tasks.data.contamination import Contamination, write_index
 from tasks.data.corpus import work
 from tasks.data.curation_tally import TALLY, Tally
@@ -15,8 +17,6 @@ from tasks.data.decontaminate import texts_of
 from tasks.data.documents import read_documents
 from tasks.data.ngrams import word_hashes
 from tasks.data.spec import CorpusSpec
-from tasks.job import Job, StageError
-from tasks.manifest import write_manifest
 from tests.data.by_hand import new_job
 
 VOCABULARY = [f"word{number}" for number in range(2_000)]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tasks.core.manifest import text_digest
 from tasks.data.exact_duplicates import KeyWriter, drops_of, exact_drops, hash_ranges, save_drops
-from tasks.manifest import text_digest
 
 
 def scanned(folder: Path, texts: Sequence[str]) -> tuple[Path, list[str]]:

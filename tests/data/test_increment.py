@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.artifacts import Corpus
+from tasks.core.artifacts import Corpus
+from tasks.core.job import Job, StageError
+from tasks.core.manifest import json_key, read_manifest, text_digest, write_manifest
 from tasks.data import compact as compact_engine
 from tasks.data import corpus as corpus_engine
 from tasks.data import gather as gather_engine
@@ -24,8 +26,6 @@ from tasks.data.documents import SPLITS, Split, read_documents, split_of
 from tasks.data.gone import Gone
 from tasks.data.source_changes import Changes
 from tasks.data.task import ancestors_of_last
-from tasks.job import Job, StageError
-from tasks.manifest import json_key, read_manifest, text_digest, write_manifest
 from tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
 from tests.data.by_hand import digest, facts, new_job, run
 

@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 
 from infra.paths import cache_folder
 from infra.storage import buckets as storage
+from tasks.core.job import Input
+from tasks.core.manifest import write_manifest
+from tasks.core.stored import send
 from tasks.data import known_documents
 from tasks.data.compare import BLOCK, Known
 from tasks.data.documents import SPLITS, Split, write_names
@@ -21,9 +24,6 @@ from tasks.data.known_blocks import KnownBlocks, blocks
 from tasks.data.known_documents import KnownItem, find_known
 from tasks.data.partition_cache import KeptFolders
 from tasks.data.stored_folders import StoredFolders
-from tasks.job import Input
-from tasks.manifest import write_manifest
-from tasks.stored import send
 from tests.data.by_hand import digest
 from tests.data.test_increment import Chain
 from tests.data.test_source_changes import names

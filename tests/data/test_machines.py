@@ -9,11 +9,11 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.core.job import open_job
+from tasks.core.manifest import read_manifest
 from tasks.data.corpus import work
 from tasks.data.rounds import dealt
 from tasks.data.shards import work as tokenize
-from tasks.job import open_job
-from tasks.manifest import read_manifest
 from tests.data.by_hand import new_job
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tasks.core.manifest import write_manifest
 from tasks.data.partition_cache import KEPT_S, KeptFolders
-from tasks.manifest import write_manifest
 from tests.cluster.pod import can_be_alone
 
 DISK_MB = 8

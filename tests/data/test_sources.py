@@ -20,6 +20,7 @@ from datasets import Dataset, DatasetDict
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tasks.core.job import StageError
 from tasks.data.first_record import missing
 from tasks.data.found_files import find_files
 from tasks.data.readers.jsonl import PLACE_LINES, parsed
@@ -35,7 +36,6 @@ from tasks.data.source_spec import (
 )
 from tasks.data.sources import read_source
 from tasks.data.spec import CorpusSpec
-from tasks.job import StageError
 
 
 def found(source: AnySource) -> dict[str, bytes]:
@@ -220,7 +220,7 @@ def test_a_jsonl_line_over_the_limit_is_named_and_not_read(tmp_path: Path, suffi
         from tasks.data.source_spec import JsonlSource
         from tasks.data.readers.jsonl import parsed
         from tasks.data.sources import read_source
-        from tasks.job import StageError
+        from tasks.core.job import StageError
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         try:
             list(read_source(JsonlSource(path={str(path)!r}, max_document_mb=2)))

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from tasks.core.job import Job
 from tasks.data.corpus import work
 from tasks.data.documents import read_documents
 from tasks.data.partitions import Partition, partitions
@@ -15,7 +16,6 @@ from tasks.data.readers.raw import BrokenFile
 from tasks.data.source_spec import JsonlSource, WarcSource
 from tasks.data.sources import read_source
 from tasks.data.split import pieces_of, split, split_item
-from tasks.job import Job
 from tests.data.by_hand import digest, facts, new_job
 from tests.data.test_warc import record, response
 

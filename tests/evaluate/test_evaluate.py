@@ -22,12 +22,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from infra.process.launch import Engine, EngineFailed, run_engine
 from infra.text import size
-from tasks.checkpoints import CheckpointFolder
+from tasks.core.checkpoints import CheckpointFolder
+from tasks.core.job import StageError
+from tasks.core.manifest import Manifest, read_manifest, verify, write_manifest
 from tasks.data.documents import Document, SplitWriter, document, read_documents
 from tasks.evaluate.results import read_results
 from tasks.evaluate.spec import EvaluateSpec
-from tasks.job import StageError
-from tasks.manifest import Manifest, read_manifest, verify, write_manifest
 from tests.promote.made import decided, read
 from tests.serve.tiny import POSITIONS, tiny_corpus, tiny_model
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tasks.core.metric import Metric
 from tasks.evaluate.spec import EvaluatorSpec
-from tasks.metric import Metric
 
 ROWS = [{"question": f"{n}?", "choices": ["no", "yes"], "label": n % 2, "answer": "yes"} for n in range(6)]
 CHOICE = """

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, processors
 
+from tasks.core.manifest import remove, write_manifest
 from tasks.evaluate import questions
 from tasks.evaluate.model_info import read_model_info
 from tasks.evaluate.spec import EvaluatorSpec
-from tasks.manifest import remove, write_manifest
+from tasks.models.tokenizers import load
 from tasks.posttrain.encode import RowEncoder
-from tasks.tokenizers import load
 from tests import forked
 from tests.posttrain.tiny import tiny_model
 from tests.tokenizer_folders import CHATML

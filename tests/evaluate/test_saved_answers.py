@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tasks.checkpoints import KIND
+from tasks.core.checkpoints import KIND
+from tasks.core.job import Job, StageError
+from tasks.core.manifest import MANIFEST, verify
 from tasks.evaluate.saved_answers import SavedAnswers
 from tasks.evaluate.spec import EvaluateSpec
-from tasks.job import Job, StageError
-from tasks.manifest import MANIFEST, verify
 from tests import forked
 from tests.evaluate.test_evaluate import rows
 from tests.pretrain.tiny import write_job

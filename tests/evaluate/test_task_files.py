@@ -10,9 +10,9 @@ import pytest
 
 from infra.errors import UserError
 from infra.storage.address import DIGEST, pack
+from tasks.core.job import StageError
 from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
 from tasks.evaluate.task_files import Gathered, gathered, place, with_local_data
-from tasks.job import StageError
 
 LARGE = "x" * 1_500_000
 

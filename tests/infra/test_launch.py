@@ -17,7 +17,7 @@ import pytest
 
 from infra.errors import UserError
 from infra.process.launch import Engine, EngineFailed, job_directory, run_engine
-from tasks.manifest import verify
+from tasks.core.manifest import verify
 from tests.infra.launcher import request
 from tests.processes import commands
 

@@ -18,8 +18,8 @@ from infra.tracking.push import push_execution
 from infra.tracking.record import note_cached, tracked
 from infra.tracking.spool import execution_folder
 from infra.tracking.store import tracking_uri
-from tasks.artifacts import shown
-from tasks.manifest import write_manifest
+from tasks.core.artifacts import shown
+from tasks.core.manifest import write_manifest
 
 LAPTOP = {"name": "laptop", "seed": 1, "pretrain": {"optimizer": {"lr": 0.003}, "steps": 20}, "sources": ["a", "b"]}
 HOSTILE = "<script>alert(1)</script>'\"><img src=x onerror=alert(2)>"

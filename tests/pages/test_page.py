@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.artifacts import KINDS
+from tasks.core.artifacts import KINDS
+from tasks.core.manifest import ArtifactError, read_manifest, write_manifest
 from tasks.data.curation_tally import TALLY, Tally
 from tasks.data.documents import document
 from tasks.data.source_changes import Changes, Edited, Named, Renamed
-from tasks.manifest import ArtifactError, read_manifest, write_manifest
 from tasks.pages.deck import stage_page
 from tests.pages.reading import Reading
 from tests.report.example import example_run, lines, make_report

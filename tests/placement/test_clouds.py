@@ -18,7 +18,7 @@ import pytest
 from infra.storage import buckets as storage
 from infra.storage.address import fetch, find
 from infra.storage.buckets import StorageError
-from tests.test_offsite import checkpoint, pod, send
+from tests.core.test_offsite import checkpoint, pod, send
 
 pytestmark = pytest.mark.slow
 

@@ -6,12 +6,12 @@ import pytest
 from flytekit.core.hash import HashMethod
 
 from infra.placement.config import Placement
+from tasks.core.spec import StageSpec
 from tasks.posttrain.methods.dpo.spec import DPOSpec
 from tasks.posttrain.methods.grpo.spec import GRPOSpec
 from tasks.posttrain.methods.sft import SFTSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.pretrain.task import pretrain
-from tasks.spec import StageSpec
 from workflows.checks.table import checked
 from workflows.recipe import SECTIONS, Recipe
 from workflows.recipe.error import RecipeError

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from tasks.adapter_base import open_model
+from tasks.models.adapter_base import open_model
 from tasks.vllm.engine import open_engine, sample, scores
 
 PROMPTS = [list(range(10 + 3 * row, 30 + 4 * row)) for row in range(8)]

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
-from tasks.job import Job, open_job
+from tasks.core.job import Job, open_job
 from tasks.posttrain import process, trainer
 from tasks.posttrain.engine import work
 from tests.posttrain.tiny import GRADIENTS

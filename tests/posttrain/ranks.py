@@ -21,7 +21,7 @@ def engine(job: Path) -> ranks.Ranks:
 
 def _engine(job: Path) -> None:
     os.environ["TORCHELASTIC_RUN_ID"] = "tests"  # read when tasks.posttrain.process is imported
-    from tasks.job import main
+    from tasks.core.job import main
     from tests.posttrain.parity import train
 
     sys.argv = ["tests.posttrain.ranks", str(job)]

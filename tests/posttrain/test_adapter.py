@@ -11,8 +11,8 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from transformers import AutoModelForCausalLM
 
-from tasks.job import StageError, open_job
-from tasks.manifest import read_manifest, verify
+from tasks.core.job import StageError, open_job
+from tasks.core.manifest import read_manifest, verify
 from tasks.posttrain.adapter import merged, merged_weights, peft_config
 from tasks.posttrain.adapter_spec import AdapterSpec, LoRASpec
 from tasks.posttrain.methods import sft

@@ -13,9 +13,9 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from tasks.adapter_base import ADAPTER, open_model
-from tasks.job import open_job
-from tasks.manifest import ArtifactError, read_manifest, write_manifest
+from tasks.core.job import open_job
+from tasks.core.manifest import ArtifactError, read_manifest, write_manifest
+from tasks.models.adapter_base import ADAPTER, open_model
 from tasks.posttrain.adapter_files import joined
 from tasks.posttrain.adapter_spec import AdapterSpec, LoRASpec
 from tasks.posttrain.methods import sft

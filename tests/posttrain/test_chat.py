@@ -11,9 +11,9 @@ from transformers import AutoTokenizer
 from trl.chat_template_utils import is_chat_template_stop_token_trained, qwen3_chat_template
 
 from tasks.data.tokenizer import CHAT_TEMPLATE
+from tasks.models.tokenizers import load
 from tasks.posttrain.chat import chat_of
 from tasks.posttrain.encode import RowEncoder
-from tasks.tokenizers import load
 from tests.tokenizer_folders import BEGIN, CHATML, END, PAD, TURNS, byte_level, folder
 
 ASKED = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "2 + 2?"}]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tasks.checkpoints import CheckpointFolder
-from tasks.job import Job, StageError, open_job
-from tasks.manifest import MANIFEST, ArtifactError, read_manifest
+from tasks.core.checkpoints import CheckpointFolder
+from tasks.core.job import Job, StageError, open_job
+from tasks.core.manifest import MANIFEST, ArtifactError, read_manifest
 from tasks.posttrain import trainer
 from tasks.posttrain.methods import sft
 from tests.posttrain.tiny import (

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tasks.job import StageError
+from tasks.core.job import StageError
 from tasks.posttrain.drift import beginning, check_drift, sum_and_count
 
 MASK = torch.tensor([[True, True, True], [True, True, False]])

@@ -12,13 +12,13 @@ from tokenizers import Tokenizer, processors
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import ByteLevel, Whitespace
 
-from tasks.job import StageError
+from tasks.core.job import StageError
+from tasks.models.tokenizers import load
 from tasks.posttrain.chat import marked_tokens
 from tasks.posttrain.encode import IGNORED, Loss, RowEncoder, RowRefused, prompted
 from tasks.posttrain.trl_hooks.templates import trl_templates
 from tasks.posttrain.unprinted import Unprinted
 from tasks.rows.stored import Row, without_marks
-from tasks.tokenizers import load
 from tests.tokenizer_folders import byte_level, folder, metaspace
 
 ASKED = [{"role": "user", "content": "2 + 2?"}]

@@ -6,8 +6,8 @@ import torch
 from peft import get_peft_model
 from transformers import AutoModelForCausalLM
 
-from tasks.job import open_job
-from tasks.manifest import read_manifest
+from tasks.core.job import open_job
+from tasks.core.manifest import read_manifest
 from tasks.posttrain.adapter import merged_weights, peft_config
 from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.methods.sft import train

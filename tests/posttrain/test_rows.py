@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.job import Job, StageError, json_lines, open_job
+from tasks.core.job import Job, StageError, json_lines, open_job
 from tasks.posttrain.encode import RowRefused
 from tasks.posttrain.rows import choose, in_order, kind_of, note_epochs
 from tasks.posttrain.spec import PostTrainSpec

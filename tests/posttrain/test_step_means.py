@@ -9,7 +9,7 @@ import torch
 import trl.trainer.grpo_trainer
 from torch import Tensor
 
-from tasks.job import open_job
+from tasks.core.job import open_job
 from tasks.posttrain.engine import work
 from tasks.posttrain.methods.grpo import trainer as grpo
 from tasks.posttrain.trl_hooks.step_means import WEIGHTS, StepMeans

@@ -7,9 +7,9 @@ import pytest
 from tokenizers import pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from tasks.core.job import StageError
 from tasks.data.spec import SPECIAL_TOKENS
 from tasks.data.tokenizer import CHAT_TEMPLATE, CONFIG, untrained
-from tasks.job import StageError
 from tasks.posttrain.chat import chat_of, end_of_turn, has_generation, training_template
 from tasks.posttrain.encode import IGNORED, Loss, RowEncoder
 from tasks.posttrain.trl_hooks.templates import trl_templates

@@ -11,8 +11,8 @@ import trl
 from transformers import AutoTokenizer
 from trl.chat_template_utils import get_training_chat_template, is_chat_template_prefix_preserving
 
+from tasks.core.job import StageError
 from tasks.environments.environments import ToolResult
-from tasks.job import StageError
 from tasks.posttrain.encode import RowEncoder
 from tasks.posttrain.tool_calls import ToolCalls, calls_of, tool_messages
 from tests.posttrain.tiny import tiny_model

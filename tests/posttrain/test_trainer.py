@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset
 from transformers import Trainer, TrainingArguments
 
-from tasks.job import Job, StageError
+from tasks.core.job import Job, StageError
 from tasks.posttrain.layout import TuningLayout
 from tasks.posttrain.methods.sft import SFTSpec
 from tasks.posttrain.spec import PostTrainSpec

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.checkpoints import CheckpointFolder
-from tasks.manifest import read_manifest, write_manifest
+from tasks.core.checkpoints import CheckpointFolder
+from tasks.core.manifest import read_manifest, write_manifest
 from tasks.posttrain.rows import KIND_FACT
 from tasks.rewards.spec import RewardSpec
 from tasks.rows.stored import OPTIONAL

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from infra.process.heartbeat import rank_file, read_beats
-from tasks.manifest import MANIFEST, read_manifest
+from tasks.core.manifest import MANIFEST, read_manifest
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
 from tests.pretrain.tiny import metrics, pretrain_job, tiny_spec

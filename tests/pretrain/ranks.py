@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tasks.job import main
+from tasks.core.job import main
 from tests import forked
 
 forked.load("tasks.pretrain.train", "tasks.pretrain.trainer")

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.job import StageError, json_lines, open_job
-from tasks.manifest import read_manifest
+from tasks.core.job import StageError, json_lines, open_job
+from tasks.core.manifest import read_manifest
 from tasks.pretrain.anomaly import FEWEST_LOSSES, Anomaly, AnomalyLog, Watch, identity
 from tasks.pretrain.batches import build_datasets
 from tasks.pretrain.optimizer_spec import OptimizerSpec

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.job import StageError
-from tasks.manifest import ArtifactError, read_manifest, verify
+from tasks.core.job import StageError
+from tasks.core.manifest import ArtifactError, read_manifest, verify
 from tasks.pretrain.background import ThreadStrategy
 from tasks.pretrain.batches import build_datasets, micro_batches
 from tasks.pretrain.checkpoint import Checkpoints, TrainingState, superfluous

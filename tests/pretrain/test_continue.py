@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.manifest import read_manifest, verify
+from tasks.core.manifest import read_manifest, verify
 from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.spec import PretrainSpec
 from tests.pretrain.killing import LAYOUTS, Kills, kill_again_and_again, killable, outcome, undisturbed

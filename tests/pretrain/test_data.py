@@ -15,8 +15,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.job import StageError, open_job
-from tasks.manifest import MANIFEST, read_manifest
+from tasks.core.job import StageError, open_job
+from tasks.core.manifest import MANIFEST, read_manifest
 from tasks.pretrain.batches import Batch, Samples, build_datasets, document_numbers, index_cache, micro_batches
 from tasks.pretrain.prefetch import Prefetch
 from tasks.pretrain.spec import BatchWarmup, PretrainSpec

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.job import StageError
-from tasks.manifest import read_manifest, write_manifest
+from tasks.core.job import StageError
+from tasks.core.manifest import read_manifest, write_manifest
 from tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
 from tasks.pretrain.batches import build_datasets
 from tasks.pretrain.mixture import SourceShare, parts_of

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.artifacts import TokenizedCorpus
-from tasks.manifest import verify
+from tasks.core.artifacts import TokenizedCorpus
+from tasks.core.manifest import verify
+from tasks.core.stored import fetch, send
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.spec import CheckpointPolicy
-from tasks.stored import fetch, send
 from tests.pretrain.ranks import engine
 from tests.pretrain.tiny import make_shards, metrics, pretrain_job, tiny_spec
 from tests.s3 import S3

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.manifest import MANIFEST, verify
+from tasks.core.manifest import MANIFEST, verify
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.spec import CheckpointPolicy
 from tests.pretrain.killing import LAYOUTS, Kills, again_in, kill_again_and_again, killable, outcome, undisturbed

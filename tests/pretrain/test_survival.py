@@ -12,7 +12,7 @@ import pytest
 
 from infra.process.heartbeat import read_beats
 from infra.process.launch import Engine, run_engine
-from tasks.manifest import read_manifest
+from tasks.core.manifest import read_manifest
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.spec import CheckpointPolicy
 from tests.infra.test_launch import processes_of

@@ -5,7 +5,7 @@ STEP=20 torchrun … -m tests.pretrain.until JOB_DIR
 
 import os
 
-from tasks.job import Job, main
+from tasks.core.job import Job, main
 
 
 def work(job: Job) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from tasks.job import main, open_job
-from tasks.manifest import MANIFEST
+from tasks.core.job import main, open_job
+from tasks.core.manifest import MANIFEST
 from tasks.promote.promote import work
 from tasks.publish import champion
 

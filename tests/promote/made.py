@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.artifacts import (
+from tasks.core.artifacts import (
     Artifact,
     Corpus,
     Decision,
@@ -16,8 +16,8 @@ from tasks.artifacts import (
     Promotion,
     PublishedModel,
 )
-from tasks.job import Job, open_job
-from tasks.manifest import read_manifest, write_manifest
+from tasks.core.job import Job, open_job
+from tasks.core.manifest import read_manifest, write_manifest
 from tasks.promote.decide import work as decide
 from tasks.promote.promote import work as promote
 from tasks.publish.publish import work as publish

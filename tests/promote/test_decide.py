@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tasks.job import StageError
-from tasks.manifest import read_manifest, write_manifest
+from tasks.core.job import StageError
+from tasks.core.manifest import read_manifest, write_manifest
 from tasks.promote.spec import PromotionSpec
 from tests.promote.made import NEW, OLD, decided, metric, model, read, report
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tasks.artifacts import Promotion
-from tasks.manifest import read_manifest
+from tasks.core.artifacts import Promotion
+from tasks.core.manifest import read_manifest
 from tasks.pages.deck import stage_page
 from tasks.pages.source import open_source
 from tasks.report.report import summary

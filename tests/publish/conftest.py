@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tasks.manifest import Manifest, write_manifest
+from tasks.core.manifest import Manifest, write_manifest
 from tests.posttrain.tiny import tiny_model
 from tests.promote.made import metric
 from tests.tracking.conftest import empty_store, home, server, sleeping_server  # noqa: F401 - fixtures

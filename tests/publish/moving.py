@@ -2,7 +2,7 @@
 
 import sys
 
-from tasks.job import StageError
+from tasks.core.job import StageError
 from tasks.publish.champion import promote
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from tasks.adapter_base import ADAPTER, model_of
 from tasks.convert.base_license import license_of
-from tasks.job import Job, open_job
-from tasks.manifest import read_manifest, write_manifest
+from tasks.core.job import Job, open_job
+from tasks.core.manifest import read_manifest, write_manifest
+from tasks.models.adapter_base import ADAPTER, model_of
 from tasks.posttrain.adapter_files import write_adapter
 from tasks.posttrain.adapter_spec import LoRASpec
 from tasks.posttrain.model_files import copy_small_files

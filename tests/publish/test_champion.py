@@ -21,8 +21,8 @@ from infra.paths import baton_home
 from infra.process.process_id import this_process
 from infra.tracking.set_aside import OUTCOME_TAG
 from infra.tracking.store import tracking_uri
-from tasks.job import StageError
-from tasks.manifest import ArtifactError, verify, write_manifest
+from tasks.core.job import StageError
+from tasks.core.manifest import ArtifactError, verify, write_manifest
 from tasks.promote.ledger import ROLLED_BACK, generations
 from tasks.publish import champion
 from tasks.publish.aliases import (

@@ -9,8 +9,8 @@ import pytest
 from mlflow.store.artifact.mlflow_artifacts_repo import MlflowArtifactsRepository
 
 from infra.tracking.store import prepare_client
-from tasks.job import StageError
-from tasks.manifest import ArtifactError, read_manifest, verify
+from tasks.core.job import StageError
+from tasks.core.manifest import ArtifactError, read_manifest, verify
 from tasks.publish.aliases import CHAMPION, version_at, versions
 from tasks.publish.champion import promote
 from tasks.serve.fetched import fetch, remove_fetched

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from tasks.functions import Function
 from tasks.rewards.gold import check_gold
 from tasks.rewards.spec import RewardSpec
+from tasks.user_code.functions import Function
 from tests.source import ROOT
 from tests.workflows.test_pretrain_to_rl import pyflyte
 from workflows.plan.__main__ import main

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from transformers import AutoTokenizer
 
-from tasks.manifest import read_manifest
+from tasks.core.manifest import read_manifest
 from tests.posttrain.tiny import tiny_model
 from tests.serve.followed import service
 from tests.source import ROOT

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from infra.sandbox.sandbox import unusable
-from tasks.functions import Function
-from tasks.manifest import read_manifest, write_manifest
+from tasks.core.manifest import read_manifest, write_manifest
 from tasks.rewards.scorer import Scorer
 from tasks.rewards.spec import RewardSpec
+from tasks.user_code.functions import Function
 from tests.posttrain.tiny import metrics, start, tiny_model, tiny_rows, write_job
 from tests.source import ROOT
 

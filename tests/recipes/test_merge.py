@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.manifest import read_manifest
+from tasks.core.manifest import read_manifest
 from tests.posttrain.tiny import tiny_model
 from tests.source import ROOT
 from tests.workflows.test_pretrain_to_rl import pyflyte

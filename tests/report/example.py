@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.tracking.spool import FINISHED, Execution, StageRun, execution_folder, write_execution, write_stage
-from tasks.artifacts import (
+from tasks.core.artifacts import (
     Artifact,
     ConversionAudit,
     Corpus,
@@ -24,10 +24,10 @@ from tasks.artifacts import (
     TokenizedCorpus,
     Tokenizer,
 )
-from tasks.job import Job
-from tasks.manifest import read_manifest, write_manifest
+from tasks.core.job import Job
+from tasks.core.manifest import read_manifest, write_manifest
+from tasks.core.seeds import without_seed
 from tasks.report.report import work
-from tasks.seeds import without_seed
 from tests.promote.made import metric
 
 STEPS = 600

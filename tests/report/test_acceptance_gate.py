@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tasks.artifacts import EvalReport
+from tasks.core.artifacts import EvalReport
+from tasks.core.manifest import Manifest
 from tasks.evaluate.results import Results, read_results
 from tasks.evaluate.scores import score_table
-from tasks.manifest import Manifest
 from tasks.pages.blocks import Mark, Table, Text
 from tasks.pages.source import Source
 from tasks.report.acceptance_gate import Line, compare, verdict

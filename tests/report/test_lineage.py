@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from tasks.manifest import Manifest
+from tasks.core.manifest import Manifest
 from tasks.pages.source import Source
 from tasks.report.lineage import lineage
 from tests.pages.reading import Reading

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from infra.tracking.spool import FINISHED, StageRun, execution_folder, write_stage
-from tasks.manifest import ArtifactError, verify
+from tasks.core.manifest import ArtifactError, verify
 from tasks.pages.blocks import Table
 from tasks.report.times import times
 from tests.pages.reading import Reading

@@ -5,7 +5,7 @@ import pytest
 from flytekit import workflow
 
 from infra.tracking.execution import close_execution
-from tasks.artifacts import (
+from tasks.core.artifacts import (
     Corpus,
     EvalReport,
     HFModel,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.load_function import Unusable
 from tasks.rewards.call import Batch, Log, Reward
+from tasks.user_code.load_function import Unusable
 
 TWO = Batch(prompts=["p", "q"], completions=["a", "b"])
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tasks.job import StageError
+from tasks.core.job import StageError
 from tasks.rewards.gold import GoldLine, check_gold, early, late, own_answer
 from tasks.rewards.spec import RewardSpec
 

@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tasks.job import StageError
+from tasks.core.job import StageError
 from tasks.rewards.scorer import Scorer, Scores, refuse_reserved, total
 from tasks.rewards.spec import RewardSpec
 

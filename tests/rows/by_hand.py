@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tasks.core.job import Job, open_job
+from tasks.core.manifest import read_manifest
 from tasks.data.documents import Split
-from tasks.job import Job, open_job
-from tasks.manifest import read_manifest
 from tasks.rows import decontaminate, rows
 from tasks.rows.stored import read_rows
 

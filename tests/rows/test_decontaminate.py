@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.job import StageError
+from tasks.core.job import StageError
 from tasks.rows.decontaminate import COMMON, PromptIndex
 from tests.rows.by_hand import decontaminated, digest, facts, jsonl, notices, prepared, record, split
 

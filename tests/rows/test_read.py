@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
 
-from tasks.job import StageError
+from tasks.core.job import StageError
 from tests.rows.by_hand import both, facts, jsonl, notices, prepared
 
 ROWS: list[dict[str, Any]] = [{"prompt": f"Question {number}", "completion": f"Answer {number}"} for number in range(5)]
@@ -148,7 +148,7 @@ def from_function(job: Path, **spec: Any) -> Path:
 
 def spec_of(code: Path, name: str) -> dict[str, Any]:
     """A function with its embedded source: the folder does not exist when the engine runs."""
-    from tasks.functions import Function
+    from tasks.user_code.functions import Function
 
     return Function(name=f"{code / 'sums.py'}:{name}").pinned().model_dump(mode="json")
 

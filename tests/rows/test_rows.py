@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.core.job import StageError
+from tasks.core.manifest import write_manifest
 from tasks.data.documents import SPLITS, Split, SplitWriter, document
-from tasks.job import StageError
-from tasks.manifest import write_manifest
 from tasks.rows.rows import peek, work
 from tasks.rows.spec import RowsSpec
 from tasks.rows.stored import reward_columns
@@ -169,7 +169,7 @@ def test_a_large_set_takes_little_memory(tmp_path: Path) -> None:
     job = new_job(tmp_path / "job", "rows", {"path": str(source), "held_out": 0.01})
     program = (
         "import resource, sys; from pathlib import Path;"
-        "from tasks.job import open_job; from tasks.rows.rows import work;"
+        "from tasks.core.job import open_job; from tasks.rows.rows import work;"
         "start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; work(open_job(Path(sys.argv[1])));"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start)"
     )

@@ -18,7 +18,7 @@ import httpx
 import psutil
 from tokenizers import Tokenizer, models
 
-from tasks.manifest import read_manifest, write_manifest
+from tasks.core.manifest import read_manifest, write_manifest
 from tasks.publish.registry import Publication, register
 from tests.source import ROOT
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from tasks.agreement import probe
-from tasks.job import StageError
-from tasks.manifest import RECORD
+from tasks.core.job import StageError
+from tasks.core.manifest import RECORD
+from tasks.models.agreement import probe
 from tasks.posttrain.model_files import load_causal_lm
 from tasks.vllm.engine import check_engine, open_engine, sample
 from tasks.vllm.hooks import reload_weights

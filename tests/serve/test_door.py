@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tasks.job import StageError
+from tasks.core.job import StageError
 from tasks.serve.door import api_key
 from tasks.serve.switch import Backend, Switch
 from tests.serve.front import front_of

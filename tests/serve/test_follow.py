@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from tasks.manifest import write_manifest
+from tasks.core.manifest import write_manifest
 from tasks.publish.aliases import Version
 from tasks.publish.champion import promote, roll_back
 from tasks.serve.active import Active

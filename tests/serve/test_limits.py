@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tasks.job import StageError
+from tasks.core.job import StageError
 from tasks.serve.limits import RequestLimits
 from tasks.serve.service import allow_files
 from tasks.serve.switch import Backend, Switch

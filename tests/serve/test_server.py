@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tasks.manifest import ArtifactError, write_manifest
+from tasks.core.manifest import ArtifactError, write_manifest
 from tasks.serve.__main__ import main
 from tasks.serve.server import Server, ServerFailed, open_served, reserve
 from tasks.serve.smoke import smoke_test

@@ -13,8 +13,8 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tasks.adapter_base import ADAPTER
-from tasks.manifest import read_manifest, write_manifest
+from tasks.core.manifest import read_manifest, write_manifest
+from tasks.models.adapter_base import ADAPTER
 from tasks.publish.champion import promote, roll_back
 from tests.processes import commands
 from tests.publish.test_card import tuned_adapter

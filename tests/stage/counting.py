@@ -9,10 +9,10 @@ from pathlib import Path
 from blake3 import blake3
 from pydantic import Field
 
-from tasks.checkpoints import KIND, CheckpointFolder
-from tasks.job import Job, main
-from tasks.manifest import remove, write_manifest
-from tasks.spec import StageSpec
+from tasks.core.checkpoints import KIND, CheckpointFolder
+from tasks.core.job import Job, main
+from tasks.core.manifest import remove, write_manifest
+from tasks.core.spec import StageSpec
 
 
 class CountingSpec(StageSpec):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from tasks.job import Job, main
-from tasks.spec import Spec, StageSpec
+from tasks.core.job import Job, main
+from tasks.core.spec import Spec, StageSpec
 
 
 class MakeSpec(StageSpec):

@@ -9,11 +9,11 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
+from tasks.core.manifest import RECORD, write_manifest
+from tasks.core.stored import fetch, send
 from tasks.data.documents import Split, SplitWriter, document, read_documents
 from tasks.data.gone import CorpusPart, Gone
 from tasks.data.source_changes import Changes
-from tasks.manifest import RECORD, write_manifest
-from tasks.stored import fetch, send
 from tests.s3 import S3
 from tests.stage.pod import Pod, start
 from tests.tokenizer_folders import byte_level, folder

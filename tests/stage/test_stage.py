@@ -10,7 +10,7 @@ import pytest
 
 from infra.process.launch import Engine, job_directory
 from infra.tracking.remote_run import JOB
-from tasks.manifest import read_manifest
+from tasks.core.manifest import read_manifest
 from tests import forked
 
 forked.load("flytekit", "mlflow", "mlflow.store.tracking.sqlalchemy_store", "pandas", "pyarrow")

@@ -29,7 +29,7 @@ from infra.tracking.spool import (
     write_stage,
 )
 from infra.tracking.store import TrackingUnreachable, check_reachable
-from tasks.job import Job
+from tasks.core.job import Job
 from tests.tracking.conftest import curve, free_port, runs
 from tests.tracking.one_execution import write_points
 

@@ -25,7 +25,7 @@ from infra.tracking.mlflow_names import LONGEST, given_name, mlflow_name
 from infra.tracking.record import note_cached, tracked
 from infra.tracking.spool import read_execution, read_stage
 from infra.tracking.store import tracking_uri
-from tasks.job import Job
+from tasks.core.job import Job
 from tests.tracking.conftest import curve, runs
 from tests.tracking.one_execution import write_points
 

@@ -12,8 +12,8 @@ from infra.tracking.execution import begin_execution, current_execution, flush
 from infra.tracking.record import tracked
 from infra.tracking.redact import HIDDEN, SETUP_DIGEST, redact, redact_command, redact_text
 from infra.tracking.store import TrackingUnreachable, check_reachable
-from tasks.job import Job
-from tasks.manifest import read_manifest
+from tasks.core.job import Job
+from tasks.core.manifest import read_manifest
 from tests.tracking.conftest import free_port
 
 SECRET = "s3cr3t-of-a-kind"

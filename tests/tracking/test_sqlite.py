@@ -17,7 +17,7 @@ from infra.tracking.execution import begin_execution, close_execution, flush
 from infra.tracking.sqlite import make_tables
 from infra.tracking.sqlite_file import StoreDamaged, StoreMissing
 from infra.tracking.store import check_reachable, tracking_uri
-from tasks.job import StageError
+from tasks.core.job import StageError
 from tasks.publish.aliases import version_at, versions
 from tasks.publish.registry import Publication, ask, register
 from tests.tracking.conftest import runs

@@ -27,7 +27,7 @@ import yaml
 
 from infra.drawing.graph import Artifact
 from infra.lineage.api import Lineage
-from tasks.manifest import read_manifest
+from tasks.core.manifest import read_manifest
 from tasks.promote.ledger import Generation, generations
 from tasks.publish.aliases import CHAMPION, PREVIOUS, terms, version_at, versions
 from tests.data.by_hand import names_in

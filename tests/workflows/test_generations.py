@@ -11,13 +11,13 @@ from mlflow import MlflowClient
 
 from infra.errors import UserError
 from infra.tracking.store import tracking_uri
-from tasks.artifacts import Artifact, MegatronCheckpoint, MegatronWeights, TokenizedCorpus, Tokenizer
+from tasks.core.artifacts import Artifact, MegatronCheckpoint, MegatronWeights, TokenizedCorpus, Tokenizer
+from tasks.core.manifest import read_manifest, write_manifest
+from tasks.core.stored import send
 from tasks.data.spec import TokenizerSpec
-from tasks.manifest import read_manifest, write_manifest
 from tasks.pretrain.spec import PretrainSpec
 from tasks.promote.ledger import Generation, GenerationArtifact
 from tasks.publish.aliases import CHAMPION
-from tasks.stored import send
 from tests.promote import made
 from tests.s3 import S3
 from tests.tracking.conftest import empty_store, home  # noqa: F401 - fixtures

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from tasks.convert.spec import ConvertSpec
+from tasks.core.spec import Problem
 from tasks.data.spec import TokenizerSpec
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.pretrain.hardware import Machine
@@ -14,7 +15,6 @@ from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import estimate
 from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
 from tasks.pretrain.spec import PretrainSpec
-from tasks.spec import Problem
 from tests.pretrain.shapes import LLAMA_3_8B, QWEN3_30B_A3B
 from workflows.checks.table import CHECKS, FOR_A_DAG
 from workflows.post_training import Tuning

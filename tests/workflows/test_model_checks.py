@@ -17,7 +17,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from tasks.spec import Problem
+from tasks.core.spec import Problem
 from tests.posttrain.tiny import tiny_model
 from workflows.checks.table import checked
 from workflows.recipe import Recipe

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from tasks.core.need import Need
+from tasks.core.spec import StageSpec
 from tasks.evaluate.spec import EvaluateSpec
-from tasks.need import Need
 from tasks.posttrain.memory import TuningMemory
 from tasks.posttrain.methods.dpo.spec import DPOSpec
 from tasks.posttrain.methods.grpo.spec import GRPOSpec
@@ -16,7 +17,6 @@ from tasks.pretrain.hardware import Machine
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import CPU
 from tasks.pretrain.spec import PretrainSpec
-from tasks.spec import StageSpec
 from tests.pretrain.shapes import LLAMA_3_8B, QWEN3_30B_A3B
 from workflows.run_context import RunContext, need
 

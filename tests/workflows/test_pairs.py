@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from tasks.spec import Problem
+from tasks.core.spec import Problem
 from workflows.checks.table import checked
 from workflows.recipe import Recipe
 from workflows.recipe.error import RecipeError

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import yaml
 
-from tasks.manifest import read_manifest, verify
+from tasks.core.manifest import read_manifest, verify
 from tests.workflows.statements import ASKED, DATA, DPO, GRPO, SFT
 
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.need import MFU
+from tasks.core.need import MFU
 from tasks.pretrain.hardware import Machine
 from workflows.checks.table import checked
 from workflows.continuous_recipe import recipe_of

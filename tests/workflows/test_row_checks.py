@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tasks.spec import Problem
+from tasks.core.spec import Problem
 from tests.posttrain.tiny import tiny_model
 from workflows.checks.table import checked
 from workflows.recipe import Recipe

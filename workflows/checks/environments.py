@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
+from tasks.core.job import StageError
+from tasks.core.spec import Problem
 from tasks.environments.environments import Environments
 from tasks.environments.spec import ToolUse
-from tasks.job import StageError
 from tasks.posttrain.spec import PROMPTED
 from tasks.rows.stored import Row, encoded, is_conversational
-from tasks.spec import Problem
 from workflows.checks.rows import valid_first
 from workflows.run_context import RunContext, runs_on_a_cluster
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from infra.pod import this_pod
 from infra.progress import say
-from tasks.spec import NotSeen, Problem
+from tasks.core.spec import NotSeen, Problem
 from workflows.checks.parts import specs_in
 from workflows.checks.rows import lacking
 from workflows.run_context import RunContext, is_for_a_cluster

@@ -13,12 +13,12 @@ from infra.tracking.redact import redact_spec
 from infra.tracking.sqlite_file import store_file
 from infra.tracking.store import tracking_uri
 from tasks.convert.load_hf_spec import LoadHFSpec
+from tasks.core.job import StageError
+from tasks.core.manifest import ArtifactError, Manifest
+from tasks.core.spec import Problem
+from tasks.core.stored import manifest_at
 from tasks.data.spec import TokenizerSpec
-from tasks.job import StageError
-from tasks.manifest import ArtifactError, Manifest
 from tasks.pretrain.model_spec import ModelSpec
-from tasks.spec import Problem
-from tasks.stored import manifest_at
 from workflows.run_context import RunContext, is_for_a_cluster
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ import shutil
 from collections.abc import Iterator
 
 from infra.paths import baton_home
+from tasks.core.spec import Problem
 from tasks.pretrain.accelerators import BY_NAME, accelerator
 from tasks.pretrain.fit import Place, fitting, place_of
 from tasks.pretrain.memory import GB, estimate
 from tasks.pretrain.spec import PretrainSpec
-from tasks.spec import Problem
 from workflows.run_context import (
     RunContext,
     devices_of,

@@ -17,9 +17,9 @@ from infra.progress import say
 from infra.tracking.redact import redact_text
 from infra.tracking.store import ADDRESSES, is_address
 from tasks.convert.load_hf_spec import ask_hub
+from tasks.core.spec import Problem, StageSpec
 from tasks.data.source_spec import HuggingFaceSource, is_path
 from tasks.pretrain.accelerators import BY_NAME, Accelerator, accelerator
-from tasks.spec import Problem, StageSpec
 from workflows.checks.table import CHECKS, checked
 from workflows.checks.warnings import warnings_of
 from workflows.recipe import Recipe, context_of

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.text import in_yaml
+from tasks.core.spec import Problem, StageSpec
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.rollout_spec import RolloutServers
@@ -15,7 +16,6 @@ from tasks.pretrain.accelerators import BY_NAME
 from tasks.pretrain.fit import USABLE, Place, place_of
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import GB, GPU, Memory
-from tasks.spec import Problem, StageSpec
 from tasks.vllm.kv_cache import kv_cache_bytes
 from workflows.run_context import RunContext, devices_of, model_of, need, positions_of, runs_on_a_cluster
 

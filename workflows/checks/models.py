@@ -9,11 +9,11 @@ from infra.progress import say
 from infra.storage.buckets import StorageError, is_bucket
 from tasks.convert.families import FAMILIES
 from tasks.convert.load_hf_spec import LoadHFSpec
-from tasks.hf_files import HFModelFiles, ModelFilesError
-from tasks.job import StageError
+from tasks.core.job import StageError
+from tasks.core.spec import Problem, StageSpec
+from tasks.models.hf_files import HFModelFiles, ModelFilesError
 from tasks.posttrain.adapter_spec import linear_layers
 from tasks.pretrain.model_spec import FAMILIES as SHAPES
-from tasks.spec import Problem, StageSpec
 from tasks.vllm.architectures import HEAD_SIZES, has_architecture, unsupported
 from workflows.post_training import BASE
 from workflows.run_context import RunContext, devices_of, runs_on_a_cluster

@@ -4,12 +4,12 @@ columns that it names in the set's first rows."""
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from tasks.job import StageError
+from tasks.core.job import StageError
+from tasks.core.spec import Problem
 from tasks.rewards.gold import own_answer
 from tasks.rewards.scorer import Scorer, lacking
 from tasks.rewards.spec import RewardSpec, rewards_problems
 from tasks.rows.stored import Row, partial_columns, reserved_columns, reward_columns
-from tasks.spec import Problem
 from workflows.checks.rows import valid_first
 from workflows.post_training import reward_lists
 from workflows.run_context import RunContext, runs_on_a_cluster

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from infra.progress import say
 from infra.storage.address import digest_of
 from infra.storage.buckets import is_bucket
+from tasks.core.job import StageError
+from tasks.core.spec import Problem
 from tasks.evaluate.spec import EvaluatorSpec
-from tasks.job import StageError
 from tasks.rows.spec import MOST_SEEN, RowsSpec
 from tasks.rows.stored import Row, is_conversational, split_key
-from tasks.spec import Problem
 from workflows.post_training import ResolvedStage
 from workflows.run_context import RunContext, positions_of, runs_on_a_cluster
 
@@ -240,8 +240,8 @@ def _encoder(context: RunContext, rows: Sequence[Row]) -> "RowEncoder | Problem 
     folder = model.folder()
     if folder is None:
         return None
+    from tasks.models.tokenizers import load
     from tasks.posttrain.encode import RowEncoder
-    from tasks.tokenizers import load
 
     try:
         tokenizer = load(folder, model.chat_template)

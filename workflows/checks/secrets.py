@@ -10,11 +10,11 @@ from typing import Any
 
 from infra.pod_spec import secrets_of_all
 from infra.tracking.redact import HIDDEN, redact, redact_code
+from tasks.core.spec import Problem
 from tasks.data.curate_spec import CurateStep
 from tasks.data.source_spec import FunctionSource
-from tasks.functions import Function
 from tasks.rows.spec import RowsSpec
-from tasks.spec import Problem
+from tasks.user_code.functions import Function
 from workflows.checks.parts import items, specs_in
 from workflows.run_context import RunContext, runs_on_a_cluster
 

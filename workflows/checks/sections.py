@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
+from tasks.core.spec import Problem, Spec
 from tasks.data.curate_spec import EVALUATE, against_evaluation
 from tasks.data.spec import CorpusSpec
-from tasks.spec import Problem, Spec
 from workflows.post_training import names_problems, rank_problems
 from workflows.run_context import RunContext
 

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from infra.storage.buckets import StorageError
-from tasks.convert.errors import ConversionError
 from tasks.convert.families import read
 from tasks.convert.load_hf_spec import LoadHFSpec
 from tasks.convert.spec import unexportable
+from tasks.core.spec import Problem
+from tasks.models.errors import ConversionError
+from tasks.models.tokenizer_files import vocabulary
 from tasks.pretrain.model_spec import ModelSpec
-from tasks.spec import Problem
-from tasks.tokenizer_files import vocabulary
 from tasks.vllm.architectures import HEAD_SIZES
 from workflows.checks.models import to_open, with_vllm
 from workflows.run_context import RunContext, positions_of, vocabulary_of

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from tasks.core.seeds import title_of
+from tasks.core.spec import Problem
 from tasks.custom.function import checked
 from tasks.custom.spec import GROUP, CustomSpec
-from tasks.seeds import title_of
-from tasks.spec import Problem
 from workflows.calls import calls
 from workflows.checks.sections import FIT
 from workflows.custom_stages import NOT_RESERVED, is_reserved, made_of

@@ -4,7 +4,7 @@ do."""
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from tasks.spec import Problem
+from tasks.core.spec import Problem
 from workflows.checks.environments import problems_of_environments
 from workflows.checks.files import files, unusable_paths
 from workflows.checks.generations import same_as_before

@@ -12,10 +12,10 @@ from infra.errors import UserError
 from infra.pod import this_pod
 from infra.progress import say
 from infra.storage.buckets import is_bucket
+from tasks.core.metric import NO_DIRECTION
+from tasks.core.spec import Problem
 from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
 from tasks.evaluate.try_tasks import Tried, tried
-from tasks.metric import NO_DIRECTION
-from tasks.spec import Problem
 from workflows.run_context import RunContext, runs_on_a_cluster
 
 SHOWN = 20  # metrics in a message

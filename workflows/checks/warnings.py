@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 
 from infra.storage.buckets import is_bucket
+from tasks.core.spec import StageSpec
 from tasks.data.source_spec import OnDisk
-from tasks.rates import unusual
-from tasks.spec import StageSpec
+from tasks.pretrain.rates import unusual
 from workflows.run_context import RunContext, is_planned_for_another_machine, model_of
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
-from tasks.functions import Function
 from tasks.rows.spec import RowsSpec
+from tasks.user_code.functions import Function
 from workflows.gpu_check.step import Check
 
 HELD_OUT = 0.1  # of the documents

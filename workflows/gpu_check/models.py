@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 
 from tasks.convert.spec import AuditSpec, ConvertSpec
-from tasks.manifest import read_manifest
+from tasks.core.manifest import read_manifest
 from tasks.serve.spec import LoadSpec, ServeSpec
 from workflows.gpu_check.step import Check, CheckFailed
 
@@ -89,7 +89,7 @@ def serve(check: Check) -> None:
 
 def _prompts(check: Check) -> list[list[int]]:
     """Token ids of the check's rows."""
-    from tasks.tokenizers import plain
+    from tasks.models.tokenizers import plain
 
     tokenizer = plain(check.artifact("export"))
     with (check.artifact("data", "rows") / "train.jsonl").open() as lines:

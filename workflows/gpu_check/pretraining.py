@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from infra.process.heartbeat import read_beats
-from tasks.job import json_lines
-from tasks.manifest import MANIFEST
+from tasks.core.job import json_lines
+from tasks.core.manifest import MANIFEST
 from tasks.pretrain.flops import flops_per_token
 from tasks.pretrain.memory import GB, GPU, estimate
 from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec

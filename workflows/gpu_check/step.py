@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from infra.process.launch import Engine, run_engine
-from tasks.manifest import read_manifest
-from tasks.spec import Spec
+from tasks.core.manifest import read_manifest
+from tasks.core.spec import Spec
 from workflows.gpu_check.machine import Machine
 from workflows.gpu_check.sizes import Size
 

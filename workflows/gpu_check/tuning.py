@@ -4,7 +4,7 @@ on one GPU."""
 from pathlib import Path
 from typing import Any
 
-from tasks.job import json_lines
+from tasks.core.job import json_lines
 from tasks.posttrain.methods.dpo.spec import DPOSpec, PairsSpec
 from tasks.posttrain.methods.grpo.spec import GRPOSpec
 from tasks.posttrain.methods.sft import SFTSpec

@@ -22,10 +22,10 @@ import click
 from infra.errors import UserError
 from infra.options import Number
 from infra.text import escaped
-from tasks.job import StageError
-from tasks.need import MFU, MIXTURE_MFU
+from tasks.core.job import StageError
+from tasks.core.need import MFU, MIXTURE_MFU
+from tasks.core.spec import Problem
 from tasks.pretrain.accelerators import BY_NAME
-from tasks.spec import Problem
 from workflows.checks.files import unusable_paths
 from workflows.checks.machine import asks_hub, machine_problems, remarks
 from workflows.checks.table import checked, has_dag

@@ -10,11 +10,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from infra.tracking.relations import CONTAINS, MADE, RELATIONS
-from tasks.artifacts import Artifact
-from tasks.lacking import tolerated
-from tasks.manifest import ArtifactError
-from tasks.spec import StageSpec
-from tasks.stage_task import StageTask, is_gone
+from tasks.core.artifacts import Artifact
+from tasks.core.lacking import tolerated
+from tasks.core.manifest import ArtifactError
+from tasks.core.spec import StageSpec
+from tasks.core.stage_task import StageTask, is_gone
 from workflows.call import Call, Calls
 from workflows.calls import calls
 from workflows.recipe import Recipe
@@ -54,8 +54,8 @@ def steps_of(recipe: Recipe) -> list[PlannedStage]:
 
 
 def _is_made_again(call: Call, dag: Calls, steps: dict[str, PlannedStage]) -> bool:
-    """Whether the run makes a cached artifact again whose files are gone (tasks/lacking.py): a stage that runs reads
-    it, or nothing was made from it."""
+    """Whether the run makes a cached artifact again whose files are gone (tasks/core/lacking.py): a stage that runs
+    reads it, or nothing was made from it."""
     readers = [other for other in dag if call.title in other.titles(TASKS[other.stage].task_config.describes)]
     if any(not steps[other.title].cached for other in readers):
         return True

@@ -10,10 +10,10 @@ from typing import Any
 
 from infra.storage.buckets import StorageError, is_bucket
 from infra.text import count
+from tasks.core.spec import StageSpec
 from tasks.data.spec import CorpusSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.rows.spec import RowsSpec
-from tasks.spec import StageSpec
 from workflows.checks.rows import valid_first
 from workflows.plan.sources import estimated_tokens
 

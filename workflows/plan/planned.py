@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tasks.need import Need
+from tasks.core.need import Need
+from tasks.core.spec import StageSpec
 from tasks.pretrain.accelerators import BY_NAME, Accelerator
 from tasks.pretrain.fit import Place, place_of
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import GPU
-from tasks.spec import StageSpec
 from workflows.checks.machine import this_cpu
 from workflows.plan.costs import Quotes, quotes
 from workflows.plan.epochs import Epochs, of_pretraining, of_tuning

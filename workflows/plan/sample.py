@@ -14,6 +14,8 @@ from blake3 import blake3
 
 from infra.progress import say
 from infra.text import share as percent
+from tasks.core.job import StageError
+from tasks.core.manifest import read_manifest
 from tasks.data.curate_spec import (
     CurateStep,
     NearDuplicatesStep,
@@ -26,10 +28,8 @@ from tasks.data.documents import Document
 from tasks.data.readers.raw import Broken, broken_text
 from tasks.data.source_spec import AnySource
 from tasks.data.spec import CorpusSpec
-from tasks.job import StageError
-from tasks.load_function import forget
-from tasks.manifest import read_manifest
 from tasks.rows.spec import RowsSpec
+from tasks.user_code.load_function import forget
 
 MOST_DOCUMENTS = 100_000  # of a source; all of them if its size is not known
 MOST_BYTES = 100_000_000  # of a source's text: the part is in memory
@@ -82,9 +82,9 @@ def _is_local(rows: RowsSpec) -> bool:
 
 def _with_indexes(steps: list[CurateStep], evaluated: Mapping[str, RowsSpec], root: Path) -> list[CurateStep]:
     """The steps, checked and with indexes for decontamination; a step without anything to look for is left out."""
+    from tasks.core.job import Job
     from tasks.data.classifier import check_classifiers
     from tasks.data.decontaminate import with_indexes
-    from tasks.job import Job
     from tasks.rows import rows
 
     check_classifiers(steps)

@@ -13,6 +13,7 @@ from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_va
 
 from tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
 from tasks.convert.spec import AuditSpec, ConvertSpec
+from tasks.core.spec import Problem, Spec
 from tasks.custom.spec import CustomSpec
 from tasks.data.json_values import SURROGATE
 from tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
@@ -22,7 +23,6 @@ from tasks.pretrain.spec import PretrainSpec
 from tasks.publish.spec import PublishSpec
 from tasks.rows.spec import RowsSpec
 from tasks.serve.spec import ServeSpec
-from tasks.spec import Problem, Spec
 from workflows.post_training import Tuning
 from workflows.recipe.error import RecipeError, locate, models_in, problems_from
 from workflows.run_context import RunContext

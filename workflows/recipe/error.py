@@ -14,7 +14,7 @@ from infra.commands import command
 from infra.errors import UserError
 from infra.text import escaped
 from infra.tracking.redact import HIDDEN, redact
-from tasks.spec import Problem
+from tasks.core.spec import Problem
 
 _OF_SECRETS = re.compile(r"\.placement\.secrets\.\d+$")
 _NAME = re.compile(r"[A-Za-z_]\w{0,99}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tasks.spec import Problem
+from tasks.core.spec import Problem
 from workflows.checks.table import problems_of_rest
 from workflows.recipe import Recipe
 from workflows.recipe.error import RecipeError, first_of_each

@@ -2,10 +2,10 @@
 
 from tasks.convert.architecture import Architecture
 from tasks.convert.config import Config
-from tasks.convert.errors import ConversionError
 from tasks.convert.families import deepseek_v3, gemma2, gemma3, llama, mistral, mixtral, olmo2, qwen2, qwen3, qwen3_moe
 from tasks.convert.families.family import Family
-from tasks.convert.fields import check_types, shown
+from tasks.models.errors import ConversionError
+from tasks.models.fields import check_types, shown
 
 FILES = (llama, mistral, qwen2, qwen3, qwen3_moe, mixtral, gemma2, gemma3, olmo2, deepseek_v3)
 FAMILIES: dict[str, Family] = {file.FAMILY.model_type: file.FAMILY for file in FILES}

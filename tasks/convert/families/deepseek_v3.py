@@ -3,10 +3,10 @@
 
 from tasks.convert.architecture import Architecture, Experts, Latent
 from tasks.convert.config import Config, mscale
-from tasks.convert.errors import ConversionError
 from tasks.convert.families import llama
 from tasks.convert.families.family import Family, silu, sizes
 from tasks.convert.mapping import Table, gate_up, same
+from tasks.models.errors import ConversionError
 
 
 def read(config: Config) -> Architecture:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from tasks.convert.architecture import Architecture
 from tasks.convert.config import Config
-from tasks.convert.errors import ConversionError
 from tasks.convert.mapping import Table
+from tasks.models.errors import ConversionError
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from tasks.convert.architecture import Architecture
 from tasks.convert.config import Config
-from tasks.convert.errors import ConversionError
 from tasks.convert.families import gemma2, qwen3
 from tasks.convert.families.family import Family, sizes
-from tasks.convert.fields import shown
 from tasks.convert.mapping import Table
+from tasks.models.errors import ConversionError
+from tasks.models.fields import shown
 
 
 def read(config: Config) -> Architecture:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks.core.job import StageError
 from tasks.data.json_values import Unreadable
-from tasks.job import StageError
 
 Convert = Callable[[Any], Any]
 

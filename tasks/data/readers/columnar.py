@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from infra.storage.address import File
+from tasks.core.job import StageError
 from tasks.data.partitions import Piece
 from tasks.data.readers.arrow_rows import rows_of
 from tasks.data.readers.raw import (
@@ -21,7 +22,6 @@ from tasks.data.readers.raw import (
     skipping,
 )
 from tasks.data.source_spec import ArrowSource, ParquetSource, listed
-from tasks.job import StageError
 
 ROWS = 32  # Parquet rows in memory at a time
 PAGES_BYTES = 1 << 20  # of a column, read at a time

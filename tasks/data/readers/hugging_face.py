@@ -7,10 +7,10 @@ import pyarrow as pa
 
 from infra.storage.address import File, digest_of, find
 from infra.storage.buckets import is_bucket
+from tasks.core.job import StageError
 from tasks.data.readers.arrow_rows import rows_of
 from tasks.data.readers.raw import Raw, chosen_fields, encoded, refuse_large
 from tasks.data.source_spec import HuggingFaceSource, json_at, listed
-from tasks.job import StageError
 
 ROWS = 32  # in memory at a time
 

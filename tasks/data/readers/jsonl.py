@@ -12,6 +12,8 @@ import orjson
 import pyarrow as pa
 
 from infra.storage.address import File
+from infra.storage.unique_keys import unique
+from tasks.core.job import StageError
 from tasks.data.partitions import Piece
 from tasks.data.readers.raw import (
     Broken,
@@ -24,8 +26,6 @@ from tasks.data.readers.raw import (
     skipping,
 )
 from tasks.data.source_spec import LARGEST_MB, JsonlSource, listed
-from tasks.job import StageError
-from tasks.unique_keys import unique
 
 _EXACT = json.JSONDecoder(object_pairs_hook=unique)
 READ_BYTES = 1 << 20  # of a line to skip, at a time

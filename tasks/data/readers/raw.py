@@ -13,9 +13,9 @@ import pyarrow as pa
 from pydantic import BaseModel
 
 from infra.storage.address import File
+from tasks.core.job import StageError
 from tasks.data.json_values import NotJson, json_value
 from tasks.data.source_spec import ArrowSource, JsonlSource, ParquetSource, WarcSource
-from tasks.job import StageError
 
 SHOWN = 10  # broken files in a message
 

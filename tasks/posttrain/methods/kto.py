@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from infra.progress import say
-from tasks.job import Job
+from tasks.core.job import Job
+from tasks.core.spec import Problem
 from tasks.posttrain.spec import TRAINING, Method, PostTrainSpec, StepCost
-from tasks.rates import ANY_SIZE, Rate
+from tasks.pretrain.rates import ANY_SIZE, Rate
 from tasks.rows.spec import MOST_SEEN
 from tasks.rows.stored import Row
-from tasks.spec import Problem
 
 if TYPE_CHECKING:  # Transformers: not on the path of --help
     from tasks.posttrain.encode import RowEncoder

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from tasks.job import Job, StageError
+from tasks.core.job import Job, StageError
+from tasks.core.spec import Problem
 from tasks.posttrain.spec import TRAINING, Method, PostTrainSpec
-from tasks.rates import ANY_SIZE, Rate
+from tasks.pretrain.rates import ANY_SIZE, Rate
 from tasks.rows.check import COLUMNS
 from tasks.rows.marks import refusal
 from tasks.rows.stored import TRAIN, Row
-from tasks.spec import Problem
 
 if TYPE_CHECKING:  # Transformers: not on the path of --help
     from tasks.posttrain.encode import RowEncoder

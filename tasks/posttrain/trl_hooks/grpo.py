@@ -16,7 +16,7 @@ from peft import PeftModel
 from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 
-from tasks.job import StageError
+from tasks.core.job import StageError
 from tasks.posttrain import process
 from tasks.posttrain.adapter import base_of, merged_weights
 from tasks.posttrain.drift import beginning, check_drift, sum_and_count

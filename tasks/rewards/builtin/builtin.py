@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from pydantic import Field, PrivateAttr
 
 from infra.text import shown
+from tasks.core.spec import Spec
 from tasks.rewards.call import text_of
-from tasks.spec import Spec
 
 # what ends and begins a model's thinking in the chat templates of DeepSeek, Qwen and most others (<think>), of Mistral
 # ([THINK]), OpenAI's gpt-oss (channels), Seed-OSS, Kimi, Cohere and OpenThinker

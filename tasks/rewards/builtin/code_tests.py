@@ -21,8 +21,8 @@ from typing import Any
 from pydantic import Field
 
 from infra.sandbox.program import Program, Result
-from tasks.load_function import Unusable
 from tasks.rewards.builtin.sandboxed import Code
+from tasks.user_code.load_function import Unusable
 
 _REMOTE = Path(__file__).parents[1] / "remote"
 

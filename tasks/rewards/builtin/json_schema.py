@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field
 
+from tasks.core.spec import Problem
 from tasks.rewards.builtin.builtin import EACH_S, Builtin, final, time_limit
 from tasks.rewards.call import text_of
-from tasks.spec import Problem
 
 _NO_JSON = object()
 

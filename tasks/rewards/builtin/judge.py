@@ -13,10 +13,10 @@ from typing import Any
 
 from pydantic import Field, PrivateAttr
 
-from tasks.load_function import Unusable
+from tasks.core.spec import Problem, not_identity
 from tasks.rewards.builtin.builtin import Builtin
 from tasks.rewards.call import text_of
-from tasks.spec import Problem, not_identity
+from tasks.user_code.load_function import Unusable
 
 _NAME = r"score(?:\s*[(\[][^()\[\]]*[)\]])?"  # with a scale
 _NUMBER = r"([-−–]?[0-9]+(?:[.,][0-9]+)?\w*(?:\s*(?:-|–|to)\s*[0-9]+)?)"  # fractions and ranges are no score

@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from tasks.core.spec import Problem
 from tasks.rewards.builtin.builtin import Builtin
 from tasks.rewards.call import text_of
-from tasks.spec import Problem
 
 
 class Length(Builtin):

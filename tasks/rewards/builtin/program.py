@@ -16,11 +16,11 @@ from pydantic import Field, PrivateAttr
 from infra.errors import UserError
 from infra.sandbox.program import Program, Result
 from infra.text import shown
-from tasks.load_function import Unusable
+from tasks.core.spec import PathText, Problem
 from tasks.rewards.builtin.builtin import ANSWERS
 from tasks.rewards.builtin.sandboxed import Sandboxed
 from tasks.rewards.call import text_of
-from tasks.spec import PathText, Problem
+from tasks.user_code.load_function import Unusable
 
 
 class Verifier(Sandboxed):

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from tasks.core.spec import Problem
 from tasks.rewards.builtin.builtin import EACH_S, Builtin, time_limit
 from tasks.rewards.call import text_of
-from tasks.spec import Problem
 
 
 class Regex(Builtin):

@@ -12,10 +12,10 @@ from pydantic import Field
 from infra.sandbox.pool import Pool
 from infra.sandbox.program import Limits, NoSandbox, Program, Result
 from infra.sandbox.sandbox import Sandbox
-from tasks.load_function import Unusable
+from tasks.core.spec import identity_if_set, not_identity
 from tasks.rewards.builtin.builtin import Builtin, final
 from tasks.rewards.call import text_of
-from tasks.spec import identity_if_set, not_identity
+from tasks.user_code.load_function import Unusable
 
 _FENCE = re.compile(r"^```[^\n`]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 

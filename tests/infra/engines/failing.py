@@ -5,8 +5,8 @@ import signal
 from typing import Literal
 
 from infra.errors import UserError
-from tasks.job import Job, StageError, main
-from tasks.spec import Spec
+from tasks.core.job import Job, StageError, main
+from tasks.core.spec import Spec
 
 
 class FailingSpec(Spec):

@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from tasks.job import Job, StageError, main
-from tasks.spec import Spec
+from tasks.core.job import Job, StageError, main
+from tasks.core.spec import Spec
 
 
 class RanksSpec(Spec):

@@ -7,7 +7,7 @@ import sys
 import time
 from types import FrameType
 
-from tasks.job import Job, main
+from tasks.core.job import Job, main
 
 
 def work(job: Job) -> None:

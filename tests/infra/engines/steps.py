@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from infra.storage.durable import write_json
-from tasks.job import Job, StageError, main
-from tasks.spec import Spec
+from tasks.core.job import Job, StageError, main
+from tasks.core.spec import Spec
 
 
 class StepsSpec(Spec):

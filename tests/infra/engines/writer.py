@@ -2,8 +2,8 @@
 
 import time
 
-from tasks.job import Job, main
-from tasks.spec import Spec
+from tasks.core.job import Job, main
+from tasks.core.spec import Spec
 
 
 class WriterSpec(Spec):

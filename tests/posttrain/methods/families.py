@@ -11,8 +11,8 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tasks.agreement import probe
-from tasks.manifest import RECORD
+from tasks.core.manifest import RECORD
+from tasks.models.agreement import probe
 from tasks.posttrain.model_files import load_causal_lm
 from tests.posttrain.tiny import tiny_model
 

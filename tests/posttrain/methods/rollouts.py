@@ -15,7 +15,7 @@ import torch
 from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tasks.job import StageError
+from tasks.core.job import StageError
 from tasks.posttrain.methods.grpo.rollout_servers import LOCAL, RolloutServers
 from tasks.posttrain.trl_hooks.grpo import CPUGeneration, LiveGeneration, ServedGeneration
 from tasks.posttrain.weight_check import check_weights

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from tasks.job import StageError, open_job
-from tasks.manifest import read_manifest, verify
+from tasks.core.job import StageError, open_job
+from tasks.core.manifest import read_manifest, verify
 from tasks.posttrain import trainer
 from tasks.posttrain.methods.dpo.pairs import Pairs
 from tasks.posttrain.methods.dpo.trainer import train

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from tasks.core.manifest import MANIFEST, write_manifest
 from tasks.evaluate.results import read_results
-from tasks.functions import Function
-from tasks.manifest import MANIFEST, write_manifest
 from tasks.rewards.spec import RewardSpec
+from tasks.user_code.functions import Function
 from tests.posttrain.methods.test_grpo import SFT
 from tests.posttrain.tiny import (
     environment,

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tasks.agreement import read_probe
+from tasks.core.manifest import verify
 from tasks.evaluate.results import read_results
-from tasks.manifest import verify
+from tasks.models.agreement import read_probe
 from tests.posttrain.methods.families import FAMILIES, tiny_family
 from tests.posttrain.tiny import metrics, reward, said_twice, start, tiny_rows, write_job
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tasks.job import StageError, open_job
-from tasks.manifest import read_manifest, verify
+from tasks.core.job import StageError, open_job
+from tasks.core.manifest import read_manifest, verify
 from tasks.posttrain.methods.grpo.spec import GRPOSpec
 from tasks.posttrain.methods.grpo.trainer import equal_groups, notices, reward_function, train
 from tasks.rewards.scorer import Scores

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tasks.job import StageError, open_job
-from tasks.manifest import read_manifest, verify
+from tasks.core.job import StageError, open_job
+from tasks.core.manifest import read_manifest, verify
 from tasks.posttrain.methods.kto import KTOSpec, train, unbalanced
 from tests.posttrain.tiny import (
     metrics,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.manifest import ArtifactError
+from tasks.core.manifest import ArtifactError
 from tasks.posttrain.methods.dpo.pairs import Pair, Pairs, ScoredCompletion, pair
 from tests.posttrain.tiny import flip_a_bit
 

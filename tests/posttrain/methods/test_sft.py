@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tasks.job import StageError, json_lines, open_job
-from tasks.manifest import read_manifest, verify
+from tasks.core.job import StageError, json_lines, open_job
+from tasks.core.manifest import read_manifest, verify
 from tasks.posttrain.methods.sft import train
 from tests.forked import Forked
 from tests.posttrain.tiny import (

@@ -10,14 +10,14 @@ import pytest
 
 from infra.sandbox.program import Result
 from infra.sandbox.sandbox import unusable
-from tasks.job import StageError
-from tasks.load_function import Unusable
+from tasks.core.job import StageError
 from tasks.rewards.builtin.code_tests import CodeTests, verdict
 from tasks.rewards.builtin.sandboxed import Sandboxed
 from tasks.rewards.call import Batch, Log, Reward
 from tasks.rewards.gold import check_gold
 from tasks.rewards.scorer import Scorer
 from tasks.rewards.spec import RewardSpec
+from tasks.user_code.load_function import Unusable
 from tests.infra.sandbox.conftest import python_command
 from tests.rewards.builtin import attacks
 from tests.rewards.builtin.attacks import ATTACKS, FUNCTIONS, GROUPS, PAIRS, TESTS, UNITTEST, programs

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.job import StageError
+from tasks.core.job import StageError
 from tasks.rewards.scorer import Scorer, Scores
 from tasks.rewards.spec import RewardSpec
 

@@ -7,7 +7,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from infra.storage.durable import write_json
-from tasks.manifest import verify, write_manifest
+from tasks.core.manifest import verify, write_manifest
 
 KIND, FILE = "preference_pairs", "pairs.json"
 

@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field
 
+from tasks.core.spec import ByBaton, Problem, Spec
 from tasks.posttrain.methods.dpo.pairs import Pair
 from tasks.posttrain.spec import PROMPTED, Example, Method, PostTrainSpec, RewardList, StepCost, VLLMEngine
-from tasks.rates import ANY_SIZE, Rate
+from tasks.pretrain.rates import ANY_SIZE, Rate
 from tasks.rewards.spec import MOST, RewardSpec, rewards_problems, tried_field
 from tasks.rows.marks import refusal
 from tasks.rows.stored import Row
 from tasks.serve.spec import vllm_share
-from tasks.spec import ByBaton, Problem, Spec
 
 if TYPE_CHECKING:  # Transformers: not on the path of --help
     from tasks.posttrain.encode import RowEncoder

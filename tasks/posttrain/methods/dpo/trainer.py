@@ -12,8 +12,8 @@ import numpy as np
 from datasets import Dataset
 from trl import DPOConfig
 
-from tasks.job import Job, StageError
-from tasks.manifest import ArtifactError
+from tasks.core.job import Job, StageError
+from tasks.core.manifest import ArtifactError
 from tasks.posttrain import process
 from tasks.posttrain.adapter import base_of
 from tasks.posttrain.methods.dpo.pairs import Pair, Pairs

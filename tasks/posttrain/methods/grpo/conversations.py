@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from blake3 import blake3
 
+from tasks.core.job import StageError
 from tasks.environments.environments import Environments
-from tasks.job import StageError
 from tasks.posttrain.methods.grpo.spec import GRPOSpec
 from tasks.posttrain.score import score
 from tasks.posttrain.spec import LengthLimits

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from infra.process.torchrun_env import ADDRESS
-from tasks.job import Job, StageError, last_json_line, main
+from tasks.core.job import Job, StageError, last_json_line, main
 from tasks.posttrain.methods.grpo.rollout_servers import (
     LOCAL,
     RolloutServerLost,

@@ -4,14 +4,14 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field
 
+from tasks.core.spec import ByBaton, Problem, not_identity
 from tasks.environments.spec import ToolUse
 from tasks.posttrain.layout import MICRO_BATCH
 from tasks.posttrain.rollout_spec import DriftSpec, RolloutServers
 from tasks.posttrain.spec import Method, PostTrainSpec, RewardList, StepCost, VLLMEngine
-from tasks.rates import ANY_SIZE, Rate
+from tasks.pretrain.rates import ANY_SIZE, Rate
 from tasks.rewards.spec import MOST, RewardSpec, rewards_problems, tried_field
 from tasks.serve.spec import vllm_share
-from tasks.spec import ByBaton, Problem, not_identity
 
 
 class GRPOSpec(ToolUse, PostTrainSpec):

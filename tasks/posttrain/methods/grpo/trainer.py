@@ -18,9 +18,9 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOConfig
 
+from tasks.core.job import Job, StageError, json_lines
+from tasks.core.metric import known_mean
 from tasks.environments.environments import Environments
-from tasks.job import Job, StageError, json_lines
-from tasks.metric import known_mean
 from tasks.posttrain import process
 from tasks.posttrain.adapter import base_of
 from tasks.posttrain.encode import prompted

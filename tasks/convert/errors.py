@@ -1,8 +1,0 @@
-"""The error of the conversion stages."""
-
-from tasks.job import StageError
-
-
-class ConversionError(StageError):
-    """A checkpoint, model or config cannot be converted without loss, or the target cannot be written. The message
-    names the file, tensor or field, its value and what was expected."""

@@ -1,0 +1,54 @@
+"""Record the stages of an execution that Flyte served from its cache on a cluster: they had no pod that could.
+
+If a pod of the execution made the artifact, its own record takes precedence (infra/tracking/push.py)."""
+
+from collections.abc import Collection, Iterable
+
+from infra.tracking.record import note_cached
+from tasks.core.artifacts import Artifact, shown
+from tasks.core.manifest import ArtifactError, Manifest
+from tasks.core.stored import manifest_at
+
+
+def note_used(artifacts: Iterable[Artifact]) -> None:
+    """Record artifacts that the execution used."""
+    _note({artifact.digest: artifact.manifest() for artifact in artifacts})
+
+
+def note_upstream(artifacts: Iterable[Artifact], titles: Collection[str]) -> None:
+    """Record a pod's inputs and their ancestors in storage, if stages with these titles made them. Raises
+    StorageError."""
+    manifests: dict[str, Manifest] = {}
+    waiting = {artifact.digest: artifact.place for artifact in artifacts}
+    while waiting:
+        digest, place = waiting.popitem()
+        try:
+            manifest = manifest_at(place)
+        except ArtifactError:
+            continue  # the stage that needs it says so
+        if manifest.title in titles and manifest.digest == digest:
+            manifests[digest] = manifest
+            folder = place.rpartition("/")[0]  # artifacts lie side by side, by their digests
+            waiting |= {parent: f"{folder}/{parent}" for parent in manifest.parents.values() if parent not in manifests}
+    _note(manifests)
+
+
+def _note(manifests: dict[str, Manifest]) -> None:
+    """Note each manifest after its parents."""
+    noted: set[str] = set()
+
+    def note(digest: str) -> None:
+        manifest = manifests.get(digest)
+        if manifest is None or digest in noted:
+            return
+        noted.add(digest)
+        for parent in manifest.parents.values():
+            note(parent)
+        kind, facts = manifest.kind, manifest.facts
+        note_cached(
+            manifest.title, kind, digest, facts,
+            spec=manifest.spec, inputs=manifest.parents, shown=shown(kind, facts), without_pod=True,
+        )  # fmt: skip
+
+    for digest in manifests:
+        note(digest)

@@ -1,0 +1,148 @@
+"""What a machine needs for a stage: tokens, arithmetic, memory, and hours on an accelerator.
+
+A spec names the function that estimates its stage (`StageSpec.estimate`). FLOPs are counted as in
+tasks/pretrain/flops.py. What they and the rest of a stage take is `Work`: arithmetic at an assumed share of the
+accelerator's peak, which only a run can measure; sampling, which reads all weights and the KV cache from the GPU's
+memory for each token of a batch, at the share of the memory's bandwidth that vLLM reaches; and times that do not depend
+on the accelerator. Not counted: checkpoints, uploads, work repeated after a failure.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pkgutil import resolve_name
+
+from tasks.core.spec import StageSpec
+from tasks.pretrain.accelerators import Accelerator
+from tasks.pretrain.flops import attention_flops, flops_per_token
+from tasks.pretrain.memory import GPU, Kernels, Memory
+from tasks.pretrain.model_spec import ModelSpec
+
+BF16 = 2  # bytes
+BYTES_PER_TOKEN = 4.0  # of English with a vocabulary of 32,000 to 128,000
+
+# Assumed shares of the accelerator's peak. Dense models: Llama 3 405B reached 38-43 % (Llama team 2024, table 4).
+# Mixtures: OLMoE's 23,600 tokens/s on an H100 (Muennighoff et al. 2024) are 19 %; others reach 15 to 25 %
+MFU, MIXTURE_MFU = 0.4, 0.2
+DECODING = 0.5  # of the memory's bandwidth while vLLM decodes
+# Until a stage's first step: two ranks start in 20 to 45 s on a CPU, importing vLLM takes 13 to 50 s, and on a GPU it
+# compiles and captures CUDA graphs for about a minute. Weights come at an NVMe disk's 1 GB/s
+START_S = {True: 60.0, False: 15.0}  # on a GPU, on a CPU
+VLLM_S = {True: 60.0, False: 15.0}
+LOADING = 1e9  # bytes/s
+PLACED_S = 180.0  # until SkyPilot's machine is up: its first launch took 115 s where nothing had to be provisioned
+
+
+@dataclass(frozen=True)
+class Work:
+    """A part of what a stage takes its time for."""
+
+    name: str
+    flops: float = 0.0  # in all processes, at the assumed share of the peak
+    read: float = 0.0  # bytes that each accelerator reads from its memory to sample
+    seconds: float = 0.0  # on any accelerator
+
+    def hours(self, accelerator: Accelerator, flops_per_s: float) -> float:
+        """`flops_per_s`: of all processes."""
+        sampling = self.read / (DECODING * accelerator.bandwidth * 1e12)
+        return (self.flops / flops_per_s + sampling + self.seconds) / 3600
+
+
+@dataclass(frozen=True)
+class Need:
+    """The resources one stage requires."""
+
+    parameters: int
+    active_parameters: int  # per token
+    tokens: int
+    flops: float  # of the model: without recomputation and other work
+    memory: Memory  # of each process, in bytes, without that of vLLM alone
+    processes: int  # one on each accelerator; beside them there may be rollout servers
+    precision: str
+    work: tuple[Work, ...]
+    sampled: int = 0  # tokens
+    not_counted: str = ""  # what takes longer than the hours say
+
+    @property
+    def mixture(self) -> bool:
+        return self.active_parameters < self.parameters
+
+    def mfu(self, given: float | None) -> float:
+        """The share of the peak: as given, or assumed for the kind of model."""
+        return given or (MIXTURE_MFU if self.mixture else MFU)
+
+    def parts(self, accelerator: Accelerator | None, mfu: float | None) -> dict[str, float]:
+        """Hours by part. Empty: the accelerator's peak is not known."""
+        peak = accelerator.peak(self.precision) if accelerator else None
+        if not accelerator or not peak:
+            return {}
+        flops_per_s = self.mfu(mfu) * peak * self.processes
+        return {work.name: work.hours(accelerator, flops_per_s) for work in self.work}
+
+    def hours(self, accelerator: Accelerator | None, mfu: float | None) -> float | None:
+        """Hours on that accelerator. None: its peak is not known."""
+        parts = self.parts(accelerator, mfu)
+        return sum(parts.values()) if parts else None
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What an estimate depends on beside the spec: the model, the number of corpora, and the device."""
+
+    model: ModelSpec
+    vocabulary: int
+    positions: int
+    corpora: int = 0
+    kernels: Kernels = GPU
+    capacity: float | None = None  # the GPU's memory in bytes, of which vLLM takes its share
+
+    @property
+    def gpu(self) -> bool:
+        return self.kernels == GPU
+
+    @property
+    def parameters(self) -> int:
+        return self.model.parameters(self.vocabulary)
+
+    def need(self, spec: StageSpec, work: Iterator[Work], **facts: object) -> Need:
+        weights, active = self.parameters, self.model.active_parameters(self.vocabulary)
+        placed = [Work("start", seconds=PLACED_S)] if spec.placement else []
+        return Need(weights, active, work=_merged([*work, *placed]), **facts)  # type: ignore[arg-type]
+
+    def forward(self, tokens: float, length: int) -> float:
+        """FLOPs of forward passes over sequences of that length."""
+        return tokens * flops_per_token(self.model, self.vocabulary, length) / 3
+
+    def again(self, tokens: float, length: int, recompute: str) -> float:
+        """FLOPs that the backward pass repeats: of nothing, the attention, or all layers."""
+        if recompute == "full":
+            return self.forward(tokens, length) - 2 * tokens * self.model.hidden * self.vocabulary
+        return tokens * attention_flops(self.model, length) if recompute == "selective" else 0.0
+
+    def sampling(self, sequences: float, new: int, context: float, together: int, parts: int = 1) -> float:
+        """Bytes that a GPU reads to sample `new` tokens for each sequence, all of that length, `together` at a time;
+        weights and cache are in so many `parts`."""
+        of_a_token = 2 * BF16 * self.model.layers * self.model.kv_heads * self.model.head_dim
+        each = (BF16 * self.parameters + together * context * of_a_token) / parts
+        return math.ceil(sequences / together) * new * each
+
+    def start(self, vllm: bool = False) -> Work:
+        seconds = START_S[self.gpu] + VLLM_S[self.gpu] * vllm + BF16 * self.parameters / LOADING
+        return Work("start", seconds=seconds)
+
+
+def need_of(spec: StageSpec, on: Conditions) -> Need | None:
+    """Estimate a stage. None: its arithmetic is negligible, or its layout cannot run, which the spec reports."""
+    estimated: Need | None = resolve_name(spec.estimate)(spec, on) if spec.estimate else None
+    return estimated
+
+
+def _merged(work: list[Work]) -> tuple[Work, ...]:
+    """The sum of the work of each name, without empty work."""
+    merged: dict[str, Work] = {}
+    for part in work:
+        before = merged.get(part.name, Work(part.name))
+        merged[part.name] = Work(
+            part.name, before.flops + part.flops, before.read + part.read, before.seconds + part.seconds
+        )
+    return tuple(part for part in merged.values() if part.flops or part.read or part.seconds)

@@ -1,0 +1,231 @@
+"""Run a stage's engine on its inputs: tracked, retried, finished work is reused."""
+
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from contextvars import copy_context
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import infra.flyte.cache  # noqa: F401 - replaces Flyte's local cache
+from infra.flyte.hooks import add_deck, ignored_outputs, retried_by_flyte
+from infra.limits import MIB
+from infra.paths import located
+from infra.pod import this_pod
+from infra.pod_spec import in_bytes
+from infra.process.launch import Engine, EngineFailed, is_finished, job_directory, run_engine, sigterm_as_exit
+from infra.process.torchrun_env import Node, this_node
+from infra.progress import say
+from infra.storage.buckets import StorageError, address_of, is_bucket
+from infra.tracking.execution import execution_id
+from infra.tracking.machine import lineage_page
+from infra.tracking.record import note_cached, tracked
+from tasks.core import lacking
+from tasks.core.artifacts import Artifact, HFModel, shown
+from tasks.core.cached_stages import note_upstream
+from tasks.core.called import called
+from tasks.core.manifest import ALL, MANIFEST, ArtifactError, Manifest, read_manifest, remove, verify
+from tasks.core.offsite import Offsite, offsite
+from tasks.core.spec import Spec, StageSpec
+from tasks.models.adapter_base import BASE
+
+A = TypeVar("A", bound=Artifact)
+
+FETCHES = 8  # inputs at a time
+
+
+# digests of artifacts from stages of this process, new or finished earlier, as opposed to those from Flyte's cache
+produced: set[str] = set()
+
+
+def restored(artifact: A) -> A:
+    """The artifact; a new one if its files were gone: recomputed on a GPU, it may differ."""
+    return artifact.from_place(located(artifact.place)) if lacking.restore(artifact.place) else artifact
+
+
+@contextmanager
+def retryable() -> Iterator[None]:
+    """In a pod, raise transient errors as recoverable: Flyte retries as often as the stage allows."""
+    try:
+        yield
+    except (EngineFailed, StorageError) as error:
+        if error.curable and this_pod():
+            raise retried_by_flyte(error) from error
+        raise
+
+
+@retryable()
+def run(
+    engine: Engine,
+    artifact_type: type[A],
+    spec: Spec,
+    *,
+    title: str | None = None,
+    processes: int | None = None,
+    nodes: int = 1,
+    helpers: int = 0,
+    max_restarts: int = 0,
+    hang_timeout_s: float | None = None,
+    files: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    on_demand: str = "",
+    implied: Collection[str] = (),
+    **inputs: Artifact | Sequence[Artifact] | Mapping[str, Artifact],
+) -> A:
+    """Run a stage's engine on its inputs, tracked, and return the artifact that it made.
+
+    `title` tells apart the uses of one engine; a call of a DAG has its own title (workflows/call.py). `processes`
+    starts it with torchrun, on each of `nodes` machines, and `helpers` more run the engine's helper; `max_restarts` and
+    `hang_timeout_s` are those of run_engine. A list of artifacts, `more=[…]`, becomes the inputs more.0, more.1, …, a
+    mapping, `parts={…}`, the inputs parts.corpus, parts.tokenizer, … (`Job.names` lists them). `files` has patterns of
+    the files that the engine needs of such an input or list (none: the manifest alone); others are neither fetched nor
+    verified. `on_demand` names one that the engine itself fetches from storage, as far as it needs it. `implied` names
+    inputs that are ancestors of others, and are not recorded as the artifact's parents. In a pod, the artifact and its
+    checkpoints are in storage (tasks/core/offsite.py). An artifact found there, or finished in the job directory, is
+    recorded as cached.
+    Raises EngineFailed, ArtifactError, StorageError, FlyteRecoverableException.
+    """
+    title = called().title or title or engine.stage
+    named = {name: restored(artifact) for name, artifact in _flat(inputs).items()}
+    if this_pod() and called().upstream:
+        note_upstream(named.values(), called().upstream)
+    digests = {name: artifact.digest for name, artifact in named.items()}
+    parents = {name: digest for name, digest in digests.items() if name not in implied}
+    job_dir = job_directory(engine, spec.identity(), digests)
+    remote = offsite(job_dir)
+    _drop_damaged(job_dir / "output")
+    spec_json = spec.model_dump(mode="json")
+    reuse = partial(_reuse, title, artifact_type, spec_json, parents)
+    if remote and (stored := remote.resume()):
+        return reuse(*stored)
+    request = {
+        "stage": engine.stage,
+        "title": title,
+        "kind": artifact_type.kind,
+        "spec": spec.model_dump(mode="json", exclude={"placement": {"setup"}}),  # setup may contain secrets
+        "storage": remote.storage if remote else None,
+        "inputs": _fetched(named, files, on_demand, implied),
+    }
+    command = shlex.join(["python", *engine.command(job_dir, processes, Node(nodes=nodes, address="MASTER_ADDR"))[1:]])
+    start = partial(
+        run_engine, engine, job_dir, request, title=title, processes=processes, nodes=nodes, helpers=helpers
+    )
+    if this_node(nodes, helpers).rank:
+        start(max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
+        raise ignored_outputs("node 0 returns the result")
+    if not remote and is_finished(job_dir):
+        return reuse(address_of(str(job_dir / "output")), read_manifest(job_dir / "output"), job_dir)
+    with sigterm_as_exit(), tracked(title, job_dir, spec=spec_json, inputs=parents, command=command) as record:
+        if remote:
+            remote.check_memory()
+        with _planned_memory_named(title, spec, remote), remote.sending() if remote else nullcontext():
+            output = start(max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
+        artifact = artifact_type.from_directory(output)
+        place = remote.finish(artifact.digest) if remote else address_of(str(output))
+        record.log_output(
+            artifact.kind, artifact.digest, facts := read_manifest(output).facts, shown(artifact.kind, facts)
+        )
+    produced.add(artifact.digest)
+    _draw_deck(title, output)
+    return artifact.at(place)
+
+
+def _fetched(
+    named: Mapping[str, Artifact], files: Mapping[str, Sequence[str]], on_demand: str, implied: Collection[str]
+) -> dict[str, dict[str, Any]]:
+    """The inputs, as the fields of Input, fetched unless the engine does so. Those of which a few files are needed
+    may be many: they are fetched side by side."""
+
+    def fetched(name: str) -> dict[str, Any]:
+        item, group = named[name], name.partition(".")[0]
+        patterns = tuple(files.get(group, ALL))
+        path = "" if group == on_demand and is_bucket(item.place) else str(item.local(patterns))
+        source = {"path": path, "digest": item.digest, "place": item.place, "files": patterns}
+        return source | {"implied": True} if name in implied else source
+
+    in_part = [name for name in named if name.partition(".")[0] in files]
+    pool = ThreadPoolExecutor(FETCHES, thread_name_prefix="inputs")
+    try:  # with a copy of the context, which has Flyte's access to storage
+        pending = {name: pool.submit(copy_context().run, fetched, name) for name in in_part}
+        return {name: pending[name].result() if name in pending else fetched(name) for name in named}
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _planned_memory_named(title: str, spec: Spec, remote: Offsite | None) -> Iterator[None]:
+    """Raise EngineFailed with a way out if the body's engine was killed for memory; a retry of this pod is told."""
+    try:
+        yield
+    except EngineFailed as error:
+        if error.memory_mib is None:
+            raise
+        planned = spec.pod.resources.memory if isinstance(spec, StageSpec) and spec.pod else None
+        plan = f"; the stage was planned with {in_bytes(planned) / MIB:,.0f} MiB" if planned else ""
+        fix = f"Set pod.resources.memory of {title} in the recipe" if this_pod() else "Use a machine with more memory"
+        message = f"{error.message.rstrip()}{plan}. {fix}, or make batches or the model smaller"
+        if remote:
+            remote.note_memory(message, error.memory_mib)
+        raise EngineFailed(message, memory_mib=error.memory_mib) from error
+
+
+def _reuse(
+    title: str,
+    artifact_type: type[A],
+    spec: dict[str, Any],
+    inputs: dict[str, str],
+    place: str,
+    manifest: Manifest,
+    job_dir: Path | None = None,
+) -> A:
+    """The artifact that another run of the same job has made, recorded as cached."""
+    facts = manifest.facts
+    note_cached(
+        title, artifact_type.kind, manifest.digest, facts,
+        spec=spec, inputs=inputs, job_dir=job_dir, shown=shown(artifact_type.kind, facts),
+    )  # fmt: skip
+    produced.add(manifest.digest)
+    say(f"✓ {title:<14} found in {place}")
+    _show(title, f"<p>{artifact_type.kind} {manifest.digest} was found in {place}</p>")
+    return artifact_type.from_place(place)
+
+
+def _flat(inputs: Mapping[str, Artifact | Sequence[Artifact] | Mapping[str, Artifact]]) -> dict[str, Artifact]:
+    """Each artifact under a unique name, and the base of an adapter; an empty list adds none. Mappings are sorted by
+    key, since on a cluster they arrive in any order."""
+    flat: dict[str, Artifact] = {}
+    for name, value in inputs.items():
+        if isinstance(value, Artifact):
+            flat[name] = value
+            if isinstance(value, HFModel) and (base := value.base_model()):
+                flat[f"{name}.{BASE}"] = base
+        else:
+            items = sorted(value.items()) if isinstance(value, Mapping) else enumerate(value)
+            flat |= {f"{name}.{key}": artifact for key, artifact in items}
+    return flat
+
+
+def _drop_damaged(output: Path) -> None:
+    """Remove a finished job's output if its files do not match its manifest: it is not reused then."""
+    if not (output / MANIFEST).exists():
+        return
+    try:
+        verify(output)
+    except ArtifactError as error:
+        say(f"{error}\nMaking it again.")
+        remove(output)
+
+
+def _draw_deck(title: str, output: Path) -> None:
+    from tasks.pages.deck import stage_page  # Jinja2: not on the path of --help
+
+    _show(title, stage_page(output))
+
+
+def _show(title: str, page: str) -> None:
+    """Add the stage's deck to its page in Flyte's console."""
+    lineage = lineage_page(execution_id())
+    link = f'<p><a href="{lineage}">Lineage of this execution</a></p>' if lineage else ""
+    add_deck(title, link + page)

@@ -1,0 +1,115 @@
+"""What all stages share: image, caching, deck, and how the engine is run and tracked.
+
+    @stage(ENGINE, image=images.TRAIN)
+    def pretrain(spec: PretrainSpec, data: TokenizedCorpus) -> MegatronCheckpoint:
+        return run(ENGINE, MegatronCheckpoint, spec, data=data)
+
+A stage is served from Flyte's cache if its engine's version, its spec's identity and the *digests* of its inputs are
+the same. Paths, machines, layouts and retries do not count: they are in a separate input, `how`, which the cache
+ignores.
+"""
+
+import inspect
+import json
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+from flytekit import Cache, HashMethod, ImageSpec, task
+
+import infra.flyte.cache  # noqa: F401 - replaces Flyte's local cache
+from infra.flyte.hooks import POD_ENVIRONMENT, filter_pod_log, sentence_first
+from infra.flyte.types import without_schema
+from infra.paths import quiet
+from infra.pod_spec import FAMILIES, PodSpec, check_gpus, check_secrets, secrets_variable
+from infra.process.launch import Engine
+from infra.progress import say
+from infra.storage.disk_errors import disk_errors_named
+from infra.tracking.record import failure_recorded
+from tasks.core import lacking
+from tasks.core.artifacts import Artifact
+from tasks.core.called import calling, read_how
+from tasks.core.manifest import text_digest
+from tasks.core.spec import Spec, StageSpec
+from tasks.core.stage_task import Stage
+
+A = TypeVar("A", bound=Artifact)
+
+quiet()
+filter_pod_log()
+sentence_first()
+without_schema(Artifact, StageSpec)
+
+
+def stage(
+    engine: Engine,
+    *,
+    image: ImageSpec,
+    cached: bool = True,
+    pod: PodSpec | None = None,
+    hands_on: bool = False,
+    describes: tuple[str, ...] = (),
+) -> Callable[[Callable[..., A]], Callable[..., A]]:
+    """Make a Flyte task of a function that takes a spec and artifacts and returns one artifact.
+
+    `cached=False` is for what belongs to one execution, like its report. `pod` has the default resources of its pod,
+    over those of the image's family. `hands_on`: it returns one of its inputs. What it decided is not in Flyte's local
+    cache then, so it executes every time, and finds its finished job. `describes`: the lists and mappings of artifacts
+    that it only tells of; those whose files are gone and that nothing needs are left out."""
+
+    def decorate(function: Callable[..., A]) -> Callable[..., A]:
+        hints = get_type_hints(function)
+        artifact_type, kind = hints.pop("return"), hints["spec"]
+        default = (pod or PodSpec()).over(FAMILIES.get(image.name, PodSpec()))
+        parameters = list(inspect.signature(function).parameters.values())
+
+        @wraps(function)
+        def wrapped(spec: Spec, how: str, **inputs: Any) -> A:
+            call, rest = read_how(how)
+            with calling(call), failure_recorded(call.title or engine.stage), disk_errors_named():
+                promised = PodSpec.model_validate(rest.get("pod") or {}).over(default)
+                check_secrets(promised.secrets)
+                check_gpus(promised.resources)
+                told = {name: _settled(inputs[name]) for name in describes if name in inputs}
+                return function(spec=spec.with_options(rest), **inputs | told)
+
+        # the digest is the artifact's identity in the cache keys of the stages that follow
+        wrapped.__annotations__ = {
+            **hints,
+            "spec": Annotated[kind, HashMethod(_identity_digest)],
+            "how": str,
+            "return": Annotated[artifact_type, HashMethod(lambda artifact: artifact.digest)],
+        }
+        how = inspect.Parameter("how", inspect.Parameter.KEYWORD_ONLY, default="{}")
+        wrapped.__signature__ = inspect.Signature([*parameters, how])  # type: ignore[attr-defined]
+        flyte_task: Callable[..., A] = task(
+            wrapped,
+            task_config=Stage(engine, default, hands_on, describes),
+            container_image=image,
+            environment=POD_ENVIRONMENT | secrets_variable(),
+            cache=Cache(version=engine.version, ignored_inputs=("how",)) if cached else False,
+            enable_deck=True,
+            deck_fields=(),
+        )
+        return flyte_task
+
+    return decorate
+
+
+def _settled(value: Any) -> Any:
+    """A list or a mapping of artifacts without those whose files are gone and that nothing needs."""
+    if isinstance(value, dict):
+        return {name: item for name, item in value.items() if _is_told(item)}
+    return [item for item in value if _is_told(item)] if isinstance(value, list) else value
+
+
+def _is_told(artifact: Artifact) -> bool:
+    if not (lacking.is_lacking(artifact.place) and lacking.is_needless(artifact.digest)):
+        return True
+    what = f"{artifact.kind.replace('_', ' ')} {artifact.digest[:12]}"
+    say(f"the {what} is left out: its files are gone from {artifact.place}, and what was made from it exists")
+    return False
+
+
+def _identity_digest(spec: Spec) -> str:
+    return text_digest(json.dumps(spec.identity(), sort_keys=True))

@@ -1,0 +1,283 @@
+"""A user's function, named in a recipe: `file.py:function` or `package.module:function`.
+
+    function = Function.model_validate("sums.py:right")
+    function.problems()                checks it without running any of it
+    function = function.pinned()       adds the source text of its file and of the project files that it imports
+    right = function.load(folder)      writes these files below the folder and imports the function from there
+
+The source text is part of the spec, so it is in the cache key, reaches every pod without an upload, and is recorded.
+A project file is one beside the function's file (or beside the package that it is part of), or below that folder; a
+module belongs to the project if its file is below the current directory. Imported files are found by their import
+statements: modules imported by a computed name, and data files, are not included; such data belongs in the rows.
+For an installed package only the version is recorded: changes to an editable install go unnoticed.
+"""
+
+import ast
+import importlib.util
+import platform
+import sys
+import tokenize
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib.metadata import packages_distributions, version
+from pathlib import Path, PurePosixPath
+from typing import Any, Self
+
+from pydantic import Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from infra.errors import UserError
+from tasks.core.job import StageError
+from tasks.core.spec import Problem, Spec
+from tasks.user_code.load_function import Unusable, load_function
+
+LARGEST_BYTES = 1_000_000  # all files together: they are part of every message that has the spec
+NAME = r"^([^:]+\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):[A-Za-z_]\w*$"
+FUNCTION = "`file.py:function` or `package.module:function`"
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+class Function(Spec):
+    """A function by its name; a recipe may give the name alone."""
+
+    name: str = Field(pattern=NAME, description=FUNCTION)
+    source: dict[str, str] | None = Field(
+        None, repr=False, description="its file and the project files that it imports; filled in by Baton"
+    )
+    version: str | None = Field(None, description="version of its installed package; filled in by Baton")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string", "pattern": NAME}, handler(core)]}
+
+    @property
+    def place(self) -> str:
+        """The file or the module."""
+        return self.name.rpartition(":")[0]
+
+    @property
+    def attribute(self) -> str:
+        return self.name.rpartition(":")[2]
+
+    @property
+    def module(self) -> str:
+        """The module to import, once its source is known."""
+        if self.source is None:
+            return self.place
+        parts = PurePosixPath(self.place).with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    def pinned(self) -> Self:
+        """A copy with the current source of its files, named relative to their common folder; or with the version of
+        its installed package. Raises UserError."""
+        if self.source is not None or self.version is not None:
+            return self
+        if problems := self.problems():
+            raise UserError("\n".join(map(str, problems)))
+        located = self._locate()
+        if located is None:
+            return self.model_copy(update={"version": _version(self.place)})
+        key, sources = located
+        return self.model_copy(update={"name": f"{key}:{self.attribute}", "source": sources})
+
+    def problems(self) -> list[Problem]:
+        allowed = self._allowed()
+        return [Problem("name", self.name, allowed)] if allowed else []
+
+    def _allowed(self) -> str:
+        """What would be accepted instead; empty if it is valid."""
+        if self.version is not None:
+            return ""
+        try:
+            located = self._locate()
+            names, known = _defined(located[1][located[0]], located[0]) if located else ([], [])
+        except FileNotFoundError as error:
+            return f"an existing file; {error.filename} does not exist"
+        except (OSError, ValueError, SyntaxError, RuntimeError, MemoryError) as error:  # RuntimeError: ~user
+            return f"a file of Python source; {_why(error)}"
+        except KeyError:
+            return f"a function in its source files: {', '.join(self.source or ())}"
+        if located is None:
+            top = self.place.partition(".")[0]
+            installed = top in sys.modules or importlib.util.find_spec(top) is not None
+            return "" if installed else f"a module that is installed or below {Path.cwd()}; there is no {top}"
+        key, sources = located
+        if self.attribute not in names and "*" not in names:
+            return f"a function of {key}: {', '.join(known) or '(it has none)'}"
+        return _not_portable(sources)
+
+    def sources(self) -> dict[str, str]:
+        """The text of its files by name; empty if it is installed, or cannot be read, which `problems` says."""
+        try:
+            located = self._locate()
+        except (OSError, ValueError, SyntaxError, RuntimeError, MemoryError):
+            return {}
+        return located[1] if located else {}
+
+    def write(self, folder: Path) -> None:
+        """Write its source files below the folder. Raises StageError, also if another function's file of the same name
+        exists: Python would reuse the module imported first."""
+        for name, text in (self.source or {}).items():
+            target = folder / name
+            if target.is_file() and target.read_bytes() != text.encode():
+                raise StageError(f"{self.name}: another function's file is named {name} too; rename one of them")
+        write_files(self.source or {}, folder)
+
+    def request(self) -> dict[str, Any]:
+        """The arguments of `load_function` beside the folder, for another process."""
+        return {"module": self.module, "attribute": self.attribute, "in_folder": self.source is not None}
+
+    def load(self, folder: Path) -> Callable[..., Any]:
+        """The function itself, imported from `folder` or from its package. Raises StageError."""
+        self.write(folder)
+        try:
+            return load_function(folder, **self.request())
+        except Unusable as error:
+            raise StageError(f"{self.name}: {error}") from error
+
+    def _locate(self) -> tuple[str, dict[str, str]] | None:
+        """The relative name of its file, and the sources of that file and of those that it imports; None if it is
+        installed. Raises OSError, ValueError, SyntaxError."""
+        if self.source is not None:
+            return self.place, self.source
+        root = Path.cwd()
+        file = module_file(root, self.place)
+        if self.place.endswith(".py"):
+            file = Path(self.place).expanduser().absolute()
+            root = file.parent
+            while (root / "__init__.py").is_file():  # in a package, `from .other import x` has to work
+                root = root.parent
+        if file is None:
+            return None
+        return file.relative_to(root).as_posix(), _sources(file, root)
+
+
+def same_names(functions: Mapping[str, Function]) -> Iterator[Problem]:
+    """Functions, by their paths in a spec, that one process could not import beside the others: another file has the
+    same name. Functions with problems are skipped."""
+    texts: dict[str, str] = {}
+    for path, function in functions.items():
+        for name, text in ({} if function.problems() else function.pinned().source or {}).items():
+            if texts.setdefault(name, text) != text:
+                allowed = f"files with distinct names: two different ones are imported as {name}; rename one"
+                yield Problem(path, function.name, allowed)
+
+
+def write_files(files: Mapping[str, str], folder: Path) -> None:
+    """Write texts to files below the folder, by their relative names. Raises StageError for a name that leaves it."""
+    for name, text in files.items():
+        path = inside(folder, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The file of this name below the folder. Raises StageError for a name that leaves it."""
+    path = folder / name
+    if not path.parent.resolve().is_relative_to(folder.resolve()) or path.name in ("", ".."):
+        raise StageError(f"the recipe has a file {name!r}, which is outside its folder; rename it")
+    return path
+
+
+def _not_portable(sources: dict[str, str]) -> str:
+    """What would be accepted instead of these files; empty if they can be sent to a pod."""
+    size = sum(len(text.encode(errors="replace")) for text in sources.values())
+    if size > LARGEST_BYTES:
+        return (
+            f"at most {LARGEST_BYTES / 1e6:g} MB of source; it and the files that it imports have {size / 1e6:.1f} MB: "
+            "import less, install it as a package, or put its data into the rows"
+        )
+    # such a file would shadow the standard library's module for every library
+    taken = {PurePosixPath(key).parts[0].removesuffix(".py") for key in sources} & sys.stdlib_module_names
+    if taken:
+        return f"file names that are not modules of Python's standard library; rename {min(taken)}"
+    dotted = [key for key in sources if "." in key.removesuffix(".py")]
+    return f"files that can be imported; rename {dotted[0]}: it has a dot in its name" if dotted else ""
+
+
+def _sources(file: Path, root: Path) -> dict[str, str]:
+    """The file and every project file that it imports, directly or not, by their names below the root."""
+    sources: dict[str, str] = {}
+    top_level = {path.name.removesuffix(".py") for path in root.iterdir()}
+    waiting = [file]
+    while waiting:
+        path = waiting.pop()
+        key = path.relative_to(root).as_posix()
+        if key in sources:
+            continue
+        with tokenize.open(path) as stream:  # in the encoding that the file itself names
+            sources[key] = stream.read()
+        if sum(map(len, sources.values())) > LARGEST_BYTES:
+            break  # too much anyway
+        names = [".".join(parent.parts) for parent in PurePosixPath(key).parents[:-1]]  # its packages
+        names += imported(sources[key], key)
+        project_modules = [name for name in names if name.partition(".")[0] in top_level]
+        waiting += [module for name in project_modules if (module := module_file(root, name))]
+    return dict(sorted(sources.items()))
+
+
+@cache  # a recipe's functions mostly share one file, and each is looked up more than once
+def imported(text: str, key: str) -> list[str]:
+    """Every module that an import in this file may refer to, and its packages."""
+    package = PurePosixPath(key).parent.parts
+    modules: dict[str, None] = {}
+    for node in ast.walk(ast.parse(text, key)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level <= len(package):  # beyond the root: Python raises
+            base = [*package[: len(package) - node.level + 1]] if node.level else []
+            whole = ".".join([*base, *filter(None, [node.module])])
+            names = [whole, *(f"{whole}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            modules |= dict.fromkeys(".".join(parts[:end]) for end in range(1, len(parts) + 1))
+    return list(modules)
+
+
+@cache
+def _defined(text: str, key: str) -> tuple[list[str], list[str]]:
+    """(the names that a file defines, those of its top level's functions and classes). Raises SyntaxError."""
+    body = ast.parse(text, key).body
+    return [*_names(body)], [node.name for node in body if isinstance(node, _DEFINITIONS)]
+
+
+def module_file(root: Path, name: str) -> Path | None:
+    place = root.joinpath(*name.split("."))
+    files = (place / "__init__.py", place.with_name(f"{place.name}.py"))
+    return next((file for file in files if file.is_file()), None)
+
+
+def _names(body: list[ast.stmt]) -> Iterator[str]:
+    """The names that a module's top level defines, also inside `if` and `try`; `*` for a star import."""
+    for node in body:
+        if isinstance(node, _DEFINITIONS):
+            yield node.name
+            continue  # its body is another scope
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in node.names)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.stmt | ast.ExceptHandler):
+                yield from _names([child])  # type: ignore[list-item]
+            elif isinstance(child, ast.Name | ast.Tuple | ast.List):
+                yield from (name.id for name in ast.walk(child) if isinstance(name, ast.Name))
+
+
+def _version(module: str) -> str:
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return f"python {platform.python_version()}"
+    return ", ".join(f"{name} {version(name)}" for name in sorted(set(packages_distributions().get(top, ())))) or top
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, SyntaxError):
+        return f"{error.filename or 'it'}, line {error.lineno}: {error.msg}"
+    return str(error)

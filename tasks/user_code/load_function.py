@@ -1,0 +1,182 @@
+"""Import a user's function from a folder of sources, locate errors in those sources, and be a process for that.
+
+Standard library only, so that a process that only runs users' functions starts in 50 ms. Raises `Unusable` with a
+message for the user; tasks/user_code/functions.py has the spec of such a function.
+"""
+
+import ctypes
+import importlib
+import os
+import re
+import resource
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TextIO
+
+from infra.text import shown
+
+LONGEST_LINE = 200  # characters of a line of code in a message
+POLL_MS = 50  # of a process that waits for another
+END_S = 10.0  # until what a function has started is gone; a process can wait for a disk
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+STACKS, SOURCES = "stacks", "sources"  # in a process's folder: faulthandler's output, the users' files
+_PLACE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
+
+
+class Unusable(Exception):
+    """A function that cannot be loaded or called; the message says why."""
+
+
+def load_function(folder: Path, module: str, attribute: str, *, in_folder: bool) -> Callable[..., Any]:
+    """`attribute` of `module`, which is a file below `folder` if `in_folder`, else installed. Raises Unusable."""
+    if in_folder and str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+        importlib.invalidate_caches()
+    try:
+        imported = importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        raise Unusable(f"importing {module} raises {described(error, folder)}") from error
+    if in_folder and not _below(imported, folder):
+        origin = getattr(imported, "__file__", None) or "Python itself"
+        raise Unusable(f"the name {module} is taken by {origin}; rename the file")
+    function = getattr(imported, attribute, None)
+    if not callable(function):
+        what = "has no" if function is None else f"has {function!r:.60}, which cannot be called, as"
+        raise Unusable(f"{module} {what} {attribute}")
+    return function  # type: ignore[no-any-return]
+
+
+def forget(folder: Path) -> None:
+    """Let the names of modules imported from below the folder be imported from another."""
+    sys.path[:] = [place for place in sys.path if place != str(folder)]
+    for name in [name for name, module in list(sys.modules.items()) if _below(module, folder)]:
+        del sys.modules[name]
+
+
+def described(error: BaseException, folder: Path) -> str:
+    """`ZeroDivisionError: division by zero (sums.py, line 12: return 1 / total)`: with the innermost line of a file
+    below the folder, else with the innermost of all. The text is for a message or a log, however long it was."""
+    name = shown(type(error).__name__, LONGEST_LINE)
+    if isinstance(error, SyntaxError) and error.filename:
+        line = shown((error.text or "").strip(), LONGEST_LINE)
+        return f"{name}: {shown(str(error.msg))} ({_short(error.filename, folder)}, line {error.lineno}: {line})"
+    try:
+        text = str(error)
+    except Exception as other:
+        text = f"its text raises {type(other).__name__}"
+    message = f"{name}: {shown(text)}" if text else name
+    frames = traceback.extract_tb(error.__traceback__)
+    user_frames = [frame for frame in frames if Path(frame.filename).is_relative_to(folder)] or frames
+    if not user_frames:
+        return message
+    last = user_frames[-1]
+    return f"{message} ({_short(last.filename, folder)}, line {last.lineno}: {shown(last.line or '', LONGEST_LINE)})"
+
+
+def stuck_at(stacks: Path, folder: Path) -> str:
+    """`stuck at sums.py, line 12, in right`: where faulthandler has ended a process, preferably in a file below the
+    folder. Empty if it has not."""
+    main = stacks.read_text(errors="replace").rpartition("Thread ")[2] if stacks.exists() else ""  # it comes last
+    frames = list(_PLACE.finditer(main))
+    if not frames:
+        return ""
+    user_frames = [frame for frame in frames if Path(frame["file"]).is_relative_to(folder)]
+    frame = (user_frames or frames)[0]
+    name = Path(frame["file"]).relative_to(folder) if user_frames else Path(frame["file"]).name
+    return f"stuck at {name}, line {frame['line']}, in {frame['function']}"
+
+
+def end_together() -> None:
+    """Make this process two. The caller goes on in the second. The first waits until it has ended, or until standard
+    input, whose other end the owner holds, is closed; then it kills all that is left of it and what it has started, and
+    ends as it has. Processes whose parent has ended are its children, whatever their session (prctl(2))."""
+    libc = ctypes.CDLL(None)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        print("this kernel has no PR_SET_CHILD_SUBREAPER: what leaves its parent is not ended with it", file=sys.stderr)
+    if not (worker := os.fork()):
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        os.setpgid(0, 0)  # a function may kill its group
+        return
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the owner would not see that the worker has closed it
+    owner = select.poll()
+    owner.register(0, 0)  # nothing but the end
+    status = None
+    while status is None and not owner.poll(POLL_MS):
+        status = _reaped().get(worker)
+    _end_children()
+    code = os.waitstatus_to_exitcode(status or 0)
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def _end_children() -> None:
+    """Kill this process's children until there are none: those of a killed one become this one's."""
+    deadline = time.monotonic() + END_S
+    while children := _children():
+        for child in children:
+            os.kill(child, signal.SIGKILL)  # it is not reaped, so its id is not reused
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.002)
+        _reaped()
+
+
+def _children() -> list[int]:
+    try:
+        return list(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
+        return [int(process.name) for process in Path("/proc").glob("[0-9]*") if _parent(process) == os.getpid()]
+
+
+def _parent(process: Path) -> int | None:
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return None  # it has ended
+
+
+def _reaped() -> dict[int, int]:
+    """The children that have ended, and their statuses."""
+    statuses = {}
+    try:
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            statuses[ended[0]] = ended[1]
+    except ChildProcessError:
+        pass  # there are none
+    return statuses
+
+
+def take_pipes() -> tuple[TextIO, TextIO]:
+    """Take standard input and output for messages: what a function prints goes to standard error, and it reads
+    nothing."""
+    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    return requests, answers
+
+
+def leave_project() -> None:
+    """Let a user's function import the project's and installed modules, not Baton's."""
+    ours = str(Path(__file__).parents[2])
+    sys.path[:] = [place for place in sys.path if place != ours]
+    program = sys.modules["__main__"]
+    program.__spec__, program.__file__ = None, None  # or processes spawned by a function would import it
+
+
+def _short(file: str, folder: Path) -> str:
+    path = Path(file)
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else file
+
+
+def _below(module: ModuleType, folder: Path) -> bool:
+    return Path(getattr(module, "__file__", None) or "/").is_relative_to(folder)

@@ -1,0 +1,78 @@
+"""What pods record of stages that had none, since Flyte's cache served them."""
+
+from pathlib import Path
+
+import pytest
+
+from infra.tracking.execution import current_execution
+from infra.tracking.spool import StageRun, read_stage, stage_folders
+from tasks.core.cached_stages import note_upstream, note_used
+from tasks.core.manifest import read_manifest, write_manifest
+from tests.stage.chain import Text
+from tests.tracking.conftest import empty_store, home
+
+__all__ = ["empty_store", "home"]
+
+
+def text(folder: Path, title: str, *made_from: Text) -> Text:
+    folder.mkdir()
+    (folder / "text.txt").write_text(folder.name)
+    parents = {f"parts.{number}": each.digest for number, each in enumerate(made_from)}
+    write_manifest(folder, "text", {"letters": 1}, {}, parents, title=title)
+    return Text.from_directory(folder)
+
+
+def noted() -> list[StageRun]:
+    found = [read_stage(folder) for folder in stage_folders(current_execution("report"))]
+    return sorted(found, key=lambda run: run.started)
+
+
+def stored(store: Path, title: str, *made_from: Text) -> Text:
+    """An artifact where pods have them, below its digest."""
+    made = text(store / title, title, *made_from)
+    return Text.from_directory((store / title).rename(store / made.digest))
+
+
+def test_each_is_noted_by_the_title_of_its_run_after_what_it_was_made_of(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flyte hands over the artifacts in any order, and two sets of rows are two stages of one title."""
+    monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e1")
+    ours, theirs = text(tmp_path / "a", "rows"), text(tmp_path / "b", "rows")
+    model = text(tmp_path / "c", "sft", ours, theirs)
+    note_used([text(tmp_path / "d", "publish", model), model, theirs, ours])
+    found = noted()
+    assert [run.title for run in found] == ["rows", "rows", "sft", "publish"]
+    assert all(run.cached for run in found) and len({(run.output or {})["digest"] for run in found}) == 4
+
+
+def test_a_pod_notes_the_stages_before_its_own_and_nothing_of_earlier_executions(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e2")
+    before = stored(tmp_path, "pretrain-of-yesterday")
+    rows = stored(tmp_path, "rows-chat", stored(tmp_path, "corpus", stored(tmp_path, "unrelated")))
+    model = stored(tmp_path, "sft", rows, before)
+    note_upstream([model, before], ["sft", "rows-chat", "corpus", "tokenizer"])
+    found = noted()
+    assert [run.title for run in found] == ["corpus", "rows-chat", "sft"]
+    assert all(run.cached and not run.pod for run in found)
+    assert found[-1].inputs == read_manifest(tmp_path / model.digest).parents
+
+
+def test_what_is_noted_twice_is_one_record(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e4")
+    model = stored(tmp_path, "sft")
+    note_used([model])
+    note_upstream([model], ["sft"])
+    assert [run.title for run in noted()] == ["sft"]
+
+
+def test_an_input_that_is_gone_is_left_to_the_stage(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e3")
+    model = stored(tmp_path, "sft")
+    (tmp_path / model.digest / "manifest.json").unlink()
+    note_upstream([model], ["sft"])
+    assert not noted()

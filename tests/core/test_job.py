@@ -1,0 +1,29 @@
+"""The files that engines and their observers share."""
+
+from pathlib import Path
+
+from tasks.core.job import last_json_line
+from tasks.posttrain.methods.grpo.rollout_servers import ended, log_of
+
+HUGE = 64 << 30  # bytes, of which the disk stores none
+
+
+def grown(path: Path, *lines: str) -> Path:
+    """A file that has become huge, with these last lines."""
+    with path.open("wb") as file:
+        file.seek(HUGE)
+        file.write("\n".join(["", *lines]).encode())
+    return path
+
+
+def test_the_last_metrics_are_read_however_many_there_are(tmp_path: Path) -> None:
+    metrics = grown(tmp_path / "metrics.jsonl", '{"step": 7}', '{"step": 8}', '{"step": 9, "lo')
+    assert last_json_line(metrics) == {"step": 8}  # the writer is within a line
+    assert last_json_line(tmp_path / "none") == {}
+    (tmp_path / "one").write_text('{"step"')
+    assert last_json_line(tmp_path / "one") == {}
+
+
+def test_the_end_of_an_engine_s_log_is_shown_however_long_it_is(tmp_path: Path) -> None:
+    grown(log_of(tmp_path, "0-1"), "ValueError: the cause")
+    assert "ValueError: the cause" in ended(tmp_path, "0-1", "ended")
