@@ -153,7 +153,7 @@ def check_gpus(asked: Resources) -> None:
         )
 
 
-# By image family. For stages with an estimate, the memory comes from workflows/pod_defaults.py.
+# By image family. For stages with an estimate, the memory comes from workflows/cluster/pod_defaults.py.
 FAMILIES = {
     family: PodSpec(resources=resources, retries=2, secrets=secrets_of_all())
     for family, resources in {

@@ -45,17 +45,26 @@ from tasks.promote.task import decide, promote
 from tasks.publish.task import publish
 from tasks.report.spec import ReportSpec
 from tasks.report.task import report
-from workflows.call import Calls
-from workflows.continuous_recipe import ContinuousRecipe
-from workflows.corpora import evaluated_names, new_of, shards_of
-from workflows.dynamic_part import dag_part
-from workflows.generations import Replayed, champion, corpora_of, data_sets, generations, part, replayed, tokens_of
-from workflows.lock import exclusive
-from workflows.post_training import BASE
-from workflows.recorded import begin
-from workflows.replay import source_weights, summed, unweighted
-from workflows.tuning import custom_parts, kept_apart, parts_of, prepared, rewards_tried, rows_of, tuned
-from workflows.walk import walk
+from workflows.continuous_training.generations import (
+    Replayed,
+    champion,
+    corpora_of,
+    data_sets,
+    generations,
+    part,
+    replayed,
+    tokens_of,
+)
+from workflows.continuous_training.lock import exclusive
+from workflows.continuous_training.recipe import ContinuousRecipe
+from workflows.continuous_training.replay import source_weights, summed, unweighted
+from workflows.dag.call import Calls
+from workflows.dag.corpora import evaluated_names, new_of, shards_of
+from workflows.dag.dynamic_part import dag_part
+from workflows.dag.post_training import BASE
+from workflows.dag.recorded import begin
+from workflows.dag.tuning import custom_parts, kept_apart, parts_of, prepared, rewards_tried, rows_of, tuned
+from workflows.dag.walk import walk
 
 
 @workflow

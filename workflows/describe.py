@@ -24,7 +24,7 @@ from infra.pod_spec import PodSpec
 from tasks.data.curate_spec import CurateStep
 from tasks.data.spec import CorpusSpec
 from tasks.rewards.spec import RewardSpec
-from workflows.continuous_recipe import SECTIONS, ContinuousRecipe
+from workflows.continuous_training.recipe import SECTIONS, ContinuousRecipe
 from workflows.recipe import Recipe
 
 SOURCES: tuple[type[BaseModel], ...] = get_args(CorpusSpec.model_fields["source"].annotation)

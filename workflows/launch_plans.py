@@ -17,12 +17,12 @@ from flytekit import CronSchedule, Email, LaunchPlan, WorkflowExecutionPhase
 from infra.flyte.command_line import registration
 from infra.flyte.hooks import one_at_a_time
 from infra.progress import say
+from workflows.checks.run_context import for_a_cluster
 from workflows.checks.table import checked
+from workflows.cluster.remote import checked_for
 from workflows.continuous import continue_training, refresh_rl
-from workflows.continuous_recipe import ContinuousRecipe
+from workflows.continuous_training.recipe import ContinuousRecipe
 from workflows.recipe.text import load
-from workflows.remote import checked_for
-from workflows.run_context import for_a_cluster
 
 RECIPE = "BATON_CONTINUOUS"
 DEFAULT = Path(__file__).parent / "recipes/continuous.yaml"

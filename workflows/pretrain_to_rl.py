@@ -2,8 +2,8 @@
 
     pyflyte run workflows/pretrain_to_rl.py pretrain_to_rl --recipe workflows/recipes/laptop.yaml
 
-`stages` is a dynamic workflow, so the DAG has exactly the recipe's stages (workflows/calls.py), and no empty node for
-one that is off. `dag` is the same without the tracking record, to inspect what Flyte compiles.
+`stages` is a dynamic workflow, so the DAG has exactly the recipe's stages (workflows/dag/calls.py), and no empty node
+for one that is off. `dag` is the same without the tracking record, to inspect what Flyte compiles.
 """
 
 from flytekit import workflow
@@ -12,12 +12,12 @@ import workflows.recipe.file  # noqa: F401 - reports problems of a recipe file
 from infra.storage.disk_errors import disk_errors_named
 from infra.tracking.execution import execution_id
 from tasks.core.artifacts import Report
-from workflows.calls import calls
 from workflows.checks.table import fits_together
-from workflows.dynamic_part import dag_part
+from workflows.dag.calls import calls
+from workflows.dag.dynamic_part import dag_part
+from workflows.dag.recorded import begin
+from workflows.dag.walk import walk
 from workflows.recipe import Recipe, context_of
-from workflows.recorded import begin
-from workflows.walk import walk
 
 
 def dag(recipe: Recipe) -> Report:

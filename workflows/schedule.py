@@ -53,7 +53,7 @@ def due(plans: list[Plan], since: datetime, now: datetime) -> list[Plan]:
 
 def plans_of(recipe: Path) -> list[Plan]:
     """The plans of a recipe's file. Raises RecipeError."""
-    from workflows.continuous_recipe import ContinuousRecipe  # imports many specs: not for --help
+    from workflows.continuous_training.recipe import ContinuousRecipe  # imports many specs: not for --help
     from workflows.recipe.error import RecipeError
     from workflows.recipe.text import load
 

@@ -15,8 +15,8 @@ import click
 from infra.pod_spec import secrets_of_all
 from infra.tracking.code import code_version
 from tasks.core.manifest import text_digest
-from workflows.continuous_recipe import ContinuousRecipe
-from workflows.run_context import for_a_cluster
+from workflows.checks.run_context import for_a_cluster
+from workflows.continuous_training.recipe import ContinuousRecipe
 
 
 def version(of: ContinuousRecipe, images: Mapping[str, str] = {}, environment: Sequence[str] = ()) -> str:

@@ -76,7 +76,7 @@ def run(
 ) -> A:
     """Run a stage's engine on its inputs, tracked, and return the artifact that it made.
 
-    `title` tells apart the uses of one engine; a call of a DAG has its own title (workflows/call.py). `processes`
+    `title` tells apart the uses of one engine; a call of a DAG has its own title (workflows/dag/call.py). `processes`
     starts it with torchrun, on each of `nodes` machines, and `helpers` more run the engine's helper; `max_restarts` and
     `hang_timeout_s` are those of run_engine. A list of artifacts, `more=[…]`, becomes the inputs more.0, more.1, …, a
     mapping, `parts={…}`, the inputs parts.corpus, parts.tokenizer, … (`Job.names` lists them). `files` has patterns of

@@ -9,15 +9,15 @@ import yaml
 
 from tasks.custom.spec import CustomSpec
 from tests.source import ROOT
-from workflows.call import Call
-from workflows.calls import calls
 from workflows.checks.secrets import secret_values
 from workflows.checks.sections import post_training
 from workflows.checks.stages import functions_of_stages, names_of_stages
-from workflows.continuous_recipe import ContinuousRecipe
+from workflows.cluster.pod_defaults import resources
+from workflows.continuous_training.recipe import ContinuousRecipe
+from workflows.dag.call import Call
+from workflows.dag.calls import calls
 from workflows.plan.planned import plan
 from workflows.plan.text import text
-from workflows.pod_defaults import resources
 from workflows.recipe import Recipe, context_of
 
 MERGE = str(ROOT / "workflows/recipes/merge/merge.py:merge")

@@ -10,7 +10,7 @@ from tasks.posttrain.methods import METHODS
 from tasks.posttrain.methods.sft import SFTSpec
 from tasks.pretrain.optimizer_spec import RATES, OptimizerSpec
 from tasks.pretrain.spec import PretrainSpec
-from workflows.continuous_recipe import GrowSpec
+from workflows.continuous_training.recipe import GrowSpec
 
 
 def rows(page: str, first: str) -> list[list[str]]:

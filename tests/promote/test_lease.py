@@ -14,10 +14,10 @@ from infra.flyte.executions import LOST_S
 from infra.tracking.store import tracking_uri
 from tasks.promote.lease import LEASE_S, LEASE_TAG, RETRY_S, release, take
 from tests.tracking.conftest import Server, free_port
-from workflows.lock import exclusive
+from workflows.continuous_training.lock import exclusive
 
 HOLD = (
-    "import sys; from workflows.lock import exclusive\n"
+    "import sys; from workflows.continuous_training.lock import exclusive\n"
     "with exclusive('m', 'wait'): print('in', flush=True); sys.stdin.read()"
 )
 

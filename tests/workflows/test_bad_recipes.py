@@ -15,13 +15,13 @@ from tasks.evaluate.try_tasks import Tried
 from tasks.promote.spec import PromotionSpec
 from tasks.publish.spec import PublishSpec
 from tests.tokenizer_folders import END, PAD, byte_level, folder
+from workflows.checks.run_context import RunContext
 from workflows.checks.table import checked
 from workflows.checks.tasks import problems_of_metrics
 from workflows.plan.__main__ import examined_recipe, main
 from workflows.recipe import Recipe
 from workflows.recipe.error import RecipeError, shown
 from workflows.recipe.text import load
-from workflows.run_context import RunContext
 
 LAPTOP = Path(__file__).parents[2] / "workflows" / "recipes" / "laptop.yaml"
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.source import ROOT
-from workflows.calls import calls
+from workflows.dag.calls import calls
 from workflows.plan.dry_run import steps_of
 from workflows.recipe import Recipe
 
@@ -85,5 +85,5 @@ def test_it_opens_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_needs_no_flyte() -> None:
-    program = "import sys, workflows.calls; sys.exit('flytekit' in sys.modules)"
+    program = "import sys, workflows.dag.calls; sys.exit('flytekit' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -16,10 +16,10 @@ from tasks.core.called import read_how
 from tasks.pretrain.spec import PretrainSpec
 from workflows import continuous
 from workflows.checks.table import checked
-from workflows.continuous_recipe import ContinuousRecipe, GrowSpec
-from workflows.generations import Replayed, data_sets, remaining
+from workflows.continuous_training.generations import Replayed, data_sets, remaining
+from workflows.continuous_training.recipe import ContinuousRecipe, GrowSpec
+from workflows.continuous_training.replay import blend, unweighted
 from workflows.recipe.error import RecipeError
-from workflows.replay import blend, unweighted
 
 RECIPE = Path(__file__).parents[2] / "workflows/recipes/continuous.yaml"
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.source import ROOT
-from workflows.continuous_recipe import ContinuousRecipe
+from workflows.continuous_training.recipe import ContinuousRecipe
 from workflows.describe import main
 
 SCHEMA = ROOT / "workflows/recipes/schema.json"

@@ -14,12 +14,12 @@ from infra.process.launch import Terminated
 from infra.tracking.store import TrackingUnreachable
 from tests.tracking.conftest import empty_store, home, runs
 from tests.workflows.statements import DATA, GRPO
-from workflows.dynamic_part import dag_part
-from workflows.pod_defaults import resources
+from workflows.cluster.pod_defaults import resources
+from workflows.dag.dynamic_part import dag_part
+from workflows.dag.recorded import begin
 from workflows.pretrain_to_rl import stages
 from workflows.recipe import Recipe, context_of
 from workflows.recipe.error import RecipeError
-from workflows.recorded import begin
 
 __all__ = ["empty_store", "home"]
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from workflows.checks.table import checked
-from workflows.continuous_recipe import ContinuousRecipe, recipe_of
+from workflows.continuous_training.recipe import ContinuousRecipe, recipe_of
 from workflows.plan.__main__ import examined_recipe
 from workflows.recipe import Recipe
 from workflows.recipe.error import RecipeError

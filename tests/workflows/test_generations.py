@@ -22,8 +22,8 @@ from tests.promote import made
 from tests.s3 import S3
 from tests.tracking.conftest import empty_store, home  # noqa: F401 - fixtures
 from workflows.checks.generations import same_as_before
-from workflows.continuous_recipe import ContinuousRecipe
-from workflows.generations import corpora_of, generations
+from workflows.continuous_training.generations import corpora_of, generations
+from workflows.continuous_training.recipe import ContinuousRecipe
 from workflows.recipe import context_of
 
 FACTS = {"documents": 1, "held_out_documents": 0, "bytes": 9, "held_out_bytes": 0}

@@ -16,9 +16,9 @@ from tasks.pretrain.memory import estimate
 from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
 from tasks.pretrain.spec import PretrainSpec
 from tests.pretrain.shapes import LLAMA_3_8B, QWEN3_30B_A3B
+from workflows.checks.run_context import RunContext
 from workflows.checks.table import CHECKS, FOR_A_DAG
-from workflows.post_training import Tuning
-from workflows.run_context import RunContext
+from workflows.dag.post_training import Tuning
 
 LAPTOP = Machine((), 16 * 2**30)
 TWO_H100 = Machine(("NVIDIA H100 80GB HBM3",) * 2, 2**40)

@@ -16,7 +16,7 @@ from flytekit.models.literals import Literal
 import images
 from tests.workflows.flyte_admin import admin
 from workflows import launch_plans
-from workflows.continuous_recipe import ContinuousRecipe
+from workflows.continuous_training.recipe import ContinuousRecipe
 from workflows.version import version
 
 ROOT = Path(__file__).parents[2]

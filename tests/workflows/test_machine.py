@@ -28,7 +28,7 @@ from workflows.checks.machine import (
     remarks,
     store_problems,
 )
-from workflows.run_context import RunContext
+from workflows.checks.run_context import RunContext
 
 NONE = Machine((), 16 * 2**30)
 TWO_H100 = Machine(("NVIDIA H100 80GB HBM3",) * 2, 2**40)

@@ -18,7 +18,7 @@ from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import CPU
 from tasks.pretrain.spec import PretrainSpec
 from tests.pretrain.shapes import LLAMA_3_8B, QWEN3_30B_A3B
-from workflows.run_context import RunContext, need
+from workflows.checks.run_context import RunContext, need
 
 H100 = BY_NAME["H100"]
 LIMITS: dict[str, Any] = {"steps": 10, "max_prompt_tokens": 512, "max_new_tokens": 512}

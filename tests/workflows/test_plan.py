@@ -12,7 +12,7 @@ import yaml
 
 from tests.source import ROOT
 from workflows.checks.table import checked
-from workflows.continuous_recipe import ContinuousRecipe
+from workflows.continuous_training.recipe import ContinuousRecipe
 from workflows.plan.__main__ import Examined
 from workflows.plan.planned import plan
 from workflows.plan.text import text

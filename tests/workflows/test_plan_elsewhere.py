@@ -20,13 +20,13 @@ from tasks.pretrain.hardware import Machine
 from tests.shapes import shapes_only
 from tests.source import ROOT
 from tests.workflows.test_tuning_recipes import model
+from workflows.checks.run_context import RunContext, planned_for
 from workflows.checks.unread import unread
 from workflows.checks.warnings import warnings_of
 from workflows.plan.__main__ import main
 from workflows.plan.planned import plan
 from workflows.plan.text import text
 from workflows.recipe import Recipe, context_of
-from workflows.run_context import RunContext, planned_for
 
 SFT = {"data": "chat", "steps": 100, "batch_size": 8}
 

@@ -10,7 +10,7 @@ from tests.source import ROOT
 # an audit hook sees what C code opens too
 PROGRAM = """
 import sys, yaml
-from workflows.continuous_recipe import ContinuousRecipe, recipe_of
+from workflows.continuous_training.recipe import ContinuousRecipe, recipe_of
 from workflows.recipe.error import RecipeError
 
 content = yaml.safe_load(open(sys.argv[1]))

@@ -8,14 +8,14 @@ import yaml
 
 from tasks.core.need import MFU
 from tasks.pretrain.hardware import Machine
+from workflows.checks.run_context import RunContext
 from workflows.checks.table import checked
-from workflows.continuous_recipe import recipe_of
+from workflows.continuous_training.recipe import recipe_of
 from workflows.plan.__main__ import main
 from workflows.plan.planned import plan
 from workflows.plan.text import text
 from workflows.recipe import Recipe, context_of
 from workflows.recipe.error import RecipeError
-from workflows.run_context import RunContext
 
 RECIPES = Path(__file__).parents[2] / "workflows" / "recipes"
 LACKING = {"rl-only": ["start_from.model"], "chat": ["data.chat.path", "data.preferences.path"]}  # what only users have

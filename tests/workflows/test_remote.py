@@ -17,10 +17,10 @@ from infra.errors import UserError
 from tests.source import ROOT
 from tests.workflows.flyte_admin import admin
 from tests.workflows.statements import ASKED, DATA, DPO, SFT
+from workflows.checks.run_context import for_a_cluster
+from workflows.cluster.remote import checked_for, pass_on
 from workflows.recipe import Recipe
 from workflows.recipe.text import load
-from workflows.remote import checked_for, pass_on
-from workflows.run_context import for_a_cluster
 
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
 DIGEST = "sha256:" + "0" * 64

@@ -9,7 +9,7 @@ import pytest
 from tasks.posttrain.methods.dpo.spec import DPOSpec
 from tasks.posttrain.methods.grpo.spec import GRPOSpec
 from tests.posttrain.tiny import tiny_model
-from workflows.calls import calls
+from workflows.dag.calls import calls
 from workflows.plan.dry_run import PlannedStage, steps_of
 from workflows.recipe import Recipe
 

@@ -35,7 +35,7 @@ def model(folder: Path, size: str) -> str:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Pretend that this machine has these GPUs."""
-    return lambda *gpus: monkeypatch.setattr("workflows.run_context.this_machine", lambda: Machine(gpus, 2**40))
+    return lambda *gpus: monkeypatch.setattr("workflows.checks.run_context.this_machine", lambda: Machine(gpus, 2**40))
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,10 @@ from tests.cluster.admin import admin
 from tests.cluster.storage import Storage, s3
 from tests.data.test_classifier import LABELS, write_model
 from tests.s3 import S3
+from workflows.checks.run_context import for_a_cluster
+from workflows.cluster.uploads import local_paths, too_large, upload
+from workflows.dag.recorded import with_source_code
 from workflows.recipe import Recipe, context_of
-from workflows.recorded import with_source_code
-from workflows.run_context import for_a_cluster
-from workflows.uploads import local_paths, too_large, upload
 
 SHARDS = {"tokenizer": {"vocab_size": 512}, "shards": {}, "pretrain": {}}
 

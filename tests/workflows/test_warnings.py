@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tasks.data.spec import CorpusSpec
 from tasks.rows.spec import RowsSpec
+from workflows.checks.run_context import RunContext
 from workflows.checks.warnings import warnings_of
-from workflows.run_context import RunContext
 
 
 def test_files_that_are_not_read_are_counted(tmp_path: Path) -> None:

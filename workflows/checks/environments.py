@@ -13,7 +13,7 @@ from tasks.environments.spec import ToolUse
 from tasks.posttrain.spec import PROMPTED
 from tasks.rows.stored import Row, encoded, is_conversational
 from workflows.checks.rows import valid_first
-from workflows.run_context import RunContext, runs_on_a_cluster
+from workflows.checks.run_context import RunContext, runs_on_a_cluster
 
 if TYPE_CHECKING:  # pyarrow: not on the path of --help
     from tasks.rows.rows import First

@@ -8,7 +8,7 @@ from infra.progress import say
 from tasks.core.spec import NotSeen, Problem
 from workflows.checks.parts import specs_in
 from workflows.checks.rows import lacking
-from workflows.run_context import RunContext, is_for_a_cluster
+from workflows.checks.run_context import RunContext, is_for_a_cluster
 
 
 def unusable_paths(context: RunContext) -> list[Problem]:

@@ -19,7 +19,7 @@ from tasks.core.spec import Problem
 from tasks.core.stored import manifest_at
 from tasks.data.spec import TokenizerSpec
 from tasks.pretrain.model_spec import ModelSpec
-from workflows.run_context import RunContext, is_for_a_cluster
+from workflows.checks.run_context import RunContext, is_for_a_cluster
 
 if TYPE_CHECKING:
     from tasks.promote.ledger import Generation

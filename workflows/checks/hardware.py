@@ -10,7 +10,7 @@ from tasks.pretrain.accelerators import BY_NAME, accelerator
 from tasks.pretrain.fit import Place, fitting, place_of
 from tasks.pretrain.memory import GB, estimate
 from tasks.pretrain.spec import PretrainSpec
-from workflows.run_context import (
+from workflows.checks.run_context import (
     RunContext,
     devices_of,
     is_planned_for_another_machine,

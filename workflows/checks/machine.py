@@ -20,10 +20,10 @@ from tasks.convert.load_hf_spec import ask_hub
 from tasks.core.spec import Problem, StageSpec
 from tasks.data.source_spec import HuggingFaceSource, is_path
 from tasks.pretrain.accelerators import BY_NAME, Accelerator, accelerator
+from workflows.checks.run_context import RunContext, runs_on_a_cluster
 from workflows.checks.table import CHECKS, checked
 from workflows.checks.warnings import warnings_of
 from workflows.recipe import Recipe, context_of
-from workflows.run_context import RunContext, runs_on_a_cluster
 
 R = TypeVar("R", bound=Recipe)
 

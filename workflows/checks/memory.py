@@ -17,7 +17,7 @@ from tasks.pretrain.fit import USABLE, Place, place_of
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import GB, GPU, Memory
 from tasks.vllm.kv_cache import kv_cache_bytes
-from workflows.run_context import RunContext, devices_of, model_of, need, positions_of, runs_on_a_cluster
+from workflows.checks.run_context import RunContext, devices_of, model_of, need, positions_of, runs_on_a_cluster
 
 MODEL_BYTES = 2  # of a weight in bf16
 WITH_CACHE = 1.1  # times the weights' size: with vLLM's activations and a minimal KV cache

@@ -15,8 +15,8 @@ from tasks.models.hf_files import HFModelFiles, ModelFilesError
 from tasks.posttrain.adapter_spec import linear_layers
 from tasks.pretrain.model_spec import FAMILIES as SHAPES
 from tasks.vllm.architectures import HEAD_SIZES, has_architecture, unsupported
-from workflows.post_training import BASE
-from workflows.run_context import RunContext, devices_of, runs_on_a_cluster
+from workflows.checks.run_context import RunContext, devices_of, runs_on_a_cluster
+from workflows.dag.post_training import BASE
 
 
 def problems_of_models(context: RunContext) -> Iterator[Problem]:

@@ -11,8 +11,8 @@ from tasks.rewards.scorer import Scorer, lacking
 from tasks.rewards.spec import RewardSpec, rewards_problems
 from tasks.rows.stored import Row, partial_columns, reserved_columns, reward_columns
 from workflows.checks.rows import valid_first
-from workflows.post_training import reward_lists
-from workflows.run_context import RunContext, runs_on_a_cluster
+from workflows.checks.run_context import RunContext, runs_on_a_cluster
+from workflows.dag.post_training import reward_lists
 
 
 def problems_of_rewards(context: RunContext) -> Iterator[Problem]:

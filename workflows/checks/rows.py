@@ -17,8 +17,8 @@ from tasks.core.spec import Problem
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.rows.spec import MOST_SEEN, RowsSpec
 from tasks.rows.stored import Row, is_conversational, split_key
-from workflows.post_training import ResolvedStage
-from workflows.run_context import RunContext, positions_of, runs_on_a_cluster
+from workflows.checks.run_context import RunContext, positions_of, runs_on_a_cluster
+from workflows.dag.post_training import ResolvedStage
 
 if TYPE_CHECKING:  # Transformers: not on the path of --help
     from tasks.posttrain.encode import RowEncoder

@@ -16,7 +16,7 @@ from tasks.data.source_spec import FunctionSource
 from tasks.rows.spec import RowsSpec
 from tasks.user_code.functions import Function
 from workflows.checks.parts import items, specs_in
-from workflows.run_context import RunContext, runs_on_a_cluster
+from workflows.checks.run_context import RunContext, runs_on_a_cluster
 
 STORED = "a recipe is stored as plain text with everything derived from it"
 NAMES = ("placement.secrets", "pod.secrets")  # of variables, not their values

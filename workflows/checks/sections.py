@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from tasks.core.spec import Problem, Spec
 from tasks.data.curate_spec import EVALUATE, against_evaluation
 from tasks.data.spec import CorpusSpec
-from workflows.post_training import names_problems, rank_problems
-from workflows.run_context import RunContext
+from workflows.checks.run_context import RunContext
+from workflows.dag.post_training import names_problems, rank_problems
 
 # stage: the stage it needs, and that stage's output
 NEEDS = {

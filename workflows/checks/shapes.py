@@ -12,7 +12,7 @@ from tasks.models.tokenizer_files import vocabulary
 from tasks.pretrain.model_spec import ModelSpec
 from tasks.vllm.architectures import HEAD_SIZES
 from workflows.checks.models import to_open, with_vllm
-from workflows.run_context import RunContext, positions_of, vocabulary_of
+from workflows.checks.run_context import RunContext, positions_of, vocabulary_of
 
 # pretrain.model's fields as named in config.json
 IN_CONFIG = {

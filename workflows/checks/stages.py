@@ -6,13 +6,13 @@ from tasks.core.seeds import title_of
 from tasks.core.spec import Problem
 from tasks.custom.function import checked
 from tasks.custom.spec import GROUP, CustomSpec
-from workflows.calls import calls
+from workflows.checks.run_context import RunContext, runs_on_a_cluster
 from workflows.checks.sections import FIT
-from workflows.custom_stages import NOT_RESERVED, is_reserved, made_of
-from workflows.post_training import BASE
+from workflows.dag.calls import calls
+from workflows.dag.custom_stages import NOT_RESERVED, is_reserved, made_of
+from workflows.dag.post_training import BASE
+from workflows.dag.tuning import ROWS
 from workflows.recipe import Recipe
-from workflows.run_context import RunContext, runs_on_a_cluster
-from workflows.tuning import ROWS
 
 LATER = ("choose", "serve", "publish", "report")  # titles of calls that come after custom stages
 # stages of a refresh, beside the tuning

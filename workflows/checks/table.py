@@ -14,16 +14,16 @@ from workflows.checks.models import adapted_layers, problems_of_models
 from workflows.checks.placements import placements
 from workflows.checks.rewards import problems_of_rewards
 from workflows.checks.rows import problems_of_rows
+from workflows.checks.run_context import RunContext
 from workflows.checks.secrets import secret_values, unset_variables
 from workflows.checks.sections import FIT, best, decontamination, fields, order
 from workflows.checks.shapes import convertible, head_size, positions, same_model, same_tokenizer, vocabulary_size
 from workflows.checks.stages import functions_of_stages, names_of_stages
 from workflows.checks.tasks import problems_of_metrics, problems_of_tasks
+from workflows.cluster.pod_defaults import too_small
 from workflows.plan.costs import over_budget
-from workflows.pod_defaults import too_small
 from workflows.recipe import Recipe, context_of
 from workflows.recipe.error import RecipeError, first_of_each
-from workflows.run_context import RunContext
 
 R = TypeVar("R", bound=Recipe)
 Check = Callable[[RunContext], Iterable[Problem]]

@@ -16,7 +16,7 @@ from tasks.core.metric import NO_DIRECTION
 from tasks.core.spec import Problem
 from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
 from tasks.evaluate.try_tasks import Tried, tried
-from workflows.run_context import RunContext, runs_on_a_cluster
+from workflows.checks.run_context import RunContext, runs_on_a_cluster
 
 SHOWN = 20  # metrics in a message
 

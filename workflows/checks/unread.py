@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from tasks.convert.load_hf_spec import LoadHFSpec
 from tasks.pretrain.model_spec import FAMILIES
 from workflows.checks.machine import OFFLINE, YES, of_the_hub
-from workflows.run_context import RunContext, model_of
+from workflows.checks.run_context import RunContext, model_of
 
 MODELS = "no size, memory and hours are known of the stages that use it"
 

@@ -6,7 +6,7 @@ from infra.storage.buckets import is_bucket
 from tasks.core.spec import StageSpec
 from tasks.data.source_spec import OnDisk
 from tasks.pretrain.rates import unusual
-from workflows.run_context import RunContext, is_planned_for_another_machine, model_of
+from workflows.checks.run_context import RunContext, is_planned_for_another_machine, model_of
 
 
 def warnings_of(context: RunContext) -> list[str]:

@@ -33,12 +33,12 @@ def check(
     config: str | None, project: str, domain: str, recipe: str | None, connector: str | None, patience: int
 ) -> None:
     """Print a line for each check."""
+    from workflows.checks.run_context import for_a_cluster
     from workflows.checks.table import checked
     from workflows.cluster.checks import checks  # imports flytekit: not for --help
-    from workflows.continuous_recipe import recipe_of
+    from workflows.cluster.remote import ANY_STAGE, stage_pods
+    from workflows.continuous_training.recipe import recipe_of
     from workflows.recipe.text import load
-    from workflows.remote import ANY_STAGE, stage_pods
-    from workflows.run_context import for_a_cluster
 
     pods = ANY_STAGE
     if recipe:

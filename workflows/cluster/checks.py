@@ -19,7 +19,7 @@ from infra.placement.config import TASK_TYPE
 from infra.pod_spec import PodSpec, in_bytes, in_cores
 from infra.tracking.code import PROJECT
 from workflows.cluster.probe import look, looked
-from workflows.remote import ANY_STAGE, StagePod, pass_on
+from workflows.cluster.remote import ANY_STAGE, StagePod, pass_on
 
 POLL_S = 2
 

@@ -28,10 +28,11 @@ from tasks.core.spec import Problem
 from tasks.pretrain.accelerators import BY_NAME
 from workflows.checks.files import unusable_paths
 from workflows.checks.machine import asks_hub, machine_problems, remarks
+from workflows.checks.run_context import planned_for
 from workflows.checks.table import checked, has_dag
 from workflows.checks.unread import unread
 from workflows.checks.warnings import warnings_of
-from workflows.continuous_recipe import ContinuousRecipe, recipe_of
+from workflows.continuous_training.recipe import ContinuousRecipe, recipe_of
 from workflows.plan.costs import over_budget
 from workflows.plan.planned import Planned, plan
 from workflows.plan.sample import tried
@@ -39,7 +40,6 @@ from workflows.plan.text import text
 from workflows.recipe import Recipe, context_of
 from workflows.recipe.error import RecipeError, shown
 from workflows.recipe.text import load
-from workflows.run_context import planned_for
 
 FIRST_NIGHT = (
     "the plan is of the first night. A later one trains no tokenizer, continues from the newest accepted checkpoint "

@@ -17,7 +17,7 @@ from infra.text import hours as shown
 from tasks.core.need import Need
 from tasks.core.spec import Problem, StageSpec
 from tasks.pretrain.accelerators import BY_NAME
-from workflows.run_context import RunContext, need, placements_of
+from workflows.checks.run_context import RunContext, need, placements_of
 
 if TYPE_CHECKING:
     from infra.placement.prices import Offer

@@ -15,10 +15,10 @@ from tasks.core.lacking import tolerated
 from tasks.core.manifest import ArtifactError
 from tasks.core.spec import StageSpec
 from tasks.core.stage_task import StageTask, is_gone
-from workflows.call import Call, Calls
-from workflows.calls import calls
+from workflows.dag.call import Call, Calls
+from workflows.dag.calls import calls
+from workflows.dag.walk import TASKS, arguments
 from workflows.recipe import Recipe
-from workflows.walk import TASKS, arguments
 
 
 @dataclass(frozen=True)

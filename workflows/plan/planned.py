@@ -11,11 +11,11 @@ from tasks.pretrain.fit import Place, place_of
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import GPU
 from workflows.checks.machine import this_cpu
+from workflows.checks.run_context import RunContext, devices_of, need
 from workflows.plan.costs import Quotes, quotes
 from workflows.plan.epochs import Epochs, of_pretraining, of_tuning
 from workflows.plan.sources import PlannedSource, planned_sources
 from workflows.recipe import Recipe
-from workflows.run_context import RunContext, devices_of, need
 
 if TYPE_CHECKING:
     from workflows.plan.dry_run import PlannedStage

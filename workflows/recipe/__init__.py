@@ -23,9 +23,9 @@ from tasks.pretrain.spec import PretrainSpec
 from tasks.publish.spec import PublishSpec
 from tasks.rows.spec import RowsSpec
 from tasks.serve.spec import ServeSpec
-from workflows.post_training import Tuning
+from workflows.checks.run_context import RunContext
+from workflows.dag.post_training import Tuning
 from workflows.recipe.error import RecipeError, locate, models_in, problems_from
-from workflows.run_context import RunContext
 
 NAME = r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$"
 

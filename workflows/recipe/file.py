@@ -1,6 +1,6 @@
 """Read the recipe of `pyflyte run … --recipe FILE`, and check it against this machine (workflows/checks/machine.py) or,
-with --remote, against what a cluster's pods have (workflows/remote.py) before anything is registered. Importing this
-module sets it up.
+with --remote, against what a cluster's pods have (workflows/cluster/remote.py) before anything is registered. Importing
+this module sets it up.
 """
 
 from typing import Any
@@ -8,9 +8,9 @@ from typing import Any
 from infra.commands import command
 from infra.flyte.hooks import add_to_version, wrap_json_option
 from infra.pod_spec import secrets_of_all
+from workflows.checks.run_context import for_a_cluster
 from workflows.recipe import Recipe
 from workflows.recipe.text import load
-from workflows.run_context import for_a_cluster
 
 HELP = f"Recipe file, YAML or JSON. `{command('python -m workflows.describe')}` lists every field."
 
@@ -22,7 +22,7 @@ def read(value: str, model: type[Recipe], name: str, run: Any) -> Recipe:
         from workflows.checks.machine import checked_here
 
         return load(value, model.model_validate, name, checked_here)
-    from workflows.remote import checked_for, pass_on
+    from workflows.cluster.remote import checked_for, pass_on
 
     pass_on(run)
     with for_a_cluster():

@@ -19,9 +19,9 @@ from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.promote.spec import PromotionSpec
 from tasks.publish.spec import PublishSpec
+from workflows.continuous_training.replay import Tokens, blend
 from workflows.recipe import SECTIONS as RECIPE_SECTIONS
 from workflows.recipe import Recipe
-from workflows.replay import Tokens, blend
 
 OFF = ("start_from", "more_corpora")
 

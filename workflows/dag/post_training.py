@@ -15,7 +15,7 @@ from tasks.posttrain.methods import METHODS
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.rewards.call import ENVIRONMENTS
 from tasks.rewards.spec import RewardSpec
-from workflows.custom_stages import NOT_RESERVED, is_reserved, made_of, with_seed
+from workflows.dag.custom_stages import NOT_RESERVED, is_reserved, made_of, with_seed
 
 BASE = "base"  # the model that the first stage starts from
 CHAMPION = "champion"  # the model that a night's candidate is compared with

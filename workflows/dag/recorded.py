@@ -10,7 +10,7 @@ from tasks.custom.spec import CustomSpec
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.user_code.functions import Function
 from workflows.checks.table import checked
-from workflows.pod_defaults import fitted
+from workflows.cluster.pod_defaults import fitted
 from workflows.recipe import Recipe, context_of
 
 R = TypeVar("R", bound=Recipe)

@@ -7,9 +7,9 @@ from tasks.core.seeds import title_of
 from tasks.reward_check.spec import RewardCheckSpec, RewardListSpec
 from tasks.rewards.gold import early
 from tasks.rows.spec import DecontaminateSpec
-from workflows.call import Calls
-from workflows.custom_stages import made_of, of_each_seed, stages_with_seeds
-from workflows.post_training import BASE, repeated, reward_lists, steps
+from workflows.dag.call import Calls
+from workflows.dag.custom_stages import made_of, of_each_seed, stages_with_seeds
+from workflows.dag.post_training import BASE, repeated, reward_lists, steps
 from workflows.recipe import Recipe
 
 ROWS = "rows-"  # begins the title of a set of rows

@@ -8,12 +8,12 @@ run here: Flyte's workflow (walk.py), the plan (plan/dry_run.py) and the lineage
 
 from tasks.choose.spec import ChooseSpec
 from tasks.report.spec import ReportSpec
-from workflows.call import Calls
-from workflows.corpora import corpus_of, evaluated_names, shards_of
-from workflows.custom_stages import EVALUATION
-from workflows.post_training import BASE
+from workflows.dag.call import Calls
+from workflows.dag.corpora import corpus_of, evaluated_names, shards_of
+from workflows.dag.custom_stages import EVALUATION
+from workflows.dag.post_training import BASE
+from workflows.dag.tuning import custom_parts, kept_apart, parts_of, prepared, rewards_tried, rows_of, tuned
 from workflows.recipe import Recipe
-from workflows.tuning import custom_parts, kept_apart, parts_of, prepared, rewards_tried, rows_of, tuned
 
 
 def calls(recipe: Recipe, execution: str = "") -> Calls:

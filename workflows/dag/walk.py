@@ -27,7 +27,7 @@ from tasks.report.task import report
 from tasks.reward_check.task import check_rewards
 from tasks.rows.task import decontaminate, prepare_rows
 from tasks.serve.task import serve
-from workflows.call import Call, Calls, Input
+from workflows.dag.call import Call, Calls, Input
 
 STAGES: tuple[Any, ...] = (
     read_partitions, prepare_corpus, prepare_clean_corpus, find_new, gather, compact, prepare_rows,

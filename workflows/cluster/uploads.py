@@ -17,9 +17,9 @@ from infra.storage.buckets import is_bucket
 from infra.text import size
 from tasks.core.spec import Problem
 from tasks.evaluate.spec import EvaluateSpec
+from workflows.checks.run_context import RunContext
 from workflows.recipe import Recipe
 from workflows.recipe.override import replaced
-from workflows.run_context import RunContext
 
 R = TypeVar("R", bound=Recipe)
 

@@ -9,8 +9,8 @@ from infra.pod_spec import PodSpec, Resources, in_bytes, in_gib
 from tasks.core.spec import Problem
 from tasks.pretrain.memory import CPU, GPU
 from tasks.pretrain.spec import PretrainSpec
+from workflows.checks.run_context import RunContext, model_of, need
 from workflows.recipe.override import replaced
-from workflows.run_context import RunContext, model_of, need
 
 R = TypeVar("R", bound=BaseModel)
 

@@ -9,7 +9,7 @@ from infra.pod import this_pod
 from tasks.core.spec import StageSpec
 from tasks.data.curate_spec import against_evaluation
 from tasks.data.spec import CorpusSpec, ReadShareSpec, ShardsSpec, ShareSpec
-from workflows.call import Calls
+from workflows.dag.call import Calls
 from workflows.recipe import Recipe
 
 

@@ -20,15 +20,15 @@ from infra.tracking.remote_run import CODE
 from infra.tracking.repository import for_pods
 from infra.tracking.store import passed_on
 from tasks.core.spec import Problem
-from workflows.calls import calls
+from workflows.checks.run_context import RunContext
 from workflows.checks.table import CHECKS, checked
-from workflows.continuous_recipe import ContinuousRecipe
-from workflows.pod_defaults import fitted, gpus_of_all
+from workflows.cluster.pod_defaults import fitted, gpus_of_all
+from workflows.cluster.uploads import local_paths, too_large, upload
+from workflows.continuous_training.recipe import ContinuousRecipe
+from workflows.dag.calls import calls
+from workflows.dag.recorded import with_source_code
+from workflows.dag.walk import TASKS
 from workflows.recipe import Recipe, context_of
-from workflows.recorded import with_source_code
-from workflows.run_context import RunContext
-from workflows.uploads import local_paths, too_large, upload
-from workflows.walk import TASKS
 
 STORE = "MLFLOW_TRACKING_URI"
 # A pod has nothing of the client's environment

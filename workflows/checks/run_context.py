@@ -15,7 +15,7 @@ from tasks.pretrain.accelerators import BY_NAME
 from tasks.pretrain.hardware import Machine, this_machine
 from tasks.pretrain.memory import GPU, Kernels
 from tasks.pretrain.model_spec import FAMILIES, ExpertsSpec, ModelSpec
-from workflows.post_training import ResolvedStage, steps
+from workflows.dag.post_training import ResolvedStage, steps
 
 # the fields of config.json that give a dense model's shape
 SIZES = {"model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"}
