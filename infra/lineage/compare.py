@@ -10,7 +10,7 @@ import yaml
 from sqlalchemy.engine import Connection
 
 from infra.chance import FEWEST, SURE, judged
-from infra.charts import Points, curves
+from infra.drawing.charts import Points, curves
 from infra.drawing.graph import Artifact
 from infra.lineage import facts, files, reproduce
 from infra.lineage.ancestry import Run

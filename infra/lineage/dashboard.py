@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from infra.charts import Points, curves
+from infra.drawing.charts import Points, curves
 from infra.lineage import facts
 from infra.lineage.ancestry import Run
 from infra.lineage.graph import Graph

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import func, literal, or_, select
 from sqlalchemy.engine import Connection
 
-from infra.charts import LARGEST, Points
+from infra.drawing.charts import LARGEST, Points
 from infra.lineage.database import (
     ALIASES,
     LATEST,

@@ -11,7 +11,7 @@ import yaml
 from sqlalchemy import Engine
 from sqlalchemy.engine import Connection
 
-from infra.charts import Points, curves
+from infra.drawing.charts import Points, curves
 from infra.drawing.graph import Box, Marks, draw
 from infra.lineage import code, facts, files, reproduce, subgraph
 from infra.lineage.ancestry import Run

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from infra.charts import curves
+from infra.drawing.charts import curves
 from infra.lineage import facts
 from infra.lineage.ancestry import Run
 from infra.lineage.artifacts import describe

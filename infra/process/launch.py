@@ -6,7 +6,7 @@ gets the same directory, so a killed stage continues from its last complete chec
 same time waits for the first and takes its result.
 
 When a rank dies or hangs, the whole engine is stopped within a minute (infra/process/supervisor.py), the rank is named
-(infra/failure_report.py), and if that may help, the engine is restarted from its checkpoint.
+(infra/process/failure_report.py), and if that may help, the engine is restarted from its checkpoint.
 """
 
 import json
@@ -27,11 +27,11 @@ from typing import IO, Any
 from blake3 import blake3
 
 from infra.errors import UserError
-from infra.failure_report import Failure, diagnose
-from infra.limits import prefer_oom_kill
 from infra.paths import baton_home
 from infra.pod import this_pod
+from infra.process.failure_report import Failure, diagnose
 from infra.process.file_lock import lock
+from infra.process.limits import prefer_oom_kill
 from infra.process.logs import LogReader, node_log, wait_for_earlier
 from infra.process.parent_watchdog import LAUNCHED
 from infra.process.peers import Peers

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from infra.limits import memory_kills
 from infra.process.file_lock import lock
 from infra.process.hang_diagnosis import Hang, collect_stacks, judge
 from infra.process.heartbeat import Beat, rank_file, read_beats
+from infra.process.limits import memory_kills
 from infra.process.peers import Peers
 from infra.process.process_group import kill_group
 from infra.process.process_id import is_running

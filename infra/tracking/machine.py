@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from infra import limits
 from infra.pod import this_pod
+from infra.process import limits
 
 CONSOLE = "FLYTE_PLATFORM_CONSOLE_ENDPOINT"  # flytekit's name for it
 LINEAGE = "BATON_LINEAGE"

@@ -14,7 +14,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from infra.limits import cores
+from infra.process.limits import cores
 from tasks.convert.files import raw
 from tasks.convert.mapping import Weight
 from tasks.models.errors import ConversionError

@@ -25,9 +25,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from infra.limits import MIB, memory_limit
 from infra.pod import this_pod
 from infra.process.launch import EngineFailed, Terminated
+from infra.process.limits import MIB, memory_limit
 from infra.progress import say
 from infra.storage import buckets as storage
 from infra.storage.buckets import StorageError, storage_of

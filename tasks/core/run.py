@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import infra.flyte.cache  # noqa: F401 - replaces Flyte's local cache
 from infra.flyte.hooks import add_deck, ignored_outputs, retried_by_flyte
-from infra.limits import MIB
 from infra.paths import located
 from infra.pod import this_pod
 from infra.pod_spec import in_bytes
 from infra.process.launch import Engine, EngineFailed, is_finished, job_directory, run_engine, sigterm_as_exit
+from infra.process.limits import MIB
 from infra.process.torchrun_env import Node, this_node
 from infra.progress import say
 from infra.storage.buckets import StorageError, address_of, is_bucket

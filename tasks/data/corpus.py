@@ -34,7 +34,7 @@ from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 
-from infra.limits import cores
+from infra.process.limits import cores
 from infra.process.torchrun_env import placed_nodes, this_node
 from infra.storage.durable import make_folder
 from infra.versions import package_versions

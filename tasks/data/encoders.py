@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer as FastTokenizer
 
-from infra.limits import resident_memory
 from infra.process.child import ChildFailed, ask
+from infra.process.limits import resident_memory
 from tasks.core.manifest import read_manifest
 from tasks.models.tokenizer_files import TOKENIZER, reserved
 

@@ -26,7 +26,7 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from infra.limits import cores
+from infra.process.limits import cores
 from infra.storage.durable import rename, sync_tree
 from tasks.core.job import StageError
 from tasks.core.manifest import remove

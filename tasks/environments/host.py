@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from infra.limits import cores
+from infra.process.limits import cores
 from tasks.environments.conversation import serve
 from tasks.user_code.load_function import (
     SOURCES,

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from functools import partial
 
-from infra.charts import bars
+from infra.drawing.charts import bars
 from infra.text import measure, number, size
 from tasks.core.metric import Metric
 from tasks.core.seeds import Spread, by_model

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.charts import LARGEST, Points
+from infra.drawing.charts import LARGEST, Points
 from infra.tracking.relations import sources
 from tasks.core.artifacts import KINDS, Artifact
 from tasks.core.job import json_lines

@@ -1,6 +1,6 @@
 """Group training metrics into charts."""
 
-from infra.charts import curves
+from infra.drawing.charts import curves
 from tasks.pages.blocks import Grid
 from tasks.pages.source import Source
 

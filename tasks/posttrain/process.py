@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from infra.limits import cores
+from infra.process.limits import cores
 from tasks.pretrain import cpu_matmul
 
 T = TypeVar("T")

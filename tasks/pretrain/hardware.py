@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.limits import memory
+from infra.process.limits import memory
 
 DRIVER = Path("/proc/driver/nvidia/gpus")  # one folder per GPU
 

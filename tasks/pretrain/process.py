@@ -10,7 +10,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from infra.limits import cores
+from infra.process.limits import cores
 from infra.process.torchrun_env import COLLECTIVE_S
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.megatron import BACKEND, CUDA

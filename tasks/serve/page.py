@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from infra.charts import Points, curves
+from infra.drawing.charts import Points, curves
 from infra.text import number
 from tasks.pages.blocks import Block, Cell, Code, Fold, Grid, Mark, Table, Text
 from tasks.pages.source import Source

@@ -6,8 +6,8 @@ Unlike `vllm serve`, it ends with the process that started it, and leaves no pro
 import os
 import sys
 
-from infra.limits import cores
 from infra.paths import quiet
+from infra.process.limits import cores
 from infra.process.parent_watchdog import end_with_launcher
 from tasks.vllm.hooks import prepare_process, run_api_server, score_prompts_of_adapter, serve_adapter_only
 

@@ -25,7 +25,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "true"  # the library on all cores
 
 from tokenizers import pre_tokenizers, trainers
 
-from infra.limits import cores
+from infra.process.limits import cores
 from tasks.core.job import Input, Job
 from tasks.core.manifest import read_manifest, write_manifest
 from tasks.data.documents import Split, SplitWriter, document, read_documents, split_names

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from infra import limits
 from infra.errors import UserError
 from infra.pod_spec import Resources, check_gpus, short_of
+from infra.process import limits
 from tests.cluster.cgroup import Cgroup, can_be_made
 
 VERSIONS = {
@@ -81,7 +81,7 @@ def test_a_machine_without_cgroups(tmp_path: Path) -> None:
     assert limits.memory_kills(tmp_path, tmp_path / "none") == 0
 
 
-LOOK = "from infra import limits; print(limits.memory(), limits.memory_limit(), limits.cpu_limit(), limits.cores())"
+LOOK = "from infra.process import limits; print(limits.memory(), limits.memory_limit(), limits.cpu_limit(), limits.cores())"
 
 
 @pytest.mark.skipif(not can_be_made(), reason="takes root and a writable cgroup")

@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.charts import bars, curves
+from infra.drawing.charts import bars, curves
 from tasks.pages.blocks import Block, Code, Fold, Grid, List, Mark, Pieces, Sample, Section, Table, Text, Title
 from tasks.pages.html import fragment, page
 from tasks.pages.markdown import markdown

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from flytekit import FlyteContextManager, Workflow, task
 
-from infra import limits
 from infra.errors import UserError
 from infra.pod_spec import PodSpec, Resources, short_of
+from infra.process import limits
 from infra.tracking.store import check_reachable, passed_on, shown_uri
 
 NAME = "workflows.cluster.probe.looked"

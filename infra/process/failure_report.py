@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.limits import MIB, memory_kills, memory_limit
 from infra.pod import this_pod
+from infra.process.limits import MIB, memory_kills, memory_limit
 from infra.process.logs import LINES, LogReader, tail
 from infra.process.supervisor import Supervisor, read_result
 from infra.storage.disk_errors import NO_SPACE, disk_refused
