@@ -100,9 +100,9 @@ def index_cache(folder: Path) -> Iterator[Path]:
 
 def build_datasets(spec: PretrainSpec, data: list[Path], vocab_size: int, cache: Path) -> tuple[Samples, Samples]:
     """(train, held-out) of tokenized data sets. Training blends all of them; held-out sequences are from the first
-    only, so that runs with different blends are comparable. The shuffled index is cached in `cache`. Raises StageError
-    if the data sets are empty or were tokenized differently, or if a source would be repeated more often than it may
-    be."""
+    only, so that runs with different blends are comparable, and none is repeated: there may be fewer of them than
+    `validation_sequences`, but at least one. The shuffled index is cached in `cache`. Raises StageError if the data
+    sets are empty or were tokenized differently, or if a source would be repeated more often than it may be."""
     facts = [read_manifest(folder).facts for folder in data]
     weights = spec.data_weights or [float(fact["tokens"]) for fact in facts]
     _check(weights, spec.source_weights, data, facts)
@@ -123,7 +123,8 @@ def build_datasets(spec: PretrainSpec, data: list[Path], vocab_size: int, cache:
         raise StageError("\n".join(wrong))
     blend = [entry for part in parts for entry in part.blend()]
     train = _blended(blend, samples, read) if len(blend) > 1 else read(blend[0][0], samples)
-    return train, read(data[0] / "held_out", spec.validation_sequences)
+    in_text = max((facts[0]["held_out_tokens"] - 1) // spec.sequence_length, 1)  # the last label is one token ahead
+    return train, read(data[0] / "held_out", min(spec.validation_sequences, in_text))
 
 
 def _check(

@@ -29,7 +29,7 @@ def rate_for(table: Sequence[Rate], parameters: float) -> Rate:
 
 def unusual(value: float, rate: Rate) -> str | None:
     """What is wrong with an explicit rate, if anything."""
-    times = value / rate.value
+    times = float(f"{value / rate.value:.9g}")  # 0.003 is 10 times 0.0003, not 10.000000000000002 times
     if TOO_LOW <= times <= TOO_HIGH:
         return None
     if times > TOO_HIGH:

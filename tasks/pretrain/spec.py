@@ -104,7 +104,8 @@ class PretrainSpec(StageSpec):
     validation_sequences: int = Field(
         64,
         ge=1,
-        description="Held-out sequences per validation, of the corpus only, so that different blends are comparable",
+        description="Held-out sequences per validation, of the corpus only, so that different blends are comparable; "
+        "at most as many as it has",
     )
     layout: Layout = not_identity(Layout(), "Parallel layout")
     checkpoints: CheckpointPolicy = not_identity(CheckpointPolicy(), "When checkpoints are written and kept")

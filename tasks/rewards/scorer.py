@@ -13,7 +13,6 @@ fails, StageError names it, the row, and the line.
 """
 
 import json
-import math
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -33,6 +32,7 @@ from tasks.user_code.load_function import SOURCES
 
 MEMORY = "rewards.json"
 LOAD_S = 600.0  # for an import, which may load a model
+LARGEST = 1e15  # training sums the squares of a step's rewards, of up to 1e8 completions, in float32: up to 3.4e38
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def lacking(reward: RewardSpec, parameters: Mapping[str, bool], columns: Collect
 
 def total(specs: Sequence[RewardSpec], rewards: Mapping[str, Sequence[float | None]], count: int) -> list[float | None]:
     """The weighted sum, as in TRL: a reward that does not apply adds nothing; None if none applies. Diversity subtracts
-    up to `weight` of the sum's magnitude. Raises StageError for a sum that is not finite."""
+    up to `weight` of the sum's magnitude. Raises StageError for a sum that is too large."""
     sums: list[float | None] = []
     for row in range(count):
         known = [(spec, value) for spec in specs if (value := rewards[spec.label][row]) is not None]
@@ -208,9 +208,18 @@ def total(specs: Sequence[RewardSpec], rewards: Mapping[str, Sequence[float | No
         for spec, value in known:
             if spec.diversity and result is not None:
                 result -= spec.weight * (1 - value) * abs(result)
-        if result is not None and not math.isfinite(result):
-            raise StageError(f"rewards: the weighted sum for completion {row + 1} is {result}: lower values or weights")
         sums.append(result)
+    return within_range(sums)
+
+
+def within_range(sums: list[float | None]) -> list[float | None]:
+    """The sums of a batch's rewards as they are. Raises StageError if one is too large to train on, or NaN."""
+    for row, value in enumerate(sums):
+        if value is not None and not abs(value) <= LARGEST:
+            raise StageError(
+                f"rewards: the weighted sum for completion {row + 1} is {value}: lower values or weights, to a sum "
+                f"from {-LARGEST:g} to {LARGEST:g}"
+            )
     return sums
 
 

@@ -187,6 +187,22 @@ def test_validation_is_on_the_first_data_set_alone(three: list[Path], tmp_path: 
     assert {int(held_out[index]["tokens"][0]) for index in range(len(held_out))} == {1}
 
 
+def test_no_held_out_sequence_is_read_twice(tmp_path: Path) -> None:
+    data = [make_shards(tmp_path / "data")]  # 800 held-out tokens: 24 sequences of 32, and the label of the last
+    _, some = build_datasets(tiny_spec(), data, VOCABULARY, tmp_path / "index")
+    _, all_of_it = build_datasets(tiny_spec(validation_sequences=24), data, VOCABULARY, tmp_path / "index")
+    _, held_out = build_datasets(tiny_spec(validation_sequences=100), data, VOCABULARY, tmp_path / "index")
+    assert len(held_out) == len({tuple(row) for row in rows(held_out)}) == 24
+    assert rows(held_out) == rows(all_of_it) and rows(held_out, 4) == rows(some, 4)
+
+
+@pytest.mark.parametrize("tokens", [7, 32, 33])
+def test_held_out_text_of_one_sequence_or_less_is_one_sequence(tmp_path: Path, tokens: int) -> None:
+    data = [of_lengths(tmp_path / "data", [200], [tokens])]
+    _, held_out = build_datasets(tiny_spec(validation_sequences=100), data, VOCABULARY, tmp_path / "index")
+    assert len(held_out) == 1
+
+
 def test_data_sets_of_different_tokenizers_are_refused(three: list[Path], tmp_path: Path) -> None:
     foreign = of_one_token(tmp_path / "foreign", 4, 10, tokenizer_digest="f" * 64)
     with pytest.raises(StageError, match=r"different tokenizers: .*000000000000, .* by ffffffffffff"):

@@ -9,6 +9,7 @@ from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.methods import METHODS
 from tasks.posttrain.methods.sft import SFTSpec
 from tasks.pretrain.optimizer_spec import RATES, OptimizerSpec
+from tasks.pretrain.rates import ANY_SIZE, Rate, unusual
 from tasks.pretrain.spec import PretrainSpec
 from workflows.continuous_training.recipe import GrowSpec
 
@@ -53,6 +54,13 @@ def test_ten_times_the_default_is_no_warning_and_more_is() -> None:
     warning = SFTSpec(learning_rate=5e-4).rate_warning(135_000_000)
     assert warning and "25 times the default for a model of this size, 2e-05 (TRL's default" in warning
     assert SFTSpec(learning_rate=5e-4, adapter=AdapterSpec()).rate_warning(135_000_000) is None
+
+
+def test_a_rate_at_a_limit_is_no_warning_whatever_the_rounding_of_the_quotient() -> None:
+    of_three, of_one = Rate(ANY_SIZE, 0.0003, "a paper"), Rate(ANY_SIZE, 0.0001, "a paper")
+    assert 0.003 / of_three.value > 10 and 1e-7 / of_one.value < 1e-3
+    assert unusual(0.003, of_three) is None and unusual(1e-7, of_one) is None
+    assert unusual(0.00301, of_three) and unusual(0.99e-7, of_one)
 
 
 def test_a_rate_that_is_rounded_away_is_a_warning() -> None:

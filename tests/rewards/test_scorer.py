@@ -1,6 +1,7 @@
 """Completions are scored by users' functions in subprocesses."""
 
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import psutil
 import pytest
 
 from tasks.core.job import StageError
-from tasks.rewards.scorer import Scorer, Scores, refuse_reserved, total
+from tasks.rewards.scorer import LARGEST, Scorer, Scores, refuse_reserved, total
 from tasks.rewards.spec import RewardSpec
 
 Write = Callable[[str, str], Path]
@@ -67,6 +68,19 @@ def test_a_sum_that_is_not_finite_is_an_error(write: Write) -> None:
     write("huge.py", "def f(completions): return [1e308] * len(completions)\n")
     with pytest.raises(StageError, match=r"the weighted sum for completion 1 is inf: lower values or weights"):
         scored({"function": "huge.py:f", "weight": 1000}, completions=["a"])
+
+
+@pytest.mark.parametrize("value", [1e16, -1e30, 1e300])
+def test_a_sum_whose_square_training_cannot_hold_is_an_error(value: float) -> None:
+    match = RewardSpec.model_validate("match")
+    assert total([match], {"match": [1e15, None, -1e15]}, 3) == [1e15, None, -1e15]
+    message = f"completion 2 is {value}: lower values or weights, to a sum from -1e+15 to 1e+15"
+    with pytest.raises(StageError, match=re.escape(message)):
+        total([match], {"match": [0.0, value]}, 2)
+
+
+def test_the_largest_sums_have_a_standard_deviation_in_float32() -> None:
+    assert np.isfinite(np.array([LARGEST, -LARGEST] * 500_000, np.float32).std())
 
 
 def test_sums_are_trl_s() -> None:

@@ -204,7 +204,8 @@ def test_rewards_are_given_the_rows_that_were_asked_as_trl_gives_them() -> None:
     )
 
     assert worths == [0.5, 0.5]
-    assert logged == {"logged/kind": 0.5, "logged/words": 3.0, "logged/equal_groups": 1.0}
+    shares = {"logged/equal_groups": 1.0, "logged/without_reward": 0.0}
+    assert logged == {"logged/kind": 0.5, "logged/words": 3.0, **shares}
     assert scorer.asked == {
         "prompts": [[{"role": "user", "content": "b"}], "a"],
         "completions": [said("x"), "y"],
@@ -226,6 +227,23 @@ def test_groups_without_a_difference_in_reward_are_counted() -> None:
     assert few.startswith("only 16 of 320 groups of 8 completions had different rewards")
     assert cut.startswith("50% of the completions were cut off at 256 tokens")
     assert not list(notices([{"step": 1, "equal_groups": 0.5, "cut_off": 0.1}], spec, spec.limits(512)))
+
+
+def test_completions_without_a_reward_are_counted_and_told_where_nothing_was_learned_for_them() -> None:
+    class Partial(Constant):
+        def score(self, prompts: list[Any], *given: Any, **more: Any) -> Scores:
+            return Scores({}, [1.0, None, None, None], {}, {})
+
+    logged: dict[str, float] = {}
+    reward_function(Partial(None), [{"prompt": "a"}], 4)(  # type: ignore[arg-type]
+        ["0"] * 4, ["x"] * 4, [[1]] * 4, State, logged.__setitem__
+    )
+    assert logged == {"logged/equal_groups": 1.0, "logged/without_reward": 0.75}
+
+    spec = GRPOSpec(steps=1, batch_size=4, generations=4, rewards=[RewardSpec.model_validate("match")])
+    (notice,) = notices([{"step": 1, "equal_groups": 1.0, "without_reward": 0.75}], spec, spec.limits(512))
+    assert "75% of the completions had no reward (None, or a lost environment); return a number" in notice
+    assert "solves sometimes" not in notice
 
 
 def test_a_step_to_which_no_reward_applies_is_an_error() -> None:

@@ -13,7 +13,7 @@ from tasks.posttrain.tool_calls import ToolCalls
 from tasks.posttrain.trl_hooks.turns import Converse
 from tasks.posttrain.turns import Conversation, Generate, converse
 from tasks.rewards.call import ENVIRONMENTS
-from tasks.rewards.scorer import Scorer, Scores
+from tasks.rewards.scorer import Scorer, Scores, within_range
 from tasks.rows.stored import Row
 
 
@@ -45,7 +45,7 @@ def score_conversations(
     scorer: Scorer, conversations: Sequence[Conversation], environments: Environments, state: Mapping[str, float]
 ) -> Scores:
     """The rewards of the conversations that have not lost their environment, and that of its get_reward, under the
-    class's name; the others have None. Raises StageError if all have lost it."""
+    class's name; the others have None. Raises StageError if all have lost it, or if a sum is too large."""
     intact = [one for one in conversations if not one.final.lost]
     if len(intact) < len(conversations):
         lost = next(one for one in conversations if one.final.lost)
@@ -62,7 +62,7 @@ def score_conversations(
     rewards, total = dict(scores.rewards), list(scores.total)
     if environments.owns_reward:
         environment_rewards = rewards[environments.name] = [one.final.reward for one in intact]
-        total = [_sum(*pair) for pair in zip(total, environment_rewards, strict=True)]
+        total = within_range([_sum(*pair) for pair in zip(total, environment_rewards, strict=True)])
     places = iter(range(len(intact)))
     place = [None if one.final.lost else next(places) for one in conversations]
 

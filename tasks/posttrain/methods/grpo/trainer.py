@@ -41,6 +41,7 @@ from tasks.rewards.scorer import Scorer, refuse_reserved
 from tasks.rows.stored import Row
 
 EQUAL = "equal_groups"  # share of a step's groups whose rewards are all equal: they have no advantages
+WITHOUT = "without_reward"  # share of a step's completions to which no reward applies: they have no advantages either
 MOST_EQUAL, MOST_CUT_OFF = 0.8, 0.2  # of a whole run, without a notice
 METRICS = TRAINING | {
     "reward": "reward",
@@ -50,6 +51,7 @@ METRICS = TRAINING | {
     "completions/clipped_ratio": "cut_off",
     "rollout_mismatch": "rollout_mismatch",
     f"{LOGGED}{EQUAL}": EQUAL,
+    f"{LOGGED}{WITHOUT}": WITHOUT,
     "turns": "turns",
     "tool_calls": "tool_calls",
     "tool_errors": "tool_errors",
@@ -165,7 +167,7 @@ def reward_function(
         if taken := reserved(scores.metrics, METRICS | {label: label for label in scores.rewards}):
             raise StageError(f"log_metric({taken}): training or a reward has a metric of this name; use another")
         means = {name: known_mean(values) for name, values in scores.rewards.items()}
-        means[EQUAL] = equal_groups(scores.total, generations)
+        means |= {EQUAL: equal_groups(scores.total, generations), WITHOUT: fmean(one is None for one in scores.total)}
         for name, value in (scores.metrics | means).items():
             if value is not None:
                 log_metric(LOGGED + name, value)
@@ -182,13 +184,20 @@ def equal_groups(rewards: Sequence[float | None], generations: int) -> float:
 
 def notices(lines: Sequence[Mapping[str, float]], spec: GRPOSpec, limits: LengthLimits) -> Iterator[str]:
     """What the run's metrics say of its use."""
-    equal, cut_off = (fmean([line[name] for line in lines if name in line] or [0.0]) for name in (EQUAL, "cut_off"))
+    equal, without, cut_off = (
+        fmean([line[name] for line in lines if name in line] or [0.0]) for name in (EQUAL, WITHOUT, "cut_off")
+    )
     groups = spec.steps * spec.batch_size // spec.generations
     if equal > MOST_EQUAL:
+        advice = "use prompts that the model solves sometimes, more generations, or rewards with more values"
+        if without >= 0.5:  # the least that leaves no group two rewards to compare: one of each pair
+            advice = (
+                f"{without:.0%} of the completions had no reward (None, or a lost environment); return a number for "
+                "them, or leave out the rows that no reward applies to"
+            )
         yield (
             f"only {round((1 - equal) * groups)} of {groups} groups of {spec.generations} completions had different "
-            "rewards, and nothing is learned from the others: use prompts that the model solves sometimes, more "
-            "generations, or rewards with more values"
+            f"rewards, and nothing is learned from the others: {advice}"
         )
     if cut_off > MOST_CUT_OFF:
         yield f"{cut_off:.0%} of the completions were cut off at {limits.new} tokens; raise max_new_tokens"
