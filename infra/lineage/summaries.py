@@ -115,12 +115,13 @@ def run_silent_s(graph: Graph, connection: Connection, run: Run) -> float | None
 
 
 def _best(stages: list[Run], measured: _Measured) -> Row | None:
-    """The best value of the metric that the newest evaluation names as its headline, and the model's label; without
-    an evaluation, the lowest validation loss. Of models that another execution made, such as the champion, only if none
-    of its own was evaluated."""
+    """The chosen model and its metric, if the execution chose one; else the best value of the metric that the newest
+    evaluation names as its headline, and the model's label; without an evaluation, the lowest validation loss. Of
+    models that another execution made, such as the champion, only if none of its own was evaluated."""
     evaluated = [run for run in stages if facts.HEADLINE in measured.tags.get(run.id, {})]
     made = {run.output for run in stages}
-    evaluated = [run for run in evaluated if run.inputs.get("model") in made] or evaluated
+    chosen = [run for run in evaluated if run.kind == "choice"]
+    evaluated = chosen or [run for run in evaluated if run.inputs.get("model") in made] or evaluated
     name, unit = VALIDATION, facts.Unit("", higher_is_better=False)
     if evaluated:
         newest = evaluated[-1].id

@@ -88,12 +88,14 @@ class EngineFailed(UserError):
 class Engine:
     """A stage's program. `version` is part of every job's identity and cache key: raise it when the same spec and
     inputs would give another result. `helper` is the module that machines beside the engine's run, for engines that can
-    have such."""
+    have such. One that `repeats` runs in a finished job too: its result is also outside of the job's folder, such as in
+    a registry, and it keeps the output that is there."""
 
     stage: str
     module: str
     version: str
     helper: str = ""
+    repeats: bool = False
 
     def command(self, job_dir: Path, processes: int | None, node: Node) -> list[str]:
         """`python -m module JOB_DIR`, under torchrun when a number of processes is given."""
@@ -132,7 +134,7 @@ def run_engine(
     max_restarts: int = 0,
     hang_timeout_s: float | None = None,
 ) -> Path:
-    """Run an engine and return JOB_DIR/output; immediately if it is already finished.
+    """Run an engine and return JOB_DIR/output; immediately if it is already finished and the engine does not repeat.
 
     `request` becomes spec.json. `title` is shown in the terminal. `processes`: on each of `nodes` machines. This is one
     of them, or of the `helpers` that come after them and run the engine's helper. `max_restarts` is for engines that
@@ -149,7 +151,7 @@ def run_engine(
         environment |= {"RANK": f"{ranks[0]}", "LOCAL_RANK": "0", "WORLD_SIZE": f"{ranks[0] + 1}"}
     make_folder(job_dir)
     with _locked_log(job_dir, node, ranks) as log, sigterm_as_exit():
-        if is_finished(job_dir):
+        if is_finished(job_dir) and not engine.repeats:
             return job_dir / "output"
         for restart in range(max_restarts + 1):
             if node.rank == 0:

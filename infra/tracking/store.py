@@ -20,6 +20,7 @@ __all__ = ["TrackingUnreachable"]
 EXPERIMENT = "baton"  # unless MLFLOW_EXPERIMENT_NAME says otherwise
 ANSWER_S = 5.0  # timeout of a server's health check
 SCHEMES = ("postgresql", "mysql", "mssql", "databricks")  # beside http, https and sqlite
+HOME_OF_STORE = "a folder without ? and % in its path, which an SQLite address cannot have; or set MLFLOW_TRACKING_URI"
 ADDRESSES = f"http(s)://HOST, sqlite:///FILE, or one with {', '.join(f'{scheme}://' for scheme in SCHEMES)}"
 
 # MLflow's own defaults retry one request for several minutes, and send clients for files to the server's store, by an
@@ -47,7 +48,15 @@ def tracking_uri() -> str:
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     if uri and not is_address(uri):
         raise TrackingUnreachable(f"MLFLOW_TRACKING_URI={redact_text(uri)}: must be {ADDRESSES}. Correct it, {_fix()}.")
-    return uri or f"sqlite:///{baton_home() / 'mlflow.db'}"
+    home = baton_home()
+    if not uri and not can_hold_store(home):
+        raise TrackingUnreachable(f"BATON_HOME={home}: must be {HOME_OF_STORE}.")
+    return uri or f"sqlite:///{home / 'mlflow.db'}"
+
+
+def can_hold_store(home: Path) -> bool:
+    """Whether the address of an SQLite file there means that file. SQLAlchemy ends its path at `?`, and decodes `%`."""
+    return not set("?%") & set(str(home))
 
 
 def is_address(uri: str) -> bool:

@@ -84,7 +84,7 @@ def run(
     verified. `on_demand` names one that the engine itself fetches from storage, as far as it needs it. `implied` names
     inputs that are ancestors of others, and are not recorded as the artifact's parents. In a pod, the artifact and its
     checkpoints are in storage (tasks/core/offsite.py). An artifact found there, or finished in the job directory, is
-    recorded as cached.
+    recorded as cached, unless the engine repeats.
     Raises EngineFailed, ArtifactError, StorageError, FlyteRecoverableException.
     """
     title = called().title or title or engine.stage
@@ -98,7 +98,7 @@ def run(
     _drop_damaged(job_dir / "output")
     spec_json = spec.model_dump(mode="json")
     reuse = partial(_reuse, title, artifact_type, spec_json, parents)
-    if remote and (stored := remote.resume()):
+    if remote and (stored := remote.resume()) and not engine.repeats:
         return reuse(*stored)
     request = {
         "stage": engine.stage,
@@ -115,7 +115,7 @@ def run(
     if this_node(nodes, helpers).rank:
         start(max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
         raise ignored_outputs("node 0 returns the result")
-    if not remote and is_finished(job_dir):
+    if not remote and is_finished(job_dir) and not engine.repeats:
         return reuse(address_of(str(job_dir / "output")), read_manifest(job_dir / "output"), job_dir)
     with sigterm_as_exit(), tracked(title, job_dir, spec=spec_json, inputs=parents, command=command) as record:
         if remote:

@@ -52,10 +52,11 @@ def stage(
 ) -> Callable[[Callable[..., A]], Callable[..., A]]:
     """Make a Flyte task of a function that takes a spec and artifacts and returns one artifact.
 
-    `cached=False` is for what belongs to one execution, like its report. `pod` has the default resources of its pod,
-    over those of the image's family. `hands_on`: it returns one of its inputs. What it decided is not in Flyte's local
-    cache then, so it executes every time, and finds its finished job. `describes`: the lists and mappings of artifacts
-    that it only tells of; those whose files are gone and that nothing needs are left out."""
+    `cached=False` is for what belongs to one execution, like its report, or is elsewhere too, like a model's version.
+    `pod` has the default resources of its pod, over those of the image's family. `hands_on`: it returns one of its
+    inputs. What it decided is not in Flyte's local cache then, so it executes every time, and finds its finished job.
+    `describes`: the lists and mappings of artifacts that it only tells of; those whose files are gone and that nothing
+    needs are left out."""
 
     def decorate(function: Callable[..., A]) -> Callable[..., A]:
         hints = get_type_hints(function)

@@ -71,7 +71,14 @@ class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         return self.encoder.rendered(chat_history, add_generation_prompt)
 
     def _loglikelihood_tokens(self, requests: Sequence[Scored], **kwargs: Any) -> list[tuple[float, bool]]:
-        """(log-probability in nats, whether greedy decoding gives it) of each continuation."""
+        """(log-probability in nats, whether greedy decoding gives it) of each continuation. Raises StageError for an
+        empty one: nothing has the highest log-probability of all, so it would be chosen every time."""
+        for key, _, continuation in requests:
+            if not continuation:
+                raise StageError(
+                    f"an lm-eval task has an empty choice after the context that ends with {key[0][-80:]!r}: give each "
+                    "choice of doc_to_choice a text"
+                )
         scored: list[tuple[float, bool]] = []
         for begin in range(0, len(requests), REQUESTS_A_CALL):
             self.progress(begin, len(requests))
@@ -83,7 +90,7 @@ class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         windows = [self._window(request) for request in requests]
         scored = []
         for (_, _, continuation), steps in zip(requests, scores(self.engine(), windows), strict=True):
-            last = steps[-len(continuation) :] if continuation else []
+            last = steps[-len(continuation) :]
             scored.append((sum(logprob for logprob, _ in last), all(rank == 1 for _, rank in last)))
         return scored
 

@@ -3,7 +3,7 @@
 In: "model" (a Hugging Face directory). "models.0", … (those that it was tuned from), "reports.0", … (evaluations) and
 "parts.corpus", "parts.tokenizer", … are described on the card, and some of their locations are tags of the version.
 Out: the model's directory with README.md. The registry's version is a fact of the artifact and not part of its
-content, so that its digest is the same in a second registry.
+content, so that its digest is the same in a second registry. A repeated job keeps the directory and registers it.
 """
 
 import json
@@ -12,7 +12,7 @@ from infra.paths import portable
 from infra.storage.durable import sync_tree
 from infra.tracking.mlflow_names import mlflow_name
 from tasks.core.job import Job, main
-from tasks.core.manifest import content_digest, read_manifest
+from tasks.core.manifest import MANIFEST, content_digest, read_manifest
 from tasks.models.adapter_base import model_of
 from tasks.publish.aliases import CHAMPION, RESUMED_TAG
 from tasks.publish.card import model_card
@@ -39,11 +39,11 @@ def work(job: Job) -> None:
     model = read_manifest(opened.directory)
     links, evaluations = chain(job), reports(job)
 
-    job.progress(0, 2, "steps", now="copying")
-    copy_model(opened, job.output)
-    (job.output / CARD).write_text(model_card(spec, opened, model, links, evaluations), encoding="utf-8")
-
-    sync_tree(job.output)  # before the registry refers to it
+    if not (job.output / MANIFEST).exists():
+        job.progress(0, 2, "steps", now="copying")
+        copy_model(opened, job.output)
+        (job.output / CARD).write_text(model_card(spec, opened, model, links, evaluations), encoding="utf-8")
+        sync_tree(job.output)  # before the registry refers to it
 
     job.progress(1, 2, "steps", now="registering")
     label = model.facts["label"]

@@ -7,10 +7,10 @@ from tasks.core.run import run
 from tasks.core.stage import stage
 from tasks.publish.spec import PublishSpec
 
-ENGINE = Engine("publish", "tasks.publish.publish", version="6")
+ENGINE = Engine("publish", "tasks.publish.publish", version="6", repeats=True)
 
 
-@stage(ENGINE, image=images.DATA, describes=("models", "reports", "parts"))
+@stage(ENGINE, image=images.DATA, cached=False, describes=("models", "reports", "parts"))
 def publish(
     spec: PublishSpec,
     model: HFModel,
@@ -18,8 +18,9 @@ def publish(
     reports: list[EvalReport],
     parts: dict[str, Artifact],
 ) -> PublishedModel:
-    """Publish the model with its card, as a version in the model registry. The card covers `models` (those it was
-    tuned from), their `reports`, and `parts` by name: corpus, tokenizer, …"""
+    """Publish the model with its card, as a version in the model registry, in each execution: the registry may be
+    another one or have changed. The card covers `models` (those it was tuned from), their `reports`, and `parts` by
+    name: corpus, tokenizer, …"""
     before = [other for other in models if (other.digest, other.label) != (model.digest, model.label)]
     manifests: dict[str, tuple[str, ...]] = {"models": (), "reports": (), "parts": ()}
     return run(ENGINE, PublishedModel, spec, files=manifests, model=model, models=before, reports=reports, parts=parts)

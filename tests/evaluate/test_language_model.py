@@ -172,6 +172,20 @@ def test_the_lengths_of_requests_are_known_without_an_engine(tmp_path: Path) -> 
     assert (lengths.requests, lengths.truncated) == (6, 1)
 
 
+def test_an_empty_choice_is_refused(tmp_path: Path) -> None:
+    """It would win each time: nothing has the highest log-probability."""
+    from lm_eval.api.instance import Instance
+
+    from tasks.core.job import StageError
+    from tasks.evaluate.language_model import Lengths
+    from tasks.evaluate.model_info import read_model_info
+
+    tiny_model(tmp_path)
+    lengths = Lengths(lambda: None, read_model_info(tmp_path))
+    with pytest.raises(StageError, match="empty choice after the context that ends with 'the answer is'"):
+        lengths.measure([Instance("loglikelihood", {}, ("the answer is", choice), 0) for choice in (" a", "")])
+
+
 def test_every_metric_is_the_same(results: dict[str, dict[str, Any]]) -> None:
     for task, of_ours in results["ours"]["results"].items():
         for name, value in of_ours.items():

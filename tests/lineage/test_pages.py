@@ -280,6 +280,23 @@ def test_the_best_model_of_an_execution_is_one_that_it_made(home: Path, tmp_path
     assert best == {"name": "sums.right", "value": 0.1, "unit": "share", "model": "base"}
 
 
+def test_the_best_model_of_an_execution_is_the_one_that_it_chose(home: Path, tmp_path: Path) -> None:
+    """By its own metric, not by the headline of the evaluations."""
+    id = begin_execution("run", {})
+    for label, digest, right in (("base", "a" * 64, 0.25), ("sft", "b" * 64, 0.1)):
+        note_cached(label, "hf_model", digest, {"label": label})
+        with tracked(f"evaluate-{label}", tmp_path / label, spec={}, inputs={"model": digest}) as record:
+            record.log_output("eval_report", right.hex(), scored(label, right))
+    loss = {"value": 1.5, "unit": "nats", "higher_is_better": False, "standard_error": None, "count": 1}
+    facts = {"label": "sft", "chosen": "b" * 64, "headline": "sums.loss", "metrics": {"sums.loss": loss}}
+    with tracked("choose", tmp_path / "choose", spec={}, inputs={"models.0": "a" * 64, "models.1": "b" * 64}) as record:
+        record.log_output("choice", "c" * 64, facts)
+    end_execution()
+    deliver(id)
+    best = TestClient(alone()).get(f"{ROOT}/executions/{id}.json").json()["best"]
+    assert best == {"name": "sums.loss", "value": 1.5, "unit": "nats", "model": "sft"}
+
+
 def test_the_registry_shows_aliases_scores_and_origins(page: TestClient, store: Stored) -> None:
     (model,) = page.get(f"{ROOT}/models.json").json()["models"]
     newest, oldest = model["versions"]

@@ -171,6 +171,19 @@ def test_the_same_content_is_the_same_version(home: Path, sealed: Chain, tmp_pat
     assert read_manifest(job.output).digest == read_manifest(again.output).digest == first
 
 
+def test_a_repeated_job_moves_the_alias_back_and_keeps_its_files(home: Path, sealed: Chain, tmp_path: Path) -> None:
+    job = open_job(sealed.job(tmp_path / "job", SPEC, *ALL))
+    work(job)
+    before = {path: path.stat().st_mtime_ns for path in job.output.rglob("*") if path.name != "manifest.json"}
+    other = Chain({"model": sealed.paths["base"]}, {"model": sealed.manifests["base"]})
+    work(open_job(other.job(tmp_path / "other", SPEC, "model")))
+    client = MlflowClient(tracking_uri())
+    assert client.get_model_version_by_alias("baton-test", "champion").version == 2
+    work(job)
+    assert client.get_model_version_by_alias("baton-test", "champion").version == 1
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
 def test_another_model_is_the_next_version(home: Path, sealed: Chain, tmp_path: Path) -> None:
     work(open_job(sealed.job(tmp_path / "job", SPEC, "model")))
     other = Chain({"model": sealed.paths["base"]}, {"model": sealed.manifests["base"]})

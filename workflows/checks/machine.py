@@ -13,9 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+from infra.paths import home_path
 from infra.progress import say
 from infra.tracking.redact import redact_text
-from infra.tracking.store import ADDRESSES, is_address
+from infra.tracking.store import ADDRESSES, HOME_OF_STORE, can_hold_store, is_address
 from tasks.convert.load_hf_spec import ask_hub
 from tasks.core.spec import Problem, StageSpec
 from tasks.data.source_spec import HuggingFaceSource, is_path
@@ -166,6 +167,8 @@ def store_problems(environment: Mapping[str, str]) -> Iterator[Problem]:
     if (uri := environment.get("MLFLOW_TRACKING_URI")) and not is_address(uri):
         allowed = f"{ADDRESSES}; or unset it to use the SQLite file in Baton's home"
         yield Problem("MLFLOW_TRACKING_URI", redact_text(uri), allowed)
+    if not uri and not can_hold_store(home_path()):
+        yield Problem("BATON_HOME", str(home_path()), HOME_OF_STORE)
 
 
 # -- the hub ------------------------------------------------------------------------------------------
