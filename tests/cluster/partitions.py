@@ -29,7 +29,8 @@ def partitions(storage: Storage, kind: str) -> dict[str, int]:
 def _documents(storage: Storage, manifest: str) -> int:
     facts = json.loads(storage.get(manifest) or b"")["facts"]
     of_splits = [size["documents"] for size in facts.get("splits", {}).values()]
-    return sum([facts.get("documents", 0), *of_splits, *facts.get("counts", {}).values()])
+    left_out = [facts.get("counts", {}).get(reason, 0) for reason in ("duplicates", "empty", "invalid_utf8")]
+    return sum([facts.get("documents", 0), *of_splits, *left_out])
 
 
 class Ran:
