@@ -27,7 +27,7 @@ HEAVY = {
     "accelerate", "sky", "sqlalchemy", "hypothesis",
 }  # fmt: skip
 SENDERS_ALONE = {"sky"}  # a stage is sent away with it, and is not sent on
-MAY_IMPORT_FLYTE = {"tasks.core.artifacts", "tasks.core.stage"}
+MAY_IMPORT_FLYTE = {"tasks.artifacts", "tasks.stage"}
 INTERNAL_FLYTE = {
     "bin", "clients", "clis", "constants", "core", "extend", "interaction", "loggers", "models", "tools",
 }  # fmt: skip
@@ -96,13 +96,13 @@ def test_one_module_makes_tokenizers() -> None:
 
 
 def test_the_project_has_no_cycle_of_packages_between_stages() -> None:
-    """tasks/<stage> may use another stage's formats, but never each the other's. tasks/core is common to all."""
+    """tasks/<stage> may use another stage's formats, but never each the other's."""
     uses: dict[str, set[str]] = {}
     for path in files("tasks"):
         parts = module_name(path).split(".")
-        if len(parts) > 2 and parts[1] != "core":
+        if len(parts) > 2:
             others = {name.split(".")[1] for name in imports(path) if name.count(".") > 1 and name.startswith("tasks.")}
-            uses.setdefault(parts[1], set()).update(others - {parts[1], "core"})
+            uses.setdefault(parts[1], set()).update(others - {parts[1]})
     for stage, used in uses.items():
         reached: set[str] = set()
         waiting = list(used)

@@ -22,8 +22,7 @@ from infra.progress import say
 from infra.storage.disk_errors import disk_errors_named
 from infra.text import number, size
 from infra.tracking.execution import execution_id, mark_last
-from tasks.convert.task import audit, convert, import_hf
-from tasks.core.artifacts import (
+from tasks.artifacts import (
     Artifact,
     Corpus,
     Decision,
@@ -34,6 +33,7 @@ from tasks.core.artifacts import (
     TokenizedCorpus,
     Tokenizer,
 )
+from tasks.convert.task import audit, convert, import_hf
 from tasks.core.called import Called
 from tasks.data.spec import GatherSpec
 from tasks.data.task import compact, gather, train_tokenizer

@@ -41,7 +41,7 @@ class Record:
     output: dict[str, Any] | None = None
 
     def log_output(self, kind: str, digest: str, facts: dict[str, Any], shown: Mapping[str, str] | None = None) -> None:
-        """Record the stage's artifact. `shown`: how the lineage pages show it (tasks/core/artifacts.py)."""
+        """Record the stage's artifact. `shown`: how the lineage pages show it (tasks/artifacts.py)."""
         self.output = _output(kind, digest, facts, shown or {})
 
 

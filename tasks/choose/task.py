@@ -2,10 +2,10 @@
 
 import images
 from infra.process.launch import Engine
+from tasks.artifacts import Choice, EvalReport, HFModel
 from tasks.choose.spec import ChooseSpec
-from tasks.core.artifacts import Choice, EvalReport, HFModel
-from tasks.core.run import run
-from tasks.core.stage import stage
+from tasks.run import run
+from tasks.stage import stage
 
 ENGINE = Engine("choose", "tasks.choose.choose", version="3")
 

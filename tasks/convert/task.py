@@ -3,9 +3,7 @@ model for further pretraining, load a model as it is."""
 
 import images
 from infra.process.launch import Engine
-from tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
-from tasks.convert.spec import AuditSpec, ConvertSpec
-from tasks.core.artifacts import (
+from tasks.artifacts import (
     ConversionAudit,
     HFModel,
     MegatronCheckpoint,
@@ -13,8 +11,10 @@ from tasks.core.artifacts import (
     TokenizedCorpus,
     Tokenizer,
 )
-from tasks.core.run import run
-from tasks.core.stage import stage
+from tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
+from tasks.convert.spec import AuditSpec, ConvertSpec
+from tasks.run import run
+from tasks.stage import stage
 
 CONVERT = Engine("convert", "tasks.convert.export", version="2")
 AUDIT = Engine("audit", "tasks.convert.audit_stage", version="1")

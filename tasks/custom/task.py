@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import images
 from infra.process.launch import Engine
-from tasks.core.artifacts import Artifact, HFModel
-from tasks.core.run import run
-from tasks.core.stage import stage
+from tasks.artifacts import Artifact, HFModel
 from tasks.custom.spec import CustomSpec
 from tasks.models.adapter_base import BASE
+from tasks.run import run
+from tasks.stage import stage
 
 ENGINE = Engine("custom", "tasks.custom.engine", version="1")
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import images
 from infra.process.launch import Engine
 from infra.process.torchrun_env import placed_nodes
-from tasks.core.artifacts import Corpus, Rows, StoredPartitions, TokenizedCorpus, Tokenizer
+from tasks.artifacts import Corpus, Rows, StoredPartitions, TokenizedCorpus, Tokenizer
 from tasks.core.manifest import json_key
-from tasks.core.run import run
-from tasks.core.stage import stage
 from tasks.data.source_changes import GONE, GONE_COUNTS
 from tasks.data.spec import CorpusSpec, GatherSpec, ReadShareSpec, ShardsSpec, ShareSpec, TokenizerSpec
+from tasks.run import run
+from tasks.stage import stage
 
 READ = Engine("read_partitions", "tasks.data.read_partitions", version="4")
 CORPUS = Engine("corpus", "tasks.data.corpus", version="4")

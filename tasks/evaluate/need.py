@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from tasks.core.need import BYTES_PER_TOKEN, Conditions, Need, Work
 from tasks.evaluate.spec import EvaluateSpec
+from tasks.need import BYTES_PER_TOKEN, Conditions, Need, Work
 from tasks.posttrain.spec import LENGTH
 from tasks.pretrain.memory import Memory
 

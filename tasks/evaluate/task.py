@@ -2,10 +2,10 @@
 
 import images
 from infra.process.launch import Engine
-from tasks.core.artifacts import Corpus, EvalReport, HFModel, Rows
-from tasks.core.run import run
-from tasks.core.stage import stage
+from tasks.artifacts import Corpus, EvalReport, HFModel, Rows
 from tasks.evaluate.spec import EvaluateSpec
+from tasks.run import run
+from tasks.stage import stage
 
 ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", version="8")
 

@@ -8,7 +8,7 @@ from infra.text import value, words
 from infra.tracking.flatten import leaves
 from infra.tracking.redact import redact
 from infra.tracking.relations import relation
-from tasks.core.artifacts import KINDS, Artifact
+from tasks.artifacts import KINDS, Artifact
 from tasks.pages.blocks import Block, Cell, Fold, Mark, Table, Text
 from tasks.pages.source import Source
 from tasks.pages.training import training_curves

@@ -9,7 +9,7 @@ from typing import Any
 
 from infra.drawing.charts import LARGEST, Points
 from infra.tracking.relations import sources
-from tasks.core.artifacts import KINDS, Artifact
+from tasks.artifacts import KINDS, Artifact
 from tasks.core.job import json_lines
 from tasks.core.manifest import RECORD, Manifest, read_manifest
 

@@ -189,7 +189,7 @@ class PostTrainSpec(StageSpec):
         return unusual(self.learning_rate, self.default_rate(parameters)) if self.learning_rate else None
 
     def processes(self) -> dict[str, Any]:
-        """How its engine is started: arguments of tasks.core.run.run."""
+        """How its engine is started: arguments of tasks.run.run."""
         return {
             "processes": None if self.layout.sharding == "none" else self.layout.processes,  # None: without torchrun
             "nodes": self.layout.nodes,

@@ -6,11 +6,11 @@ from typing import Any
 import images
 from infra.pod_spec import SAVES
 from infra.process.launch import Engine
-from tasks.core.artifacts import HFModel, Rows
-from tasks.core.run import run
-from tasks.core.stage import stage
+from tasks.artifacts import HFModel, Rows
 from tasks.posttrain.methods import METHODS
 from tasks.posttrain.spec import PostTrainSpec, announced
+from tasks.run import run
+from tasks.stage import stage
 
 ENGINES = {
     name: Engine(name, "tasks.posttrain.engine", version=spec.method.version, helper=spec.method.helper)

@@ -3,10 +3,10 @@
 import images
 from infra.pod_spec import SAVES
 from infra.process.launch import Engine
-from tasks.core.artifacts import MegatronCheckpoint, MegatronWeights, TokenizedCorpus
-from tasks.core.run import run
-from tasks.core.stage import stage
+from tasks.artifacts import MegatronCheckpoint, MegatronWeights, TokenizedCorpus
 from tasks.pretrain.spec import PretrainSpec
+from tasks.run import run
+from tasks.stage import stage
 
 ENGINES = {"megatron": Engine("pretrain", "tasks.pretrain.train", version="4")}
 

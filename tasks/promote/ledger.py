@@ -11,7 +11,7 @@ from infra.commands import command
 from infra.paths import located
 from infra.storage.buckets import StorageError, is_bucket
 from infra.tracking.set_aside import OUTCOME_TAG, PARENT_TAG, set_aside
-from tasks.core.artifacts import (
+from tasks.artifacts import (
     Artifact,
     Corpus,
     HFModel,

@@ -2,10 +2,10 @@
 
 import images
 from infra.process.launch import Engine
-from tasks.core.artifacts import Decision, EvalReport, Promotion, PublishedModel
-from tasks.core.run import run
-from tasks.core.stage import stage
+from tasks.artifacts import Decision, EvalReport, Promotion, PublishedModel
 from tasks.promote.spec import PromoteSpec, PromotionSpec
+from tasks.run import run
+from tasks.stage import stage
 
 DECIDE = Engine("decide", "tasks.promote.decide", version="1")
 PROMOTE = Engine("promote", "tasks.promote.promote", version="1")

@@ -2,10 +2,10 @@
 
 import images
 from infra.process.launch import Engine
-from tasks.core.artifacts import Artifact, EvalReport, HFModel, PublishedModel
-from tasks.core.run import run
-from tasks.core.stage import stage
+from tasks.artifacts import Artifact, EvalReport, HFModel, PublishedModel
 from tasks.publish.spec import PublishSpec
+from tasks.run import run
+from tasks.stage import stage
 
 ENGINE = Engine("publish", "tasks.publish.publish", version="6", repeats=True)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from infra.commands import command
 from infra.tracking.store import tracking_hint
-from tasks.core.artifacts import KINDS
+from tasks.artifacts import KINDS
 from tasks.core.job import Job, main
 from tasks.evaluate.results import of_models, read_results
 from tasks.evaluate.samples import SHOWN, samples

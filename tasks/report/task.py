@@ -4,12 +4,12 @@ import images
 from infra.pod import this_pod
 from infra.process.launch import Engine
 from infra.tracking.execution import mark_last
-from tasks.core.artifacts import Artifact, EvalReport, HFModel, Report
-from tasks.core.cached_stages import note_used
-from tasks.core.run import run
-from tasks.core.stage import stage
+from tasks.artifacts import Artifact, EvalReport, HFModel, Report
+from tasks.cached_stages import note_used
 from tasks.pages.source import PAGE_FILES
 from tasks.report.spec import ReportSpec
+from tasks.run import run
+from tasks.stage import stage
 
 ENGINE = Engine("report", "tasks.report.report", version="3")
 

@@ -2,10 +2,10 @@
 
 import images
 from infra.process.launch import Engine
-from tasks.core.artifacts import RewardCheck, Rows
-from tasks.core.run import run
-from tasks.core.stage import stage
+from tasks.artifacts import RewardCheck, Rows
 from tasks.reward_check.spec import RewardCheckSpec
+from tasks.run import run
+from tasks.stage import stage
 
 ENGINE = Engine("rewards", "tasks.reward_check.check", version="1")
 

@@ -2,10 +2,10 @@
 
 import images
 from infra.process.launch import Engine
-from tasks.core.artifacts import Corpus, Rows
-from tasks.core.run import run
-from tasks.core.stage import stage
+from tasks.artifacts import Corpus, Rows
 from tasks.rows.spec import DecontaminateSpec, RowsSpec
+from tasks.run import run
+from tasks.stage import stage
 
 ROWS = Engine("rows", "tasks.rows.rows", version="4")
 DECONTAMINATE = Engine("decontaminate", "tasks.rows.decontaminate", version="3")

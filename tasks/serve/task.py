@@ -2,10 +2,10 @@
 
 import images
 from infra.process.launch import Engine
-from tasks.core.artifacts import Endpoint, HFModel
-from tasks.core.run import run
-from tasks.core.stage import stage
+from tasks.artifacts import Endpoint, HFModel
+from tasks.run import run
 from tasks.serve.spec import ServeSpec
+from tasks.stage import stage
 
 ENGINE = Engine("serve", "tasks.serve.serve", version="1")
 

@@ -18,7 +18,7 @@ from infra.paths import baton_home
 from infra.process.launch import Terminated
 from infra.storage import buckets as storage
 from infra.storage.buckets import sizes
-from tasks.core.artifacts import Tokenizer
+from tasks.artifacts import Tokenizer
 from tasks.core.manifest import ArtifactError, remove, verify, write_manifest
 from tasks.core.offsite import Offsite, offsite
 from tests.s3 import S3, Faults, disturbed

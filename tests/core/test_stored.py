@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from infra.storage import buckets as storage
 from infra.storage.buckets import StorageError
-from tasks.core.artifacts import Tokenizer
+from tasks.artifacts import Tokenizer
 from tasks.core.manifest import ArtifactError, verify, write_manifest
 from tasks.core.stored import RECREATE_HINT, check_sizes, fetch, send
 from tests.s3 import S3, Faults, disturbed

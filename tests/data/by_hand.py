@@ -22,7 +22,7 @@ KINDS = {
 
 
 def new_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path | list[Path]) -> Job:
-    """A job directory, ready to run; a list becomes several inputs, as in `tasks.core.run.run`."""
+    """A job directory, ready to run; a list becomes several inputs, as in `tasks.run.run`."""
     directory.mkdir(parents=True, exist_ok=True)
     named = {
         name if part is given else f"{name}.{index}": part

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.core.artifacts import Corpus
+from tasks.artifacts import Corpus
 from tasks.core.job import Job, StageError
 from tasks.core.manifest import json_key, read_manifest, text_digest, write_manifest
 from tasks.data import compact as compact_engine

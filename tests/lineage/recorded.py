@@ -18,7 +18,7 @@ from infra.tracking.push import push_execution
 from infra.tracking.record import note_cached, tracked
 from infra.tracking.spool import execution_folder
 from infra.tracking.store import tracking_uri
-from tasks.core.artifacts import shown
+from tasks.artifacts import shown
 from tasks.core.manifest import write_manifest
 
 LAPTOP = {"name": "laptop", "seed": 1, "pretrain": {"optimizer": {"lr": 0.003}, "steps": 20}, "sources": ["a", "b"]}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.core.artifacts import KINDS
+from tasks.artifacts import KINDS
 from tasks.core.manifest import ArtifactError, read_manifest, write_manifest
 from tasks.data.curation_tally import TALLY, Tally
 from tasks.data.documents import document

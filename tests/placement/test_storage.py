@@ -16,7 +16,7 @@ from infra.tracking.metrics import points_after
 from infra.tracking.mlflow_records import stage_record
 from infra.tracking.remote_run import add_placement
 from infra.tracking.spool import Execution, read_stage
-from tasks.core.artifacts import Tokenizer
+from tasks.artifacts import Tokenizer
 from tasks.core.manifest import verify, write_manifest
 from tasks.core.stored import send
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.artifacts import TokenizedCorpus
+from tasks.artifacts import TokenizedCorpus
 from tasks.core.manifest import verify
 from tasks.core.stored import fetch, send
 from tasks.pretrain.layout import Layout

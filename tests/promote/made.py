@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.core.artifacts import (
+from tasks.artifacts import (
     Artifact,
     Corpus,
     Decision,

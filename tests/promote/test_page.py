@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tasks.core.artifacts import Promotion
+from tasks.artifacts import Promotion
 from tasks.core.manifest import read_manifest
 from tasks.pages.deck import stage_page
 from tasks.pages.source import open_source

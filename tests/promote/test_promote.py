@@ -14,7 +14,7 @@ from infra.lineage.graph import Graph
 from infra.lineage.registry import registered
 from infra.tracking.set_aside import OUTCOME_TAG, PARENT_TAG
 from infra.tracking.store import tracking_uri
-from tasks.core.artifacts import Corpus, HFModel, Promotion
+from tasks.artifacts import Corpus, HFModel, Promotion
 from tasks.core.job import StageError
 from tasks.core.manifest import read_manifest
 from tasks.promote.ledger import LedgerError, NoChampion, champion, generations, load

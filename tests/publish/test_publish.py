@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from mlflow import MlflowClient
 
 from infra.tracking.store import tracking_uri
-from tasks.core.artifacts import EvalReport, PublishedModel
+from tasks.artifacts import EvalReport, PublishedModel
 from tasks.core.job import Job, StageError, open_job
 from tasks.core.manifest import ArtifactError, read_manifest, verify, write_manifest
 from tasks.models.adapter_base import ModelFolders

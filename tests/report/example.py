@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.tracking.spool import FINISHED, Execution, StageRun, execution_folder, write_execution, write_stage
-from tasks.core.artifacts import (
+from tasks.artifacts import (
     Artifact,
     ConversionAudit,
     Corpus,

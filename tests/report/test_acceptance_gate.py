@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tasks.core.artifacts import EvalReport
+from tasks.artifacts import EvalReport
 from tasks.core.manifest import Manifest
 from tasks.evaluate.results import Results, read_results
 from tasks.evaluate.scores import score_table

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.artifacts import Corpus
+from tasks.artifacts import Corpus
 from tasks.core.manifest import read_manifest, write_manifest
 from tests.report.example import RATES, evaluation, made_of, make_report, model, seal
 

@@ -5,7 +5,7 @@ import pytest
 from flytekit import workflow
 
 from infra.tracking.execution import close_execution
-from tasks.core.artifacts import (
+from tasks.artifacts import (
     Corpus,
     EvalReport,
     HFModel,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tasks.core.artifacts import RewardCheck
+from tasks.artifacts import RewardCheck
 from tasks.core.job import StageError, open_job
 from tasks.core.manifest import write_manifest
 from tasks.pages.deck import stage_page

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tasks.core.artifacts import Endpoint
+from tasks.artifacts import Endpoint
 from tasks.pages.deck import stage_page
 from tests.pages.reading import Reading
 from tests.report.example import seal, served

@@ -11,9 +11,9 @@ from flytekit import workflow
 
 import images
 from infra.process.launch import Engine
-from tasks.core.artifacts import Artifact
-from tasks.core.run import run
-from tasks.core.stage import stage
+from tasks.artifacts import Artifact
+from tasks.run import run
+from tasks.stage import stage
 from tests.stage.engines import CountSpec, MakeSpec
 
 MAKE = Engine("make", "tests.stage.engines", version="1")

@@ -85,7 +85,7 @@ def start(server: S3, folder: Path, storage: str, *words: str, **environment: st
 
 def _count(spec: str) -> Any:
     from infra.process.launch import Engine
-    from tasks.core.run import run
+    from tasks.run import run
     from tests.stage.chain import Text
     from tests.stage.counting import CountingSpec
 
@@ -93,7 +93,7 @@ def _count(spec: str) -> Any:
 
 
 def _gather(spec: str, *corpora: str) -> Any:
-    from tasks.core.artifacts import Corpus
+    from tasks.artifacts import Corpus
     from tasks.data.spec import GatherSpec
     from tasks.data.task import gather
 
@@ -103,7 +103,7 @@ def _gather(spec: str, *corpora: str) -> Any:
 
 
 def _encode(spec: str, corpus: str, tokenizer: str) -> Any:
-    from tasks.core.artifacts import Corpus, Tokenizer
+    from tasks.artifacts import Corpus, Tokenizer
     from tasks.data.spec import ShareSpec
     from tasks.data.task import encode_partitions
 
@@ -113,7 +113,7 @@ def _encode(spec: str, corpus: str, tokenizer: str) -> Any:
 
 
 def _tokenize(spec: str, corpus: str, tokenizer: str) -> Any:
-    from tasks.core.artifacts import Corpus, Tokenizer
+    from tasks.artifacts import Corpus, Tokenizer
     from tasks.data.spec import ShardsSpec
     from tasks.data.task import tokenize
 
@@ -123,7 +123,7 @@ def _tokenize(spec: str, corpus: str, tokenizer: str) -> Any:
 
 
 def _report(spec: str, *parts: str) -> Any:
-    from tasks.core.artifacts import Artifact
+    from tasks.artifacts import Artifact
     from tasks.report.spec import ReportSpec
     from tasks.report.task import report
 
@@ -134,7 +134,7 @@ def _report(spec: str, *parts: str) -> Any:
 
 def _make(spec: str) -> Any:
     from infra.process.launch import Engine
-    from tasks.core.run import run
+    from tasks.run import run
     from tests.stage.chain import Text
     from tests.stage.engines import MakeSpec
 

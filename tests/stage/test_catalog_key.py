@@ -10,11 +10,11 @@ from flytekit.models.literals import LiteralMap
 from flytekit.models.types import LiteralType
 
 from infra.process.launch import Engine, job_directory
-from tasks.core.stage_task import StageTask
 from tasks.data.task import prepare_corpus
 from tasks.pretrain.spec import PretrainSpec
 from tasks.pretrain.task import ENGINES, pretrain
 from tasks.publish.task import publish
+from tasks.stage_task import StageTask
 from tests.stage.compiled import constant, job_spec, keys, nodes
 from workflows.recipe import Recipe
 

@@ -14,7 +14,7 @@ from flytekit.exceptions.user import FlyteRecoverableException
 
 from infra.process.launch import EngineFailed
 from tasks.core.manifest import verify
-from tasks.core.run import retryable
+from tasks.run import retryable
 from tests.pretrain.tiny import write_job
 from tests.s3 import S3
 from tests.source import ROOT

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.core.artifacts import Corpus, TokenizedCorpus
+from tasks.artifacts import Corpus, TokenizedCorpus
 from tasks.core.called import read_how
 from tasks.pretrain.spec import PretrainSpec
 from workflows import continuous

@@ -11,7 +11,7 @@ from mlflow import MlflowClient
 
 from infra.errors import UserError
 from infra.tracking.store import tracking_uri
-from tasks.core.artifacts import Artifact, MegatronCheckpoint, MegatronWeights, TokenizedCorpus, Tokenizer
+from tasks.artifacts import Artifact, MegatronCheckpoint, MegatronWeights, TokenizedCorpus, Tokenizer
 from tasks.core.manifest import read_manifest, write_manifest
 from tasks.core.stored import send
 from tasks.data.spec import TokenizerSpec

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tasks.core.need import Need
 from tasks.core.spec import StageSpec
 from tasks.evaluate.spec import EvaluateSpec
+from tasks.need import Need
 from tasks.posttrain.memory import TuningMemory
 from tasks.posttrain.methods.dpo.spec import DPOSpec
 from tasks.posttrain.methods.grpo.spec import GRPOSpec

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.core.need import MFU
+from tasks.need import MFU
 from tasks.pretrain.hardware import Machine
 from workflows.checks.run_context import RunContext
 from workflows.checks.table import checked

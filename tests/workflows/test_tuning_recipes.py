@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tasks.core.need import MFU
+from tasks.need import MFU
 from tasks.pretrain.hardware import Machine
 from tests.shapes import shapes_only
 from tests.workflows.test_recipes import read

@@ -8,8 +8,8 @@ from typing import Any
 
 from infra.placement.config import Placement
 from infra.pod import this_pod
-from tasks.core.need import Conditions, Need, need_of
 from tasks.core.spec import StageSpec
+from tasks.need import Conditions, Need, need_of
 from tasks.posttrain.spec import LENGTH
 from tasks.pretrain.accelerators import BY_NAME
 from tasks.pretrain.hardware import Machine, this_machine

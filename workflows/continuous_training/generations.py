@@ -15,7 +15,7 @@ from infra.errors import UserError
 from infra.flyte.hooks import import_lock
 from infra.tracking.outage import recoverable
 from infra.tracking.store import tracking_uri
-from tasks.core.artifacts import Corpus, HFModel, TokenizedCorpus
+from tasks.artifacts import Corpus, HFModel, TokenizedCorpus
 
 if TYPE_CHECKING:
     from tasks.promote.ledger import Generation

@@ -23,8 +23,8 @@ from infra.errors import UserError
 from infra.options import Number
 from infra.text import escaped
 from tasks.core.job import StageError
-from tasks.core.need import MFU, MIXTURE_MFU
 from tasks.core.spec import Problem
+from tasks.need import MFU, MIXTURE_MFU
 from tasks.pretrain.accelerators import BY_NAME
 from workflows.checks.files import unusable_paths
 from workflows.checks.machine import asks_hub, machine_problems, remarks

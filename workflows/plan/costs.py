@@ -14,8 +14,8 @@ from infra.placement.config import Placement
 from infra.pod import this_pod
 from infra.progress import say
 from infra.text import hours as shown
-from tasks.core.need import Need
 from tasks.core.spec import Problem, StageSpec
+from tasks.need import Need
 from tasks.pretrain.accelerators import BY_NAME
 from workflows.checks.run_context import RunContext, need, placements_of
 

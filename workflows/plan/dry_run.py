@@ -10,11 +10,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from infra.tracking.relations import CONTAINS, MADE, RELATIONS
-from tasks.core.artifacts import Artifact
+from tasks.artifacts import Artifact
 from tasks.core.lacking import tolerated
 from tasks.core.manifest import ArtifactError
 from tasks.core.spec import StageSpec
-from tasks.core.stage_task import StageTask, is_gone
+from tasks.stage_task import StageTask, is_gone
 from workflows.dag.call import Call, Calls
 from workflows.dag.calls import calls
 from workflows.dag.walk import TASKS, arguments

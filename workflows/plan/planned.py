@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tasks.core.need import Need
 from tasks.core.spec import StageSpec
+from tasks.need import Need
 from tasks.pretrain.accelerators import BY_NAME, Accelerator
 from tasks.pretrain.fit import Place, place_of
 from tasks.pretrain.layout import Layout

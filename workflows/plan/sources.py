@@ -10,8 +10,8 @@ from pathlib import Path
 
 from infra.storage.buckets import StorageError
 from infra.text import count, share
-from tasks.core.need import BYTES_PER_TOKEN
 from tasks.data.spec import CorpusSpec, Source
+from tasks.need import BYTES_PER_TOKEN
 from tasks.pretrain.mixture import parts_of
 from tasks.pretrain.spec import PretrainSpec
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from infra.text import gigabytes, hours, short
-from tasks.core.need import DECODING, Need
+from tasks.need import DECODING, Need
 from tasks.pretrain.accelerators import BY_NAME
 from workflows.plan.costs import Quotes
 from workflows.plan.planned import Planned

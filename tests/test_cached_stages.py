@@ -6,7 +6,7 @@ import pytest
 
 from infra.tracking.execution import current_execution
 from infra.tracking.spool import StageRun, read_stage, stage_folders
-from tasks.core.cached_stages import note_upstream, note_used
+from tasks.cached_stages import note_upstream, note_used
 from tasks.core.manifest import read_manifest, write_manifest
 from tests.stage.chain import Text
 from tests.tracking.conftest import empty_store, home

@@ -23,9 +23,9 @@ from infra.storage.buckets import StorageError, address_of, is_bucket
 from infra.tracking.execution import execution_id
 from infra.tracking.machine import lineage_page
 from infra.tracking.record import note_cached, tracked
+from tasks.artifacts import Artifact, HFModel, shown
+from tasks.cached_stages import note_upstream
 from tasks.core import lacking
-from tasks.core.artifacts import Artifact, HFModel, shown
-from tasks.core.cached_stages import note_upstream
 from tasks.core.called import called
 from tasks.core.manifest import ALL, MANIFEST, ArtifactError, Manifest, read_manifest, remove, verify
 from tasks.core.offsite import Offsite, offsite

@@ -5,7 +5,7 @@ If a pod of the execution made the artifact, its own record takes precedence (in
 from collections.abc import Collection, Iterable
 
 from infra.tracking.record import note_cached
-from tasks.core.artifacts import Artifact, shown
+from tasks.artifacts import Artifact, shown
 from tasks.core.manifest import ArtifactError, Manifest
 from tasks.core.stored import manifest_at
 

@@ -16,13 +16,13 @@ from infra.progress import say
 from infra.storage.buckets import is_bucket, storage_of
 from infra.tracking.record import note_cached
 from infra.tracking.relations import CONTAINS, relation
+from tasks.artifacts import Artifact, HFModel, shown
 from tasks.core import lacking
-from tasks.core.artifacts import Artifact, HFModel, shown
 from tasks.core.called import read_how
 from tasks.core.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, verify
-from tasks.core.run import produced, restored
 from tasks.core.spec import Spec, StageSpec
 from tasks.core.stored import check_sizes, send
+from tasks.run import produced, restored
 
 _received: set[str] = set()
 

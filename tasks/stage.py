@@ -26,12 +26,12 @@ from infra.process.launch import Engine
 from infra.progress import say
 from infra.storage.disk_errors import disk_errors_named
 from infra.tracking.record import failure_recorded
+from tasks.artifacts import Artifact
 from tasks.core import lacking
-from tasks.core.artifacts import Artifact
 from tasks.core.called import calling, read_how
 from tasks.core.manifest import text_digest
 from tasks.core.spec import Spec, StageSpec
-from tasks.core.stage_task import Stage
+from tasks.stage_task import Stage
 
 A = TypeVar("A", bound=Artifact)
 
