@@ -30,9 +30,10 @@ from flytekit.tools.ignore import StandardIgnore
 
 from infra.errors import UserError
 from infra.flyte.hooks import job_signal_handlers, with_task_type
-from infra.placement.config import MACHINE_FAULT, NO_IMAGE, TASK_TYPE, Placement
+from infra.placement.config import MACHINE_FAULT, NO_IMAGE, TASK_TYPE, UNUSED, Placement
 from infra.placement.job import RESTARTS_LEFT
 from infra.placement.mirror import mirror
+from infra.pod import this_pod
 from infra.process.launch import EngineFailed
 from infra.progress import ProgressBar, say
 from infra.storage.buckets import storage_of
@@ -91,11 +92,16 @@ class Placeable(AsyncConnectorExecutorMixin):
         return {"storage": storage_of(None), "execution": execution_id(), "code": code_version()}
 
     def get_image(self, settings: SerializationSettings) -> str:
-        """For a placed task it may be NO_IMAGE: then the machines provide the environment."""
+        """For a placed task it may be NO_IMAGE: then the machines provide the environment. An image that the run was
+        registered without (UNUSED) is refused only where a pod asks for it."""
         image: ImageSpec = self.container_image
-        if self.task_type != TASK_TYPE or image.registry or settings.image_config.find_image(image.id):
-            return str(super().get_image(settings))
-        return NO_IMAGE
+        found = settings.image_config.find_image(image.id)
+        is_left_out = found is not None and found.full == UNUSED
+        if self.task_type == TASK_TYPE and not image.registry and (found is None or is_left_out):
+            return NO_IMAGE
+        if is_left_out and this_pod():
+            return str(image.image_name())  # raises NoImage
+        return str(super().get_image(settings))
 
     def _in_job(self, **inputs: Any) -> Any:
         """Run on the job's machine. If a restart may help, exit with a code that makes SkyPilot recover the job."""

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 TASK_TYPE = "skypilot"  # Flyte's, of a placed task: the connector service runs it
 MACHINE_FAULT = 75  # the job's exit code (EX_TEMPFAIL) if a restart may help: SkyPilot recovers the job
 NO_IMAGE = "baton.invalid/no-image"  # for a placed task without an image, which Flyte requires for a container
+UNUSED = f"{NO_IMAGE}:unused"  # for a family of which a run has no pod: flytekit asks for the images of all tasks
 
 Accelerator = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z][\w.\-]*(:(0\.[0-9]{1,3}|[1-9][0-9]{0,3}(\.[0-9]{1,3})?))?$")

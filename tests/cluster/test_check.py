@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from infra.pod_spec import PodSpec
 from tests.cluster.attempt import BUILT_IN
 from tests.cluster.cgroup import can_be_made
+from tests.cluster.chain import submit
 from tests.cluster.client import Client
 from tests.cluster.pod import ROOT
 from tests.cluster.propeller import Cluster
@@ -134,7 +135,30 @@ def test_a_recipe_needs_the_images_of_its_stages_alone(client: Client, cluster: 
     cluster.admin.created = lambda each: None
     _, said = check(config, "--recipe", str(recipe), "--patience", "1")
     assert said["images"] == "ok: baton-data, baton-train: pinned by digest"
-    assert "baton-post-train, baton-serve: missing" in check(config)[1]["images"]
+    assert "baton-serve, baton-post-train: missing" in check(config)[1]["images"]
+
+
+def test_a_run_asks_for_no_more_images_than_the_check(cluster: Cluster, tmp_path: Path) -> None:
+    """flytekit asks for the images of all tasks that it has loaded."""
+    client = Client(cluster.admin, cluster.address, tmp_path)
+    content = yaml.safe_load(client.config.read_text())
+    content["images"] = {"baton-data": content["images"]["baton-data"]}
+    client.config.write_text(yaml.safe_dump(content))
+    of_text = {"corpus": {"source": {"kind": "stdlib"}}, "audit": None}
+    (tmp_path / "text.yaml").write_text(yaml.safe_dump(of_text))
+    cluster.admin.created = lambda each: None
+    _, said = check(client.config, "--recipe", str(tmp_path / "text.yaml"), "--patience", "1")
+    assert said["images"] == "ok: baton-data: pinned by digest"
+    assert submit(client, of_text).name  # Refused if it asks for more
+
+
+def test_the_check_refuses_what_a_run_refuses(client: Client, tmp_path: Path) -> None:
+    rows, recipe = tmp_path / "rows.jsonl", tmp_path / "recipe.yaml"
+    rows.write_text('{"text": "a"}\n')
+    os.truncate(rows, 100_000_001)
+    recipe.write_text(yaml.safe_dump({"corpus": {"source": {"kind": "jsonl", "path": str(rows)}}, "audit": None}))
+    checked = CliRunner().invoke(main, ["check", "--config", str(client.config), "--recipe", str(recipe)])
+    assert checked.exit_code == 2 and "at most 100.0 MB are uploaded with a run" in checked.output
 
 
 def test_a_pod_without_a_tracking_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

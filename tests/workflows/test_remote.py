@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import yaml
 from flytekit.clis.sdk_in_container.run import RunLevelParams
-from flytekit.configuration import Image, ImageConfig
+from flytekit.configuration import Image, ImageConfig, SerializationSettings
 
 import images
 from infra.errors import UserError
+from infra.placement.config import UNUSED
+from tasks.pretrain.task import pretrain
 from tests.source import ROOT
 from tests.workflows.flyte_admin import admin
 from tests.workflows.statements import ASKED, DATA, DPO, SFT
@@ -100,6 +102,17 @@ def test_without_images_it_says_how_to_have_them() -> None:
 def test_a_run_needs_the_images_of_its_stages_alone() -> None:
     some = {name: PINNED[name] for name in ("baton-data", "baton-train")}
     assert run(TEXT | {"pretrain": {}, "convert": {}}, pinned=some) == ""
+
+
+def test_a_pod_that_needs_an_image_that_the_run_was_registered_without_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when the execution is relaunched with another recipe in Flyte's console."""
+    monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e0")
+    monkeypatch.delitem(images.TRAIN.__dict__, "tag", raising=False)
+    left_out = [Image.look_up_image_info("baton-train", UNUSED)]
+    with pytest.raises(images.NoImage, match="baton-train: missing in this pod's image configuration"):
+        pretrain.get_image(SerializationSettings(ImageConfig.create_from(None, left_out)))
 
 
 def test_uses_of_a_stage_that_flyte_cannot_tell_apart_are_refused() -> None:

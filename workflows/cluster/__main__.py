@@ -1,6 +1,8 @@
 """`python -m workflows.cluster check` checks a Flyte cluster before Baton's first run on it: admin, storage, images,
 connector, and from inside a pod the storage, MLflow and resource limits. Exit code 1 if a check failed."""
 
+from types import SimpleNamespace
+
 import click
 
 MARKS = {"ok": "✓", "failed": "✗", "cannot be tried": "?"}
@@ -34,18 +36,19 @@ def check(
 ) -> None:
     """Print a line for each check."""
     from workflows.checks.run_context import for_a_cluster
-    from workflows.checks.table import checked
     from workflows.cluster.checks import checks  # imports flytekit: not for --help
-    from workflows.cluster.remote import ANY_STAGE, stage_pods
+    from workflows.cluster.remote import ANY_STAGE, accepted, pass_on, stage_pods
     from workflows.continuous_training.recipe import recipe_of
     from workflows.recipe.text import load
 
     pods = ANY_STAGE
+    run = SimpleNamespace(config_file=config, envvars={})
+    pass_on(run)  # what `pyflyte run` passes on
     if recipe:
         with for_a_cluster():
-            pods = stage_pods(load(recipe, recipe_of, check=checked))
+            pods = stage_pods(load(recipe, recipe_of, check=lambda found: accepted(found, run.envvars)))
     failed = False
-    for result in checks(config, project, domain, connector, patience, pods):
+    for result in checks(config, project, domain, connector, patience, pods, run.envvars):
         click.echo(f"{MARKS[result.state]} {result.name:<16}  {result.state}: {result.message}")
         failed |= result.state == "failed"
     if failed:

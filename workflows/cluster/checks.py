@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any, Literal
 
 from flytekit import WorkflowExecutionPhase
@@ -19,7 +18,7 @@ from infra.placement.config import TASK_TYPE
 from infra.pod_spec import PodSpec, in_bytes, in_cores
 from infra.tracking.code import PROJECT
 from workflows.cluster.probe import look, looked
-from workflows.cluster.remote import ANY_STAGE, StagePod, pass_on
+from workflows.cluster.remote import StagePod, images_needed, without_image
 
 POLL_S = 2
 
@@ -51,13 +50,15 @@ def checks(
     domain: str,
     connector: str | None,
     patience_s: int,
-    pods: list[StagePod] = ANY_STAGE,
+    pods: list[StagePod],
+    environment: dict[str, str],
 ) -> Iterator[Check]:
-    """Run all checks, cheap ones first; those that depend on a failed one are not tried. `pods`: of the run to come."""
+    """Run all checks, cheap ones first; those that depend on a failed one are not tried. `pods`, `environment`: of the
+    run to come."""
     config = Config.auto(config_file)
     remote = FlyteRemote(config, default_project=project, default_domain=domain)
     admin = _admin(remote, config.platform.endpoint)
-    images = _images(ImageConfig.auto(config_file), sorted({pod.image for pod in pods}))
+    images = _images(ImageConfig.auto(config_file), images_needed(pods))
     yield admin
     yield images
     yield _connector(connector)
@@ -68,9 +69,7 @@ def checks(
     storage = _storage(remote)
     yield storage
     if storage.state == "ok":
-        run = SimpleNamespace(config_file=config_file, envvars={})
-        pass_on(run)  # what `pyflyte run` passes on
-        yield from _pod(remote, ImageConfig.auto(config_file), patience_s, largest(pods), run.envvars)
+        yield from _pod(remote, ImageConfig.auto(config_file), patience_s, largest(pods), environment)
     else:
         yield Check("pod", "cannot be tried", "its code is uploaded to the storage")
 
@@ -96,14 +95,14 @@ def _admin(remote: FlyteRemote, endpoint: str) -> Check:
 
 def _images(config: ImageConfig, needed: list[str]) -> Check:
     by_name = {image.name: image for image in config.images or ()}
-    if missing := [name for name in needed if name not in by_name]:
+    if missing := without_image(config, needed):
         return Check(
             "images",
             "failed",
             f"{', '.join(missing)}: missing under images: in --config; `python -m images` adds them, and --recipe FILE "
             "asks for those of its stages alone",
         )
-    if tagged := [name for name in needed if not by_name[name].digest]:
+    if tagged := [name for name in needed if name not in by_name or not by_name[name].digest]:
         return Check("images", "failed", f"{', '.join(tagged)}: a tag can move to another image; use name@sha256:…")
     return Check("images", "ok", f"{', '.join(needed)}: pinned by digest")
 

@@ -3,13 +3,16 @@ anything."""
 
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+
+from flytekit.configuration import Image, ImageConfig
 
 import images
 from infra.flyte.command_line import console, image_config
 from infra.flyte.pod_task import check_one_template
+from infra.placement.config import UNUSED
 from infra.pod_spec import FAMILIES, PodSpec, Resources
 from infra.progress import say
 from infra.storage.buckets import is_bucket
@@ -42,21 +45,26 @@ def checked_for(recipe: R, run: Any) -> R:
     """The recipe, if no check finds a problem, nor a cluster's pods lack anything for its run; the small local files
     that it names are uploaded. `run`: flytekit's RunLevelParams, or a `registration`. Raises RecipeError, NoImage,
     UserError."""
-    shared = run.envvars.get("BATON_STORAGE", "")
-    checked(
-        recipe,
-        lambda context: too_large(local_paths(context, shared), shared),
-        lambda context: _nodes(context, shared),
-        lambda _: _tracking(run.envvars),
-    )
-    context = context_of(recipe)
-    images_of(run, {pod.image for pod in stage_pods(recipe)})
+    accepted(recipe, run.envvars)
+    context, shared = context_of(recipe), run.envvars.get("BATON_STORAGE", "")
+    images_of(run, images_needed(stage_pods(recipe)))
     if gpus := gpus_of_all(context):
         requests = ", ".join(f"{stage} {count}" for stage, count in gpus.items())
         say(f"GPUs that the pods request: {requests} (`pod: {{resources: {{gpu: 0}}}}` in a stage: none)")
     say(f"checked before the run: {', '.join(CHECKS)}, the cluster's pods")
     portable: R = with_source_code(recipe)
     return upload(portable, local_paths(context, shared), run)
+
+
+def accepted(recipe: R, environment: dict[str, str]) -> R:
+    """The recipe, if no check finds a problem in it, nor with pods that have this environment. Raises RecipeError."""
+    shared = environment.get("BATON_STORAGE", "")
+    return checked(
+        recipe,
+        lambda context: too_large(local_paths(context, shared), shared),
+        lambda context: _nodes(context, shared),
+        lambda _: _tracking(environment),
+    )
 
 
 def pass_on(run: Any) -> None:
@@ -72,13 +80,25 @@ def _code() -> dict[str, str]:
     return {} if version["commit"] in ("unknown", "none") else {CODE: json.dumps(version)}
 
 
-def images_of(run: Any, needed: set[str]) -> None:
-    """Check that the stage families have images. Raises NoImage."""
+def images_of(run: Any, needed: Collection[str]) -> None:
+    """Check that the stage families that a run needs have images, and let it be registered without the others'. Raises
+    NoImage."""
     config = image_config(run)
-    families = [spec for spec in images.BY_FAMILY.values() if spec.name in needed]
-    missing = [spec.name for spec in families if not (spec.registry or config.find_image(spec.name))]
-    if missing:
+    if missing := without_image(config, needed):
         raise images.no_images(", ".join(missing))
+    unused = [Image.look_up_image_info(name, UNUSED) for name in without_image(config)]
+    run.image_config = replace(run.image_config, images=[*(run.image_config.images or ()), *unused])
+
+
+def images_needed(pods: Iterable["StagePod"]) -> list[str]:
+    """The names of the images that a run's pods need."""
+    return sorted({pod.image for pod in pods})
+
+
+def without_image(config: ImageConfig, needed: Collection[str] | None = None) -> list[str]:
+    """The names of the families that have no image; `needed`: of these alone."""
+    families = [spec for spec in images.BY_FAMILY.values() if needed is None or spec.name in needed]
+    return [spec.name for spec in families if not (spec.registry or config.find_image(spec.name))]
 
 
 def _nodes(context: RunContext, shared: str) -> Iterator[Problem]:
