@@ -6,6 +6,8 @@ Needs neither a Docker daemon nor buildx, whose `imagetools inspect` prints a ta
 
 import re
 from base64 import b64encode
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import parse_http_list, parse_keqv_list
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 DIGEST = re.compile("sha256:[0-9a-f]{64}")
 HUB = "registry-1.docker.io"  # which images without a registry's name are in
 LOOPBACK = re.compile(r"(localhost|127(\.\d+){3})(:\d+)?")
-ANSWER_S = 30
+ANSWER_S = (5, 30)  # to connect, and for each part of the answer
 MANIFESTS = ", ".join(
     (
         "application/vnd.oci.image.index.v1+json",
@@ -34,11 +36,11 @@ class RegistryError(UserError):
 
 
 def digest_of(image: str) -> str | None:
-    """The digest of REGISTRY/NAME:TAG; None: the registry has no such image. Raises RegistryError."""
+    """The digest of REGISTRY/NAME:TAG or …@DIGEST; None: the registry has no such image. Raises RegistryError."""
     import requests
     from docker.auth import load_config, resolve_repository_name
 
-    name, _, tag = image.rpartition(":")
+    name, _, tag = image.partition("@") if "@" in image else image.rpartition(":")
     registry, repository = resolve_repository_name(name)
     host = HUB if registry == "docker.io" else registry
     url = f"{'http' if LOOPBACK.fullmatch(host) else 'https'}://{host}/v2/{repository}/manifests/{tag}"
@@ -59,6 +61,16 @@ def digest_of(image: str) -> str | None:
     if answer.status_code != 200 or not DIGEST.fullmatch(digest):
         raise _refused(image, f"{registry} answers with {answer.status_code} and the digest {digest[:80]!r}", registry)
     return digest
+
+
+def absent(images: Iterable[str]) -> list[str]:
+    """Those that their registry says it does not have. A registry that cannot be asked from here may answer the nodes:
+    what it has is not known, and it is not asked again."""
+    found = []
+    with suppress(RegistryError):
+        for image in images:
+            found += [image] if digest_of(image) is None else []
+    return found
 
 
 def _asked(session: "Session", url: str, headers: dict[str, str]) -> "Response":

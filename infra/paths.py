@@ -8,6 +8,7 @@ from pathlib import Path
 
 from infra.errors import UserError
 from infra.storage.durable import make_folder
+from infra.text import clause
 
 IN_HOME = "home:"  # instead of the path of the home folder
 FOLDERS = ("jobs", "models", "artifacts")  # of the home, with artifacts
@@ -37,7 +38,7 @@ def _named_by(variable: str) -> Path | None:
     try:
         return Path(place).expanduser().absolute() if place else None
     except RuntimeError as error:  # ~name of nobody, or no HOME
-        raise UserError(f"{variable}={place}: {error}. Set it to an absolute path") from error
+        raise UserError(f"{variable}={place}: {clause(error)}. Set it to an absolute path") from error
 
 
 def _created(folder: Path, variable: str) -> Path:

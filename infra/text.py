@@ -4,6 +4,11 @@ import re
 from typing import Any
 
 
+def clause(text: object) -> str:
+    """A text, such as an error's, that more is said after: without the full stop at its end."""
+    return str(text).rstrip().removesuffix(".")
+
+
 def number(value: float) -> str:
     """A short readable number: 12,345 · 0.0312 · 1.2e-06."""
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e15):

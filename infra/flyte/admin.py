@@ -16,6 +16,8 @@ from flytekit.exceptions.base import FlyteException
 from flytekit.remote import FlyteRemote
 from flytekit.tools.fast_registration import FastPackageOptions
 
+from infra.text import clause
+
 ERRORS = (FlyteException, grpc.RpcError, OSError, ValueError, AssertionError)  # flytekit's, for a cluster's faults
 ANSWER_S = 10.0
 
@@ -72,6 +74,6 @@ def pod_reason(remote: FlyteRemote, execution: Any) -> str:
 
 
 def short(error: Any) -> str:
-    """An error's message on one line."""
+    """An error's message on one line, to be followed by more."""
     message = error.details() if isinstance(error, grpc.Call) else str(error.__cause__ or error)
-    return " ".join(message.split())[:300] or type(error).__name__
+    return clause(" ".join(message.split())[:300]) or type(error).__name__

@@ -10,6 +10,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from infra.errors import UserError
+from infra.text import clause
 from infra.tracking.mlflow_records import FLYTE_TAG, SEEN_TAG
 from infra.tracking.push import runs_with
 from infra.tracking.redact import redact_text
@@ -64,7 +65,7 @@ def _end_finder() -> Callable[[Run, list[Run]], End | None]:
         details = getattr(error.__cause__, "details", lambda: str(error))()
         return FlyteUnreachable(
             f"Flyte's admin at {platform.endpoint} can't be asked how executions ended, which stay RUNNING in MLflow: "
-            f"{redact_text(str(details))[:300]}. FLYTE_PLATFORM_URL (in infra/flyte/tracking.yaml), or Flyte's "
+            f"{clause(redact_text(str(details))[:300])}. FLYTE_PLATFORM_URL (in infra/flyte/tracking.yaml), or Flyte's "
             "configuration file, must name it as your Helm release does"
         )
 

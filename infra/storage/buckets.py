@@ -24,6 +24,7 @@ from infra.paths import baton_home
 from infra.pod import this_pod
 from infra.progress import say
 from infra.storage.durable import make_folder, rename, sync
+from infra.text import clause
 
 T = TypeVar("T")
 
@@ -193,7 +194,7 @@ def _no_such_place_named(place: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         fix = "Create the bucket, or set another one in BATON_STORAGE"
-        raise StorageError(f"{place}: {error}. {fix}", False) from error
+        raise StorageError(f"{place}: {clause(error)}. {fix}", False) from error
 
 
 class _FileProgress:
@@ -315,19 +316,20 @@ def with_retries(
             raise
         except PermissionError as error:
             raise StorageError(
-                f"{place}: {error}. This process's credentials (FLYTE_AWS_…, or its service account) must allow "
-                "listing and reading there, and writing and deleting in BATON_STORAGE",
+                f"{place}: {clause(error)}. This process's credentials (FLYTE_AWS_…, or its service account) must "
+                "allow listing and reading there, and writing and deleting in BATON_STORAGE",
                 curable=False,
             ) from error
         except Exception as error:  # each file system raises another one for an unreachable server
             if isinstance(error, OSError) and error.errno in _REFUSED:
                 raise
             if type(error).__name__ in _NO_CREDENTIALS:
-                raise StorageError(f"{place}: no credentials for it here: {error}. {CREDENTIALS}", False) from error
+                reason = f"no credentials for it here: {clause(error)}"
+                raise StorageError(f"{place}: {reason}. {CREDENTIALS}", False) from error
             tried = time.monotonic() - began
             if tried + wait > (patience_s or PATIENCE_S) or (stop is not None and stop.is_set()):
                 fix = "Check that it can be reached from here (for S3, FLYTE_AWS_ENDPOINT), and run the command again"
-                raise StorageError(f"{place}: tried for {tried:.0f} s: {error}. {fix}", curable=True) from error
+                raise StorageError(f"{place}: tried for {tried:.0f} s: {clause(error)}. {fix}", curable=True) from error
         time.sleep(wait * random.uniform(0.5, 1))
         wait = min(2 * wait, LONGEST_WAIT_S)
 
@@ -352,7 +354,7 @@ def file_system(place: str) -> Any:
         return _access().get_filesystem("abfs" if protocol == "az" else protocol, path=place)
     except (ImportError, ValueError) as error:  # missing package, unknown name, credentials
         fix = "The images read s3, gs, az and hf; for another, install its package where the stages run"
-        message = f"{place}: fsspec has no access to {protocol}://: {str(error).rstrip('.')}. {fix}"
+        message = f"{place}: fsspec has no access to {protocol}://: {clause(error)}. {fix}"
         raise StorageError(message, curable=False) from error
 
 

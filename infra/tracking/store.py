@@ -30,6 +30,7 @@ _DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # printing takes two requests per line
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # in a log a line for each file
     "MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false",
     "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "false",
     "GIT_PYTHON_REFRESH": "quiet",

@@ -9,6 +9,7 @@ from pathlib import Path
 from infra.commands import command
 from infra.flyte.hooks import import_lock
 from infra.progress import say
+from infra.text import clause
 from infra.tracking.remote_run import remote_place
 from infra.tracking.spool import RecordDamaged, beat, executions, is_delivered, settle
 from infra.tracking.store import PushFailed, passed_on, prepare_client, shown_uri
@@ -144,4 +145,4 @@ def _push_left_over(execution: Path, push: Callable[[Path], bool]) -> None:
             push(execution)
     except (PushFailed, RecordDamaged, OSError) as error:
         retry = command("python -m infra.tracking sync")
-        say(f"tracking: execution {execution.name}: {error}. `{retry}` tries again")
+        say(f"tracking: execution {execution.name}: {clause(error)}. `{retry}` tries again")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.storage.durable import rename
+from infra.text import clause
 from tasks.core.manifest import MANIFEST, ArtifactError, read_manifest, remove, wrong_files
 
 KIND = "training_state"
@@ -49,7 +50,7 @@ class CheckpointFolder:
         aside = checkpoint.with_name(DAMAGED + checkpoint.name)
         shutil.rmtree(aside, ignore_errors=True)
         rename(checkpoint, aside)
-        print(f"{error}. It is kept as {aside}; trying the checkpoint before it", flush=True)
+        print(f"{clause(error)}. It is kept as {aside}; trying the checkpoint before it", flush=True)
 
     def check_not_all_damaged(self) -> None:
         """Raises ArtifactError if all checkpoints were set aside: a run with progress never silently starts over."""

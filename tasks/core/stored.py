@@ -16,6 +16,7 @@ from infra.progress import say
 from infra.storage import buckets as storage
 from infra.storage.buckets import StorageError, is_bucket
 from infra.storage.durable import make_folder, rename, sync_tree, write_text
+from infra.text import clause
 from tasks.core.manifest import (
     ALL,
     MANIFEST,
@@ -126,7 +127,7 @@ def download(place: str, manifest: Manifest, folder: Path, patterns: Sequence[st
         storage.get(place, file_sizes, folder)
         text = storage.read(f"{place}/{MANIFEST}").decode()
     except FileNotFoundError as error:  # removed since
-        raise ArtifactError(f"{place}: {error}. {RECREATE_HINT}") from error
+        raise ArtifactError(f"{place}: {clause(error)}. {RECREATE_HINT}") from error
     sync_tree(folder)
     write_text(folder / MANIFEST, text)
 

@@ -27,6 +27,7 @@ from typing import Any, Literal
 from jinja2 import TemplateError
 from tokenizers import Encoding
 
+from infra.text import clause
 from tasks.core.job import StageError
 from tasks.models.tokenizers import UNKNOWN, beginning, begun
 from tasks.posttrain.chat import Chat, chat_of, marked_tokens, rendered_with_marks
@@ -329,8 +330,8 @@ class RowEncoder:
         except Exception as error:  # a template is a program: any exception can occur
             reason = error if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
             raise RowRefused(
-                f"the chat template {self._chat_of(row).shown!r} rejects a row: {reason}. Change the row, or the "
-                f"model's chat_template.jinja. The row: {cut(row)}"
+                f"the chat template {self._chat_of(row).shown!r} rejects a row: {clause(reason)}. Change the row, or "
+                f"the model's chat_template.jinja. The row: {cut(row)}"
             ) from error
 
     def _with_end(self, ids: list[int]) -> list[int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from infra.commands import command
 from infra.paths import located
 from infra.storage.buckets import StorageError, is_bucket
+from infra.text import clause
 from infra.tracking.set_aside import OUTCOME_TAG, PARENT_TAG, set_aside
 from tasks.artifacts import (
     Artifact,
@@ -136,8 +137,8 @@ def manifest_of(part: GenerationArtifact) -> Manifest:
         return manifest
     except (ArtifactError, OSError) as error:
         raise LedgerError(
-            f"the {part.name} {part.digest[:12]} of an earlier generation cannot be loaded: {error}. Put its files "
-            f"back to {part.place}, or start over under another name in the registry"
+            f"the {part.name} {part.digest[:12]} of an earlier generation cannot be loaded: {clause(error)}. Put its "
+            f"files back to {part.place}, or start over under another name in the registry"
         ) from error
 
 

@@ -89,7 +89,8 @@ def ask(
     prepare: Callable[[str], None] = require_store,
 ) -> T:
     """Call `attempt` with the registry's client until it succeeds; transient errors are retried, and
-    `waiting(seconds)` is called. Raises StageError if the registry stays unreachable for `patience_s`, or refuses.
+    `waiting(seconds)` is called. Raises StageError if the registry stays unreachable for `patience_s`, or refuses; with
+    a patience of 0 the caller tries again or does without.
     An SQLite store is created by `prepare` only."""
     prepare_client()
     uri = tracking_uri()
@@ -114,10 +115,9 @@ def ask(
         if not transient:
             raise StageError(f"the model registry {shown_uri()} refuses: {redact_text(reason)[:500]}")
         if waited + PAUSE_S > patience_s:
-            raise RegistryAway(
-                f"the model registry {shown_uri()} has not answered for {waited:.0f} s ({redact_text(reason)[:600]}). "
-                "Start it and run the same command again to continue from here."
-            )
+            away = f"has not answered for {waited:.0f} s" if patience_s else "does not answer"
+            fix = " Start it and run the same command again to continue from here." if patience_s else ""
+            raise RegistryAway(f"the model registry {shown_uri()} {away} ({redact_text(reason)[:600]}).{fix}")
         waiting(waited)
         time.sleep(PAUSE_S)
 

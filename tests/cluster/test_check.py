@@ -1,6 +1,7 @@
 """`python -m workflows.cluster check`, against the tests' admin and pods, and real connectors."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -122,6 +123,23 @@ def test_a_pod_that_does_not_end_is_aborted(cluster: Cluster, client: Client) ->
     assert said["pod"].startswith(waits) and "has room for the largest stage's pod" in said["pod"]
     assert code == 1
     assert cluster.admin.terminated == [cluster.admin.executions[-1].name]
+
+
+def test_an_image_that_cannot_be_pulled_is_not_waited_for(
+    cluster: Cluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flyte tries it three times for three minutes."""
+    monkeypatch.setattr(checks, "SLICE_S", 0.5)
+    monkeypatch.setattr(checks, "PULL_S", 1)
+    cluster.admin.created = lambda each: None
+    cluster.admin.pending = (
+        "[ContainersNotReady|ImagePullBackOff]: Back-off pulling image r.example/i@sha256:0: not found."
+    )
+    words = ["check", "--config", str(client.config), "--patience", "600"]
+    said = CliRunner().invoke(main, words).output
+    assert re.search(
+        r"✗ pod +failed: not ended after [0-9]+ s, and so aborted: .+ not found; the nodes cannot pull", said
+    )
 
 
 def test_a_recipe_needs_the_images_of_its_stages_alone(client: Client, cluster: Cluster, tmp_path: Path) -> None:

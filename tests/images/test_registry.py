@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 import images
-from images.registry import RegistryError, digest_of
+from images.registry import RegistryError, absent, digest_of
 from tests.images.registry import needs_registry, push, registry
 from tests.source import ROOT
 
@@ -52,6 +52,14 @@ def test_a_digest_is_the_registry_s(host: str) -> None:
 def test_an_image_that_is_not_there(host: str) -> None:
     push(host, "there", "1")
     assert digest_of(f"{host}/there:2") is None and digest_of(f"{host}/nowhere:1") is None
+
+
+@needs_registry
+def test_a_pinned_image_that_is_not_there_is_told_from_one_that_cannot_be_asked_for(host: str) -> None:
+    pinned = f"{host}/pinned@{push(host, 'pinned', '1')}"
+    gone = f"{host}/pinned@sha256:{64 * '7'}"
+    assert digest_of(pinned) == pinned.partition("@")[2]
+    assert absent([pinned, gone, f"127.0.0.1:9/unreachable@sha256:{64 * '7'}"]) == [gone]
 
 
 @needs_registry

@@ -1,8 +1,11 @@
+import re
+
 import pytest
 
 from infra.text import (
     brief,
     change,
+    clause,
     count,
     duration,
     encodable,
@@ -16,6 +19,7 @@ from infra.text import (
     size,
     value,
 )
+from tests.source import files
 
 
 @pytest.mark.parametrize(
@@ -78,3 +82,14 @@ from infra.text import (
 )
 def test_numbers_are_written_for_people(written: str, expected: str) -> None:
     assert written == expected
+
+
+@pytest.mark.parametrize("text", ["It does not exist.", "It does not exist. \n", "It does not exist"])
+def test_an_error_s_own_full_stop_is_not_doubled(text: str) -> None:
+    assert f"{clause(OSError(text))}. Create it" == "It does not exist. Create it"
+
+
+def test_no_message_goes_on_after_an_error_as_it_is() -> None:
+    """Its words may end in a full stop of their own."""
+    doubled = re.compile(r"\{(error|str\(error\)|redact_text\([^{}]*\)[^{}]*)\}[.;] ")
+    assert [path for path in files("infra", "tasks", "workflows", "images") if doubled.search(path.read_text())] == []

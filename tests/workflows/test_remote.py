@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,21 @@ def test_a_run_needs_the_images_of_its_stages_alone() -> None:
     assert run(TEXT | {"pretrain": {}, "convert": {}}, pinned=some) == ""
 
 
+class EmptyRegistry(BaseHTTPRequestHandler):
+    def do_HEAD(self) -> None:
+        self.send_error(404)
+
+
+def test_an_image_that_its_registry_does_not_have_is_refused_before_the_run() -> None:
+    """Its pods would be tried for ten minutes, and none would record anything."""
+    with HTTPServer(("127.0.0.1", 0), EmptyRegistry) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        image = f"127.0.0.1:{server.server_port}/baton-data@{DIGEST}"
+        said = run({"corpus": {}, "audit": None}, pinned=PINNED | {"baton-data": image})
+        server.shutdown()
+    assert said.startswith(f"{image}: not in its registry; ")
+
+
 def test_a_pod_that_needs_an_image_that_the_run_was_registered_without_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -111,8 +128,9 @@ def test_a_pod_that_needs_an_image_that_the_run_was_registered_without_is_refuse
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e0")
     monkeypatch.delitem(images.TRAIN.__dict__, "tag", raising=False)
     left_out = [Image.look_up_image_info("baton-train", UNUSED)]
+    task: Any = pretrain
     with pytest.raises(images.NoImage, match="baton-train: missing in this pod's image configuration"):
-        pretrain.get_image(SerializationSettings(ImageConfig.create_from(None, left_out)))
+        task.get_image(SerializationSettings(ImageConfig.create_from(None, left_out)))
 
 
 def test_uses_of_a_stage_that_flyte_cannot_tell_apart_are_refused() -> None:

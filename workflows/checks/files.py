@@ -5,6 +5,7 @@ from pathlib import Path
 
 from infra.pod import this_pod
 from infra.progress import say
+from infra.text import clause
 from tasks.core.spec import NotSeen, Problem
 from workflows.checks.parts import specs_in
 from workflows.checks.rows import lacking
@@ -40,7 +41,7 @@ def files(context: RunContext) -> list[Problem]:
         return problems
     for problem in problems:
         if isinstance(problem, NotSeen):  # pods may have credentials for it
-            say(f"{problem}. The run's first pod checks it again")
+            say(f"{clause(problem)}. The run's first pod checks it again")
     return [problem for problem in problems if not isinstance(problem, NotSeen)]
 
 
@@ -48,5 +49,5 @@ def _with_the_pods_way(problem: Problem) -> Problem:
     """A missing path, as in a recipe that no client has read: one typed in Flyte's console."""
     if isinstance(problem.value, str) and Path(problem.value).is_absolute():
         fix = "A pod reads no other machine's files: name an address (s3://…), or start the run by pyflyte run"
-        return replace(problem, allowed=f"{problem.allowed}. {fix}")
+        return replace(problem, allowed=f"{clause(problem.allowed)}. {fix}")
     return problem

@@ -1,9 +1,12 @@
 """Check whether a Flyte cluster is ready for Baton; each failure comes with a way out."""
 
 import re
+import time
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -16,11 +19,15 @@ from flytekit.remote import FlyteRemote
 from infra.flyte.admin import ERRORS, admin_version, pod_reason, short, start, task_types
 from infra.placement.config import TASK_TYPE
 from infra.pod_spec import PodSpec, in_bytes, in_cores
+from infra.text import clause
 from infra.tracking.code import PROJECT
 from workflows.cluster.probe import look, looked
-from workflows.cluster.remote import StagePod, images_needed, without_image
+from workflows.cluster.remote import StagePod, absent_images, images_needed, without_image
 
 POLL_S = 2
+SLICE_S = 10  # between two questions why the pod has not ended
+PULL_S = 60  # for which an image that cannot be pulled may be a registry's short outage
+NO_PULL = "ImagePullBackOff|ErrImagePull"
 
 # what Flyte says of a pod that failed or waits, and what to do about it; the first that fits
 CURES = {
@@ -104,6 +111,8 @@ def _images(config: ImageConfig, needed: list[str]) -> Check:
         )
     if tagged := [name for name in needed if name not in by_name or not by_name[name].digest]:
         return Check("images", "failed", f"{', '.join(tagged)}: a tag can move to another image; use name@sha256:…")
+    if gone := absent_images(config, needed):
+        return Check("images", "failed", gone)
     return Check("images", "ok", f"{', '.join(needed)}: pinned by digest")
 
 
@@ -153,14 +162,14 @@ def _pod(
             environment=environment,
         )
         url = remote.generate_console_url(execution)
-        execution = remote.wait(execution, timeout=patience_s, poll_interval=POLL_S, sync_nodes=False)
-    except FlyteTimeout:
-        assert execution is not None
-        reason = _pending(remote, execution) or "Flyte gives no reason; see `kubectl get events`"
-        yield Check(
-            "pod", "failed", f"not ended after {patience_s} s (--patience), and so aborted: {reason}{cure(reason)}"
-        )
-        return
+        began = time.monotonic()
+        execution = _waited_for(remote, execution, patience_s)
+        if not execution.is_done:
+            reason = _pending(remote, execution) or "Flyte gives no reason; see `kubectl get events`"
+            limit = f"{patience_s} s (--patience)" if (seconds := time.monotonic() - began) >= patience_s else ""
+            after = limit or f"{seconds:.0f} s"
+            yield Check("pod", "failed", f"not ended after {after}, and so aborted: {clause(reason)}{cure(reason)}")
+            return
     except ERRORS as error:
         yield Check("pod", "failed", f"{short(error)}; see `kubectl get events`, or the execution in Flyte's console")
         return
@@ -169,13 +178,28 @@ def _pod(
             remote.terminate(execution, "python -m workflows.cluster check has ended")
     if execution.closure.phase != WorkflowExecutionPhase.SUCCEEDED:
         message = execution.error.message if execution.error else ""
-        yield Check("pod", "failed", f"{telling(message) or 'Flyte gives no reason'}{cure(message)}; {url}")
+        yield Check("pod", "failed", f"{clause(telling(message)) or 'Flyte gives no reason'}{cure(message)}; {url}")
         return
     yield Check("pod", "ok", url)
     lines: dict[str, str] = execution.outputs.get("found", dict[str, str])
     for name, line in lines.items():
         state, _, message = line.partition(": ")
         yield Check(name, "ok" if state == "ok" else "failed", message)
+
+
+def _waited_for(remote: FlyteRemote, execution: Any, patience_s: float) -> Any:
+    """The execution once it has ended, the patience is exhausted, or its image could not be pulled for PULL_S: Flyte
+    itself tries that three times for three minutes each."""
+    until = time.monotonic() + patience_s
+    refused: float | None = None  # since when
+    while (left := until - time.monotonic()) > 0:
+        with suppress(FlyteTimeout):
+            return remote.wait(execution, timedelta(seconds=min(SLICE_S, left)), POLL_S, sync_nodes=False)
+        now = time.monotonic()
+        refused = (refused or now) if re.search(NO_PULL, _pending(remote, execution)) else None
+        if refused and now - refused > PULL_S:
+            break
+    return execution
 
 
 def _pending(remote: FlyteRemote, execution: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from flytekit.configuration import Image, ImageConfig
 
 import images
+from infra.commands import command
 from infra.flyte.command_line import console, image_config
 from infra.flyte.pod_task import check_one_template
 from infra.placement.config import UNUSED
@@ -86,8 +87,21 @@ def images_of(run: Any, needed: Collection[str]) -> None:
     config = image_config(run)
     if missing := without_image(config, needed):
         raise images.no_images(", ".join(missing))
+    if gone := absent_images(config, needed):
+        raise images.NoImage(gone)
     unused = [Image.look_up_image_info(name, UNUSED) for name in without_image(config)]
     run.image_config = replace(run.image_config, images=[*(run.image_config.images or ()), *unused])
+
+
+def absent_images(config: ImageConfig, needed: Collection[str]) -> str:
+    """What is wrong with pinned images that their registries do not have; pods would try to pull them for ten minutes,
+    and record nothing."""
+    from images.registry import absent  # imports Docker's library
+
+    pinned = [found.full for name in sorted(needed) if (found := config.find_image(name)) and found.digest]
+    gone = absent(pinned)
+    fix = f"`{command('python -m images REGISTRY')}` pushes and pins them, or correct their names"
+    return f"{', '.join(gone)}: not in {'its' if len(gone) == 1 else 'their'} registry; {fix}" if gone else ""
 
 
 def images_needed(pods: Iterable["StagePod"]) -> list[str]:

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from infra.storage.address import File, digest_of, find
 from infra.storage.buckets import is_bucket
+from infra.text import clause
 from tasks.core.job import StageError
 from tasks.data.readers.arrow_rows import rows_of
 from tasks.data.readers.raw import Raw, chosen_fields, encoded, refuse_large
@@ -87,7 +88,7 @@ def _opened(source: HuggingFaceSource) -> tuple[Iterator[pa.Table], int | None]:
             rows = datasets.load_dataset(name, source.config, split=source.split, streaming=source.streaming)
     except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
         raise StageError(
-            f"dataset {source.name!r}, config {source.config!r}, split {source.split!r}: {error}. "
+            f"dataset {source.name!r}, config {source.config!r}, split {source.split!r}: {clause(error)}. "
             "Check name, config and split; a hub name needs a network (and HF_HUB_OFFLINE unset)."
         ) from error
     if not isinstance(rows, datasets.IterableDataset):
