@@ -20,6 +20,9 @@ from flytekit.configuration import Image, ImageConfig, SerializationSettings
 
 from infra.placement.config import TASK_TYPE
 from infra.pod_spec import in_bytes
+from infra.tracking.sqlite import make_tables
+from tests.infra.flyte_chart import pod_of_flyte
+from tests.infra.pod_security import violations
 from tests.source import ROOT, closure, distributions, requirements, third_party
 
 INFRA = ROOT / "infra"
@@ -39,7 +42,8 @@ def shipped() -> list[tuple[str, Any]]:
     for path in sorted(INFRA.rglob("*.yaml")):
         for each in yaml.safe_load_all(path.read_text()):
             if isinstance(each, dict) and each.keys() >= {"apiVersion", "kind"} and each["kind"] != "Kustomization":
-                found.append((f"{path.relative_to(INFRA)} {each['kind']}", each))
+                several = f" {each['metadata']['name']}" if each["kind"] == "PriorityClass" else ""
+                found.append((f"{path.relative_to(INFRA)} {each['kind']}{several}", each))
     return found
 
 
@@ -70,6 +74,8 @@ def test_all_that_is_shipped_is_known() -> None:
         "flyte/connector.yaml NetworkPolicy",
         "flyte/tracking.yaml CronJob",
         "flyte/pod-template.yaml PodTemplate",
+        "flyte/priority.yaml PriorityClass baton-services",
+        "flyte/priority.yaml PriorityClass baton-services-nonpreempting",
     } | {
         f"{file} {kind}"
         for file in ("mlflow/mlflow.yaml", "mlflow/lineage.yaml", "champion/champion.yaml", "proxy/proxy.yaml")
@@ -85,46 +91,114 @@ def test_a_manifest_is_what_kubernetes_takes(name: str) -> None:
 PODS = {name: spec for name, each in SHIPPED.items() if (spec := pod_of(each))}
 
 
-def violations(pod: Any) -> list[str]:
-    """What Kubernetes' "restricted" pod security standard refuses."""
-    context, found = pod.get("securityContext", {}), []
-    if any(pod.get(name) for name in ("hostNetwork", "hostPID", "hostIPC")):
-        found.append("host namespaces")
-    allowed = {
-        "configMap",
-        "csi",
-        "downwardAPI",
-        "emptyDir",
-        "ephemeral",
-        "persistentVolumeClaim",
-        "projected",
-        "secret",
-    }
-    found += [f"volume {each['name']}" for each in pod.get("volumes", ()) if not each.keys() & allowed]
-    for each in [*pod["containers"], *pod.get("initContainers", ())]:
-        own = each.get("securityContext", {})
-        capabilities = own.get("capabilities", {})
-        if own.get("allowPrivilegeEscalation") is not False:
-            found.append("allowPrivilegeEscalation")
-        if capabilities.get("drop") != ["ALL"] or {*capabilities.get("add", ())} - {"NET_BIND_SERVICE"}:
-            found.append("capabilities")
-        if (
-            not own.get("runAsNonRoot", context.get("runAsNonRoot"))
-            or own.get("runAsUser", context.get("runAsUser")) == 0
-        ):
-            found.append("runAsNonRoot")
-        if own.get("seccompProfile", context.get("seccompProfile", {})).get("type") not in (
-            "RuntimeDefault",
-            "Localhost",
-        ):
-            found.append("seccompProfile")
-    return found
-
-
 @pytest.mark.parametrize("name", PODS)
 def test_a_pod_is_restricted_and_has_no_token(name: str) -> None:
     assert violations(PODS[name]) == []
     assert PODS[name]["automountServiceAccountToken"] is False
+
+
+FLYTE_S_PODS = {auth: pod_of_flyte(read("flyte/values.yaml"), auth) for auth in (False, True)}
+
+
+@pytest.mark.parametrize("auth", FLYTE_S_PODS)
+def test_flyte_s_own_pod_is_restricted(auth: bool) -> None:
+    """Else helm says "deployed", and its Deployment has no pod."""
+    assert violations(FLYTE_S_PODS[auth]) == []
+    assert violations(pod_of_flyte({"deployment": {}}, auth)) != []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "refused"),
+    [
+        ("hostNetwork", True, "hostNetwork"),
+        ("hostPID", True, "hostPID"),
+        ("volumes.0", {"name": "etc", "hostPath": {"path": "/etc"}}, "volume"),
+        ("securityContext.sysctls", [{"name": "kernel.msgmax"}], "sysctl kernel.msgmax"),
+        ("securityContext.runAsUser", 0, "runAsUser 0"),
+        ("securityContext.runAsNonRoot", False, "runAsNonRoot"),
+        ("securityContext.seccompProfile", {"type": "Unconfined"}, "seccompProfile"),
+        ("securityContext.seLinuxOptions", {"type": "spc_t"}, "seLinuxOptions"),
+        ("securityContext.appArmorProfile", {"type": "Unconfined"}, "appArmorProfile"),
+        ("initContainers.0.securityContext", {}, "allowPrivilegeEscalation"),
+        ("containers.0.securityContext.privileged", True, "privileged"),
+        ("containers.0.securityContext.runAsNonRoot", False, "runAsNonRoot"),
+        ("containers.0.securityContext.procMount", "Unmasked", "procMount"),
+        ("containers.0.securityContext.capabilities", {"drop": ["NET_RAW"]}, "capabilities"),
+        ("containers.0.securityContext.capabilities.add", ["SYS_ADMIN"], "capabilities"),
+        ("containers.0.ports", [{"containerPort": 80, "hostPort": 80}], "hostPort 80"),
+        ("containers.0.livenessProbe", {"httpGet": {"host": "169.254.169.254"}}, "host 169.254.169.254"),
+    ],
+)
+def test_what_restricted_refuses_is_found(path: str, value: Any, refused: str) -> None:
+    pod = copy.deepcopy(PODS["mlflow/lineage.yaml Deployment"])
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    holder = pod
+    for part in parents:
+        holder = holder[part]
+    holder[last] = value
+    assert any(refused in each for each in violations(pod))
+
+
+def containers() -> dict[str, Any]:
+    """Those of all our pods, and of Flyte's."""
+    pods = PODS | {"Flyte's": FLYTE_S_PODS[True]}
+    return {
+        f"{name}: {each['name']}": each
+        for name, pod in pods.items()
+        for each in [*pod.get("initContainers", ()), *pod["containers"]]
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in containers() if "Flyte's" not in name])
+def test_an_image_that_a_node_has_is_not_pulled(name: str) -> None:
+    """Kubernetes' own default is Always for an image without a tag, as the pod template's, and for :latest."""
+    assert containers()[name]["imagePullPolicy"] == "IfNotPresent"
+
+
+@pytest.mark.parametrize("name", containers())
+def test_a_probe_waits_for_an_answer_on_a_busy_node(name: str) -> None:
+    """Kubernetes' own defaults, one second and three failures, kill a service that others wait for."""
+    for kind in ("readinessProbe", "livenessProbe"):
+        probe = containers()[name].get(kind)
+        assert probe is None or probe["timeoutSeconds"] >= 10
+        assert kind != "livenessProbe" or probe is None or probe["failureThreshold"] >= 5
+
+
+def test_flyte_has_a_share_of_its_node() -> None:
+    (flyte,) = FLYTE_S_PODS[False]["containers"]
+    assert flyte["resources"]["requests"] == {"cpu": "500m", "memory": "512Mi"}
+
+
+@pytest.mark.parametrize("name", [*(name for name in PODS if "PodTemplate" not in name), "Flyte's"])
+def test_a_service_stands_before_stages_pods(name: str) -> None:
+    """Those that the pods wait for evict one if necessary; those that people wait for, and the champion, evict none."""
+    named = (PODS | {"Flyte's": FLYTE_S_PODS[False]})[name]["priorityClassName"]
+    shared = yaml.safe_load_all((INFRA / "flyte/priority.yaml").read_text())
+    priority = next(each for each in shared if each["metadata"]["name"] == named)
+    assert priority["value"] > 0 and not priority.get("globalDefault")
+    waited_for = {"flyte/connector.yaml Deployment", "mlflow/mlflow.yaml Deployment", "proxy/proxy.yaml Deployment"}
+    assert (priority.get("preemptionPolicy") == "Never") == (name not in waited_for | {"Flyte's"})
+
+
+def test_a_stage_s_pod_has_no_priority() -> None:
+    assert "priorityClassName" not in PODS["flyte/pod-template.yaml PodTemplate"]
+
+
+def test_the_lineage_pages_wait_until_mlflow_has_made_its_tables(tmp_path: Path) -> None:
+    (waiting,) = PODS["mlflow/lineage.yaml Deployment"]["initContainers"]
+    _, *words = waiting["command"]
+    here = os.environ | {"BATON_HOME": str(tmp_path), "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db"}
+    words = [word.replace("time.sleep(5)", "time.sleep(0.1)") for word in words]
+    with subprocess.Popen([sys.executable, *words], env=here, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout and "mlflow.db" in process.stdout.readline()
+        make_tables(f"sqlite:///{tmp_path}/made.db")
+        (tmp_path / "made.db").rename(tmp_path / "mlflow.db")
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_a_tracking_job_that_cannot_start_gives_way_to_the_next() -> None:
+    assert manifests()["CronJob"]["spec"]["concurrencyPolicy"] == "Replace"
 
 
 def test_a_stage_s_pod_is_restricted() -> None:
@@ -145,6 +219,7 @@ def test_a_stage_s_pod_is_restricted() -> None:
     merged = {**template, **own, "containers": [{**default, **each} for each in own["containers"]]}
     assert violations(own) and violations(merged) == []
     assert merged["automountServiceAccountToken"] is False
+    assert merged["containers"][0]["imagePullPolicy"] == "IfNotPresent"
     assert merged["terminationGracePeriodSeconds"] == 120 and merged["containers"][0]["image"] == "r/t:1"
 
 
@@ -192,19 +267,20 @@ def test_a_second_apply_has_the_images_too(tmp_path: Path) -> None:
     assert config["data"] == {"nginx.conf": (INFRA / "proxy/nginx.conf").read_text()}
     assert len(objects) == len(SHIPPED) + 1
     pods = {each["metadata"]["name"]: pod for each in objects if (pod := pod_of(each))}
-    images = {each["image"] for pod in pods.values() for each in pod["containers"]}
+    images = {each["image"] for pod in pods.values() for each in [*pod.get("initContainers", ()), *pod["containers"]]}
     public = PODS["proxy/proxy.yaml Deployment"]["containers"][0]["image"]
     pinned = {f"r.example/{name}@{digest}" for name in ("connector", "mlflow", "champion")}
     assert images == {*pinned, public, "none"}
     assert config["metadata"]["name"] in str(pods["baton-proxy"]["volumes"])
-    assert pods["champion"]["containers"][0]["resources"]["limits"] == {"memory": "64Gi"}
+    resources = pods["champion"]["containers"][0]["resources"]
+    assert resources == {"limits": {"memory": "64Gi"}, "requests": {"cpu": "1", "memory": "6Gi"}}
 
 
 def without_a_gpu() -> Any:
     """The patch that champion/kustomization.yaml tells of."""
     lines = (INFRA / "champion/kustomization.yaml").read_text().splitlines()
-    start = lines.index("#   patches:")
-    (patch,) = yaml.safe_load("\n".join(line.removeprefix("#") for line in lines[start : start + 3]))["patches"]
+    start, end = lines.index("#   patches:"), next(n for n, line in enumerate(lines) if not line.startswith("#"))
+    (patch,) = yaml.safe_load("\n".join(line.removeprefix("#") for line in lines[start:end]))["patches"]
     return patch
 
 
@@ -374,8 +450,12 @@ def test_the_proxy_finds_the_services_by_their_names_in_the_compose_file_and_on_
 SHOW = """
 import json
 from sky import clouds, skypilot_config
+from sky.utils.config_utils import merge_k8s_configs
+pod = {"spec": {"containers": [{"name": "ray-node", "imagePullPolicy": "Always"}]}}  # as SkyPilot's template has it
+merge_k8s_configs(pod, skypilot_config.get_nested(("kubernetes", "pod_config"), {}))
+(container,) = pod["spec"]["containers"]
 price = skypilot_config.get_nested(("slurm", "pricing", "accelerators", "H100"), None)
-print(json.dumps([sorted(clouds.Slurm.existing_allowed_clusters()), price]))
+print(json.dumps([sorted(clouds.Slurm.existing_allowed_clusters()), price, container["imagePullPolicy"]]))
 """
 
 
@@ -395,7 +475,7 @@ def test_skypilot_takes_its_configuration_and_finds_the_clusters(tmp_path: Path)
     config = (INFRA / "skypilot/config.yaml").read_text()
     ended = skypilot(tmp_path, config)
     assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout.splitlines()[-1]) == [["alpha", "beta"], 1.5]
+    assert json.loads(ended.stdout.splitlines()[-1]) == [["alpha", "beta"], 1.5, "IfNotPresent"]
 
 
 def test_a_misspelled_configuration_is_refused(tmp_path: Path) -> None:
