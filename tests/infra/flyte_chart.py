@@ -16,7 +16,7 @@ def pod_of_flyte(values: Any, auth: bool = False) -> dict[str, Any]:
     context = context if context.pop("enabled", False) else {}
     main = {"name": "flyte", "livenessProbe": PROBE, "readinessProbe": PROBE}
     main |= {name: given[name] for name in NAMED if given.get(name)}
-    volumes = [{"name": name, "projected": {}} for name in ("cluster-resource-templates", "config")]
+    volumes: list[Any] = [{"name": name, "projected": {}} for name in ("cluster-resource-templates", "config")]
     return {
         **given.get("extraPodSpec", {}),
         "securityContext": context,
