@@ -71,6 +71,7 @@ class PodSpec(_Words):
     termination_grace_period_seconds: int | None = Field(
         None, ge=0, le=3600, description="From SIGTERM to SIGKILL: time for a last checkpoint"
     )
+    planned_memory: Quantity | None = Field(None, description="the plan's estimate of the memory; filled in by Baton")
     secrets: list[VariableName] = Field(
         [],
         max_length=100,
@@ -186,6 +187,11 @@ def short_of(asked: Resources) -> list[str]:
     if asked.gpu and (gpus := len([*DEVICES.glob("nvidia[0-9]*")])) < asked.gpu:
         shortages.append(f"{gpus} GPUs of {asked.gpu}")
     return shortages
+
+
+def in_mib(size: float) -> str:
+    """Bytes as a Kubernetes quantity in Mi, rounded up; in Gi from 10Gi on."""
+    return f"{-(-int(size) // 1024**2)}Mi" if size < 10 * 1024**3 else in_gib(size)
 
 
 def in_gib(size: float) -> str:

@@ -14,7 +14,7 @@ import infra.flyte.cache  # noqa: F401 - replaces Flyte's local cache
 from infra.flyte.hooks import add_deck, ignored_outputs, retried_by_flyte
 from infra.paths import located
 from infra.pod import this_pod
-from infra.pod_spec import in_bytes
+from infra.pod_spec import PodSpec, in_bytes
 from infra.process.launch import Engine, EngineFailed, is_finished, job_directory, run_engine, sigterm_as_exit
 from infra.process.limits import MIB
 from infra.process.torchrun_env import Node, this_node
@@ -178,13 +178,19 @@ def _planned_memory_named(title: str, spec: Spec, remote: Offsite | None) -> Ite
     except EngineFailed as error:
         if error.memory_mib is None:
             raise
-        planned = spec.pod.resources.memory if isinstance(spec, StageSpec) and spec.pod else None
-        plan = f"; the stage was planned with {in_bytes(planned) / MIB:,.0f} MiB" if planned else ""
+        known = _memory_of(spec.pod) if this_pod() and isinstance(spec, StageSpec) and spec.pod else []
         fix = f"Set pod.resources.memory of {title} in the recipe" if this_pod() else "Use a machine with more memory"
-        message = f"{error.message.rstrip()}{plan}. {fix}, or make batches or the model smaller"
+        message = f"{'; '.join([error.message.rstrip(), *known])}. {fix}, or make batches or the model smaller"
         if remote:
             remote.note_memory(message, error.memory_mib)
         raise EngineFailed(message, memory_mib=error.memory_mib) from error
+
+
+def _memory_of(pod: PodSpec) -> list[str]:
+    """The memory that the plan estimates, and that the recipe sets in its place."""
+    asked, planned = pod.resources.memory, pod.planned_memory
+    named = {"the recipe sets": asked if asked != planned else None, "the plan's estimate is": planned}
+    return [f"{words} {in_bytes(memory) / MIB:,.0f} MiB" for words, memory in named.items() if memory]
 
 
 def _reuse(

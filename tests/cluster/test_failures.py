@@ -236,7 +236,7 @@ def test_a_stage_that_is_killed_for_memory(started: Started, mlflow: Server) -> 
     done = started.of_text("grow", memory=LIMIT)
     killed, retry = done.of("prepare_corpus")
     assert "terminated with exit code (0). Reason [OOMKilled]. Message: \n." in str(killed.failed)
-    sentence = "corpus: killed for memory at 700 MiB, the limit here; the stage was planned with 700 MiB. "
+    sentence = "corpus: killed for memory at 700 MiB, the limit here; the recipe sets 700 MiB. "
     sentence += "Set pod.resources.memory of corpus in the recipe"
     assert sentence in killed.said and "grow\n" in killed.said
     assert sentence in retry.said and "grow\n" not in retry.said

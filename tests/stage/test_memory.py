@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 
 MIB = 2**20
 LIMIT = 700  # MiB: the stage's own process has some 250
-PLANNED = {"pod": {"resources": {"memory": "2Gi"}}}
+PLANNED = {"pod": {"resources": {"memory": "2Gi"}, "planned_memory": "3Gi"}}  # the first by the recipe
 TOO_MUCH = {"text": "ab", "times": 500 * MIB, **PLANNED}
 
 
@@ -56,7 +56,8 @@ def test_a_kill_for_memory_is_named_and_its_retry_is_spared(s3: S3, tmp_path: Pa
     storage = f"{s3.address}/{uuid4().hex}"
     first, said = living(lambda: pod(s3, tmp_path, storage, cgroup, TOO_MUCH))
     sentence = (
-        f"make: killed for memory at {LIMIT} MiB, the limit here; the stage was planned with 2,048 MiB. "
+        f"make: killed for memory at {LIMIT} MiB, the limit here; the recipe sets 2,048 MiB; the plan's estimate is "
+        "3,072 MiB. "
         "Set pod.resources.memory of make in the recipe"
     )
     assert sentence in said

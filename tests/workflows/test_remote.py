@@ -1,7 +1,9 @@
 """`pyflyte run --remote`: what a cluster's pods would lack is reported before anything is registered."""
 
+import copy
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -64,6 +66,28 @@ def test_everything_that_pods_would_not_have_is_said_at_once(tmp_path: Path) -> 
     assert "for several nodes use SkyPilot: add `placement: {nodes: 2, …}`" in said
     assert "pretrain.pod.resources.memory: '100Mi'" in said and "at least" in said
     assert "MLFLOW_TRACKING_URI: 'sqlite:///runs.db'" in said and "http://" in said
+
+
+@pytest.mark.parametrize(
+    "stage", ["corpus", "tokenizer", "pretrain", "convert", "evaluate", "data.statements", "post_training.0.sft"]
+)
+def test_memory_in_which_no_stage_can_say_what_it_lacks_is_refused(stage: str) -> None:
+    """The process that starts the stage would be killed for memory, three times."""
+    tuned = {"data": DATA, "post_training": [SFT], "evaluate": {"bits_per_byte": {}}}
+    recipe = copy.deepcopy(TEXT | tuned | {"pretrain": {}, "convert": {}})
+    holder: Any = recipe
+    for part in stage.split("."):
+        holder = holder[int(part) if part.isdigit() else part]
+    holder["pod"] = {"resources": {"memory": "400Mi"}}
+    said = run(recipe)
+    assert f"{stage}.pod.resources.memory: '400Mi'" in said
+    assert re.search(r"at least \d+Mi: 512 MiB for the process that starts the stage", said)
+
+
+def test_memory_below_the_estimate_is_told_and_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(TEXT | {"tokenizer": {"vocab_size": 512, "pod": {"resources": {"memory": "1Gi"}}}}) == ""
+    said = "warning: tokenizer.pod.resources.memory: 1Gi is less than the plan's estimate, 3Gi"
+    assert said in capsys.readouterr().err
 
 
 def test_files_that_pods_share_are_not_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from tasks.core.spec import StageSpec
 from tasks.data.source_spec import OnDisk
 from tasks.pretrain.rates import unusual
 from workflows.checks.run_context import RunContext, is_planned_for_another_machine, model_of
+from workflows.cluster.pod_defaults import low_memory
 
 
 def warnings_of(context: RunContext) -> list[str]:
@@ -62,4 +63,4 @@ def _gpus(spec: StageSpec) -> int:
     return spec.nodes() * spec.devices()
 
 
-CHECKS: list[Callable[[RunContext], Iterator[str]]] = [_rates, _unread, _idle]
+CHECKS: list[Callable[[RunContext], Iterator[str]]] = [_rates, _unread, _idle, low_memory]

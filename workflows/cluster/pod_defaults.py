@@ -5,8 +5,9 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from infra.pod_spec import PodSpec, Resources, in_bytes, in_gib
-from tasks.core.spec import Problem
+from infra.pod_spec import PodSpec, Resources, in_bytes, in_gib, in_mib
+from infra.process.limits import MIB
+from tasks.core.spec import Problem, StageSpec
 from tasks.pretrain.memory import CPU, GPU
 from tasks.pretrain.spec import PretrainSpec
 from workflows.checks.run_context import RunContext, model_of, need
@@ -17,6 +18,8 @@ R = TypeVar("R", bound=BaseModel)
 GIB = 1024**3
 PROCESS = 2 * GIB  # Python, torch and libraries of an engine's process and of the pod's process that starts it
 FLYTE = GIB // 2  # of the pod's process, where the engine is without torch
+LAUNCHER = 512 * MIB  # the same at the least: with 400 MiB it was killed before it could say anything, with 700 not
+SURE = 0.25  # of an estimate: what is needed in any case
 HOST = 8 * GIB  # host memory of a process with a GPU: CUDA context, NCCL buffers, batches
 VLLM = 4 * GIB  # its processes and its default KV cache on a CPU
 SPARE = 1.25  # for what an estimate leaves out: fragmentation, kernels' workspaces
@@ -26,9 +29,10 @@ UNKNOWN = 8 * 10**9  # parameters to leave host memory for beside a GPU, for a h
 
 
 def fitted(recipe: R, context: RunContext) -> R:
-    """Fill in the estimated resources that the recipe's pods leave out."""
+    """Fill in the estimated resources that the recipe's pods leave out, and the estimate of the memory."""
     for path, spec in context.stages().items():
-        estimate = PodSpec(resources=resources(context, path))
+        estimated = resources(context, path)
+        estimate = PodSpec(resources=estimated, planned_memory=estimated.memory)
         if estimate != PodSpec():
             recipe = replaced(recipe, [*path.split("."), "pod"], (spec.pod or PodSpec()).over(estimate))
     return recipe
@@ -92,18 +96,49 @@ def _of_pretraining(context: RunContext, spec: PretrainSpec, gpus: int) -> Resou
 
 
 def too_small(context: RunContext) -> Iterator[Problem]:
-    """Problems of a pod that has less than pretraining requires."""
-    spec = context.specs.get("pretrain")
-    if spec is None or spec.pod is None:
-        return
-    asked, layout = spec.pod.resources, spec.layout
-    gpus = gpus_of(context, "pretrain")
-    needed = need(context, spec, GPU if gpus else CPU)
-    if asked.gpu is not None and (layout.device or asked.gpu) and asked.gpu != layout.processes:
-        allowed = f"{layout.processes}: one for each of layout.processes"
-        yield Problem("pretrain.pod.resources.gpu", asked.gpu, allowed)
-    if asked.memory and needed and not gpus:
-        least = layout.processes * needed.memory.total
-        if in_bytes(asked.memory) < least:
-            allowed = f"at least {in_gib(least)}: {layout.processes} processes, each with {needed.memory.breakdown()}"
-            yield Problem("pretrain.pod.resources.memory", asked.memory, allowed)
+    """Problems of pods that have less than their stages require: fewer GPUs, or memory far under the estimate, with
+    which each attempt would end in the same way, and some before they could say why."""
+    for path, spec in context.stages().items():
+        if spec.pod is None or spec.placement:
+            continue
+        asked = spec.pod.resources
+        if path == "pretrain" and (problem := _gpus_missing(spec, asked.gpu)):
+            yield problem
+        least, words = _least(context, path)
+        if asked.memory and in_bytes(asked.memory) < least:
+            if estimate := resources(context, path).memory:
+                words += f"; the plan's estimate is {estimate}"
+            yield Problem(f"{path}.pod.resources.memory", asked.memory, f"at least {in_mib(least)}: {words}")
+
+
+def _gpus_missing(spec: StageSpec, asked: int | None) -> Problem | None:
+    """Of pretraining, which has a GPU for each process."""
+    if asked is None or asked == spec.devices() or not (spec.device() or asked):
+        return None
+    return Problem("pretrain.pod.resources.gpu", asked, f"{spec.devices()}: one for each of layout.processes")
+
+
+def _least(context: RunContext, path: str) -> tuple[float, str]:
+    """Bytes of memory without which a stage's pod cannot work, and what they are for. The estimates themselves are too
+    high for some: tuning a small model took a third of its own."""
+    spec, known, gpus = context.stages()[path], model_of(context), gpus_of(context, path)
+    engine, words = 0.0, ""
+    if needed := need(context, spec, GPU if gpus else CPU):
+        each = needed.memory.host if gpus else needed.memory.total
+        share = 1.0 if path == "pretrain" else SURE
+        engine, words = share * spec.processes_each() * each, f"{spec.processes_each()} processes"
+        words += ", each with " + f"{share:.0%} of " * (share < 1) + needed.memory.breakdown()
+    weights = 2 * known[0].parameters(known[1]) if known and spec.uses_vllm() and not gpus else 0  # in bf16
+    if weights > engine:
+        engine, words = weights, "the model's weights"
+    launcher = f"{LAUNCHER // MIB} MiB for the process that starts the stage"
+    return LAUNCHER + engine, f"{launcher}, and {words}" if engine >= MIB else launcher
+
+
+def low_memory(context: RunContext) -> Iterator[str]:
+    """Warnings of pods that have less memory than the plan estimates."""
+    for path, spec in context.stages().items():
+        asked = spec.pod.resources.memory if spec.pod and not spec.placement else None
+        estimate = resources(context, path).memory
+        if asked and estimate and in_bytes(asked) < in_bytes(estimate):
+            yield f"{path}.pod.resources.memory: {asked} is less than the plan's estimate, {estimate}"

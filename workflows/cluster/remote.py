@@ -26,6 +26,7 @@ from infra.tracking.store import passed_on
 from tasks.core.spec import Problem
 from workflows.checks.run_context import RunContext
 from workflows.checks.table import CHECKS, checked
+from workflows.checks.warnings import warnings_of
 from workflows.cluster.pod_defaults import fitted, gpus_of_all
 from workflows.cluster.uploads import local_paths, too_large, upload
 from workflows.continuous_training.recipe import ContinuousRecipe
@@ -60,12 +61,15 @@ def checked_for(recipe: R, run: Any) -> R:
 def accepted(recipe: R, environment: dict[str, str]) -> R:
     """The recipe, if no check finds a problem in it, nor with pods that have this environment. Raises RecipeError."""
     shared = environment.get("BATON_STORAGE", "")
-    return checked(
+    checked(
         recipe,
         lambda context: too_large(local_paths(context, shared), shared),
         lambda context: _nodes(context, shared),
         lambda _: _tracking(environment),
     )
+    for warning in warnings_of(context_of(recipe)):
+        say(f"warning: {warning}")
+    return recipe
 
 
 def pass_on(run: Any) -> None:
