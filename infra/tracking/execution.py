@@ -46,7 +46,7 @@ from infra.tracking.spool import (
     write_execution,
 )
 from infra.tracking.sqlite_file import store_file
-from infra.tracking.store import tracking_uri
+from infra.tracking.store import shown_uri, tracking_uri
 from infra.tracking.uploader import Uploader
 
 # How long an exiting process may wait for the store: a tenth of its runtime, within these bounds
@@ -195,7 +195,10 @@ def close_execution() -> bool:
     stall = LOCAL_STALL_S if store_file(tracking_uri()) else 0
     delivered = opened.uploader.finish(patience, stall, persist=bool(this_pod()))
     opened.uploader.stop()
-    if not delivered:
+    if not delivered and this_pod():
+        lost = f"records that {shown_uri()} did not take are lost with this pod's disk"
+        say(f"tracking: {lost}. What its stage has made is in storage: the next run of the recipe finds and records it")
+    elif not delivered:
         where = baton_home() / "executions"
         sync = command("python -m infra.tracking sync")
         say(f"tracking: some records remain in {where}; the next run or `{sync}` uploads them")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from infra.commands import command
 from infra.flyte.hooks import import_lock
+from infra.pod import this_pod
 from infra.progress import say
 from infra.text import clause
 from infra.tracking.remote_run import remote_place
@@ -58,7 +59,8 @@ class Uploader:
             now = time.monotonic()
             if not reported and now - started > REPORT_AFTER_S:
                 reported = True
-                say(f"tracking: uploading the run's records to {shown_uri()}; Ctrl-C leaves them to the next run")
+                hint = "" if this_pod() else "; Ctrl-C leaves them to the next run"
+                say(f"tracking: uploading the run's records to {shown_uri()}{hint}")
             return now - started < patience_s or now - max(started, self._progressed) < stall_s
 
         return self._wait(lambda: not self._unreachable, patient, persist)
@@ -128,8 +130,10 @@ class Uploader:
 
     def _report_outage(self, error: PushFailed | RecordDamaged) -> None:
         if not self._unreachable:
-            status = f"the run continues, and its records are kept in {self.execution.parent}"
-            say(f"tracking: {status}. {shown_uri()}: {error}")
+            kept = f"are kept in {self.execution.parent}"
+            if this_pod():
+                kept = "are on this pod's disk, and lost with it if the server does not answer before it ends"
+            say(f"tracking: the run continues, and its records {kept}. {shown_uri()}: {error}")
         self._unreachable = True
 
     def _report_recovery(self) -> None:

@@ -44,7 +44,9 @@ def test_a_server_gets_the_files_once_it_answers(sleeping_server: Server, tmp_pa
         assert (got / name).read_bytes() == (job / "output" / name).read_bytes()
 
 
-def test_a_server_s_champion_moves_once_and_its_files_come_once(server: Server, tmp_path: Path) -> None:
+def test_a_server_s_champion_moves_once_and_its_files_come_once(
+    server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     make(tmp_path, 3)
     promote(NAME, 1, None)
     command = [sys.executable, "-m", "tests.publish.moving", NAME]
@@ -54,7 +56,9 @@ def test_a_server_s_champion_moves_once_and_its_files_come_once(server: Server, 
 
     champion = version_at(NAME, CHAMPION)
     assert champion and champion.version in (2, 3)
+    capfd.readouterr()
     got = fetch(champion)
+    assert "Downloading" not in capfd.readouterr().err  # a line for each file, in the champion's log
     assert verify(got).digest == champion.content
     assert (got / "model.safetensors").read_text() == f"{NAME} {champion.version}"
     server.kill()

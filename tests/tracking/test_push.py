@@ -110,6 +110,22 @@ def test_the_loss_of_the_store_is_said_once(
     assert "its records are kept in" in said.err
 
 
+def test_a_pod_says_that_undelivered_records_are_lost_with_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e1")
+    monkeypatch.setattr("infra.tracking.execution.POD_WAIT_S", 3.0)
+    begin_execution("one", {})
+    flush(WAIT_S)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
+    assert not end_execution()
+    said = capfd.readouterr().err
+    assert "its records are on this pod's disk, and lost with it if" in said
+    assert "did not take are lost with this pod's disk" in said
+    assert "the next run of the recipe finds and records it" in said
+    assert "kept" not in said and "remain in" not in said and "Ctrl-C" not in said
+
+
 def test_sync_says_what_it_cannot_deliver(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin_execution("one", {})
     uri = f"http://127.0.0.1:{free_port()}"
