@@ -19,6 +19,7 @@ from tests.cluster.chain import submit
 from tests.cluster.client import Client
 from tests.cluster.pod import ROOT
 from tests.cluster.propeller import Cluster
+from tests.tracking.conftest import Server
 from workflows.cluster import checks
 from workflows.cluster.__main__ import main
 from workflows.cluster.probe import looked
@@ -156,18 +157,34 @@ def test_a_recipe_needs_the_images_of_its_stages_alone(client: Client, cluster: 
     assert "baton-serve, baton-post-train: missing" in check(config)[1]["images"]
 
 
-def test_a_run_asks_for_no_more_images_than_the_check(cluster: Cluster, tmp_path: Path) -> None:
-    """flytekit asks for the images of all tasks that it has loaded."""
-    client = Client(cluster.admin, cluster.address, tmp_path)
+OF_TEXT = {"corpus": {"source": {"kind": "stdlib"}}, "audit": None}
+
+
+def with_one_image(cluster: Cluster, folder: Path) -> Client:
+    client = Client(cluster.admin, cluster.address, folder)
     content = yaml.safe_load(client.config.read_text())
     content["images"] = {"baton-data": content["images"]["baton-data"]}
     client.config.write_text(yaml.safe_dump(content))
-    of_text = {"corpus": {"source": {"kind": "stdlib"}}, "audit": None}
-    (tmp_path / "text.yaml").write_text(yaml.safe_dump(of_text))
+    return client
+
+
+def test_a_run_asks_for_no_more_images_than_the_check(cluster: Cluster, tmp_path: Path) -> None:
+    """flytekit asks for the images of all tasks that it has loaded."""
+    client = with_one_image(cluster, tmp_path)
+    (tmp_path / "text.yaml").write_text(yaml.safe_dump(OF_TEXT))
     cluster.admin.created = lambda each: None
     _, said = check(client.config, "--recipe", str(tmp_path / "text.yaml"), "--patience", "1")
     assert said["images"] == "ok: baton-data: pinned by digest"
-    assert submit(client, of_text).name  # Refused if it asks for more
+    assert submit(client, OF_TEXT).name  # Refused if it asks for more
+
+
+@pytest.mark.long
+def test_pods_need_no_more_images_than_the_check_asks_for(tracked: Cluster, mlflow: Server, tmp_path: Path) -> None:
+    tracked.admin.created = lambda each: None
+    client = with_one_image(tracked, tmp_path)
+    done = tracked.execute(submit(client, OF_TEXT, MLFLOW_TRACKING_URI=mlflow.uri))
+    assert done.failed is None, done.why()
+    assert done.made() == ["stages", "prepare_corpus", "report"]
 
 
 def test_the_check_refuses_what_a_run_refuses(client: Client, tmp_path: Path) -> None:
