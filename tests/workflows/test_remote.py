@@ -81,7 +81,22 @@ def test_memory_in_which_no_stage_can_say_what_it_lacks_is_refused(stage: str) -
     holder["pod"] = {"resources": {"memory": "400Mi"}}
     said = run(recipe)
     assert f"{stage}.pod.resources.memory: '400Mi'" in said
-    assert re.search(r"at least \d+Mi: 512 MiB for the process that starts the stage", said)
+    assert re.search(r"at least \d+Mi: 512Mi for the process that starts the stage", said)
+
+
+def test_memory_that_does_not_hold_the_model_is_refused_with_its_parts() -> None:
+    model = {"layers": 12, "hidden": 768, "heads": 12, "kv_heads": 12, "ffn_hidden": 3072, "vocab_size": 50_304}
+    recipe: dict[str, Any] = TEXT | {"pretrain": {"model": model}, "convert": {}}
+    recipe |= {"serve": {"pod": {"resources": {"memory": "1Gi", "gpu": 0}}}}
+    said = " ".join(run(recipe).split())
+    assert "serve.pod.resources.memory: '1Gi'" in said
+    parts = r"512Mi for the process .+, 768Mi for vLLM, \d+Mi for the model's weights; the plan's estimate is \d+Gi"
+    assert re.search(rf"at least \d+Mi: {parts}", said)
+
+
+def test_the_plan_s_estimate_is_not_for_a_recipe_to_give() -> None:
+    said = run(TEXT | {"corpus": {"pod": {"planned_memory": "4Gi"}}})
+    assert "corpus.pod.planned_memory: '4Gi'" in said and "unset: " in said
 
 
 def test_memory_below_the_estimate_is_told_and_tried(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ GIB = 1024**3
 PROCESS = 2 * GIB  # Python, torch and libraries of an engine's process and of the pod's process that starts it
 FLYTE = GIB // 2  # of the pod's process, where the engine is without torch
 LAUNCHER = 512 * MIB  # the same at the least: with 400 MiB it was killed before it could say anything, with 700 not
+LIBRARIES = 768 * MIB  # of vLLM's processes, or CUDA's on each GPU; a tiny model's evaluation took 2.3 GiB
 SURE = 0.25  # of an estimate: what is needed in any case
 HOST = 8 * GIB  # host memory of a process with a GPU: CUDA context, NCCL buffers, batches
 VLLM = 4 * GIB  # its processes and its default KV cache on a CPU
@@ -102,13 +103,18 @@ def too_small(context: RunContext) -> Iterator[Problem]:
         if spec.pod is None or spec.placement:
             continue
         asked = spec.pod.resources
+        if spec.pod.planned_memory:
+            field = PodSpec.model_fields["planned_memory"]
+            yield Problem(f"{path}.pod.planned_memory", spec.pod.planned_memory, f"unset: {field.description}")
         if path == "pretrain" and (problem := _gpus_missing(spec, asked.gpu)):
             yield problem
-        least, words = _least(context, path)
-        if asked.memory and in_bytes(asked.memory) < least:
+        least = _least(context, path)
+        if asked.memory and in_bytes(asked.memory) < sum(least.values()):
+            words = ", ".join(f"{in_mib(size)} for {part}" for part, size in least.items() if size >= MIB)
             if estimate := resources(context, path).memory:
                 words += f"; the plan's estimate is {estimate}"
-            yield Problem(f"{path}.pod.resources.memory", asked.memory, f"at least {in_mib(least)}: {words}")
+            allowed = f"at least {in_mib(sum(least.values()))}: {words}"
+            yield Problem(f"{path}.pod.resources.memory", asked.memory, allowed)
 
 
 def _gpus_missing(spec: StageSpec, asked: int | None) -> Problem | None:
@@ -118,21 +124,22 @@ def _gpus_missing(spec: StageSpec, asked: int | None) -> Problem | None:
     return Problem("pretrain.pod.resources.gpu", asked, f"{spec.devices()}: one for each of layout.processes")
 
 
-def _least(context: RunContext, path: str) -> tuple[float, str]:
-    """Bytes of memory without which a stage's pod cannot work, and what they are for. The estimates themselves are too
-    high for some: tuning a small model took a third of its own."""
-    spec, known, gpus = context.stages()[path], model_of(context), gpus_of(context, path)
-    engine, words = 0.0, ""
+def _least(context: RunContext, path: str) -> dict[str, float]:
+    """Bytes of memory without which a stage's pod cannot work, by what they are for. The estimates themselves are too
+    high for that: tuning a small model took a third of its own."""
+    spec, known = context.stages()[path], model_of(context)
+    gpus = gpus_of(context, path) if spec.uses_gpus else 0
+    parts: dict[str, float] = {"the process that starts the stage": LAUNCHER}
+    if gpus or spec.uses_vllm():
+        parts["vLLM" if spec.uses_vllm() else "CUDA"] = LIBRARIES * max(1, gpus)
     if needed := need(context, spec, GPU if gpus else CPU):
         each = needed.memory.host if gpus else needed.memory.total
-        share = 1.0 if path == "pretrain" else SURE
-        engine, words = share * spec.processes_each() * each, f"{spec.processes_each()} processes"
-        words += ", each with " + f"{share:.0%} of " * (share < 1) + needed.memory.breakdown()
-    weights = 2 * known[0].parameters(known[1]) if known and spec.uses_vllm() and not gpus else 0  # in bf16
-    if weights > engine:
-        engine, words = weights, "the model's weights"
-    launcher = f"{LAUNCHER // MIB} MiB for the process that starts the stage"
-    return LAUNCHER + engine, f"{launcher}, and {words}" if engine >= MIB else launcher
+        share, words = (1.0, "") if path == "pretrain" else (SURE, f"{SURE:.0%} of ")
+        words += f"{spec.processes_each()} processes, each with {needed.memory.breakdown()}"
+        parts[words] = share * spec.processes_each() * each
+    if known and spec.uses_vllm() and not (gpus or (needed and needed.memory.total)):
+        parts["the model's weights"] = 2 * known[0].parameters(known[1])  # in bf16
+    return parts
 
 
 def low_memory(context: RunContext) -> Iterator[str]:
