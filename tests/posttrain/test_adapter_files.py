@@ -88,7 +88,7 @@ def test_an_adapter_is_refused_on_another_base(adapter: Path, tmp_path: Path) ->
 
 def test_a_base_that_has_moved_is_asked_for(model: Path, adapter: Path, tmp_path: Path) -> None:
     gone = json.loads((adapter / "manifest.json").read_text())
-    gone["facts"]["base"]["place"] = str(tmp_path / "gone")
+    gone["display"]["base"]["place"] = str(tmp_path / "gone")
     copy = tmp_path / "copy"
     copy.mkdir()
     for path in adapter.rglob("*"):
