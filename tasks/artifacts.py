@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from flytekit.types.directory import FlyteDirectory
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, field_validator
 
 from infra.paths import located
 from infra.storage.buckets import is_bucket
@@ -30,7 +30,7 @@ class Artifact(BaseModel):
 
     directory: FlyteDirectory
     digest: str
-    identity: str = ""
+    identity: str = Field("", repr=False)
 
     @field_validator("directory", mode="wrap")
     @classmethod

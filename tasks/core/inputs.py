@@ -8,7 +8,8 @@ of its `run`:
 
     record/<name>    is in the view and in the key
     record/*         is in the view alone, for stages that no cache keeps, such as the report
-    manifest.json    is the complete manifest, whose parents are in the key too
+    manifest.json    is the complete manifest: its parents are in the key too, its spec, title and versions are for
+                     what the stage displays
 
 or in `checks`, which are in the view alone: an engine compares its own computation with them, a difference ends the
 stage, and nothing of them enters a result.

@@ -22,7 +22,7 @@ INCREMENT = Engine("increment", "tasks.data.increment", version="7")
 GATHER = Engine("gather", "tasks.data.gather", version="1")
 COMPACT = Engine("compact", "tasks.data.compact", version="2")
 
-AGAINST = {"against": Rows.held_out_files}
+AGAINST = {"against": (*Rows.held_out_files, MANIFEST)}  # in which a report finds the name of their source
 LOST = {"newest": [GONE, GONE_COUNTS]}
 
 

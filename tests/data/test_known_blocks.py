@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from infra.paths import cache_folder
 from infra.storage import buckets as storage
 from tasks.core.job import Input
-from tasks.core.manifest import write_manifest
+from tasks.core.manifest import digest_in, write_manifest
 from tasks.core.stored import send
 from tasks.data import known_documents
 from tasks.data.compare import BLOCK, Known
@@ -157,7 +157,7 @@ def test_a_pod_fetches_blocks_and_the_newest_corpus_alone(
             monkeypatch.setenv("BATON_HOME", str(tmp_path / f"pod-{night}"))
             blocks_of = KnownBlocks(Known(), tmp_path / f"{night}", StoredFolders(f"{root}/known"), lambda _: None)
             blocks_of.add(corpora)
-            fetched = [path.name for path in cache_folder("artifacts").iterdir() if path.is_dir()]
+            fetched = [digest_in(path.name) for path in cache_folder("artifacts").iterdir() if path.is_dir()]
             assert fetched == [corpus.digest for corpus in corpora[-1:]]
             assert {*names(blocks_of.known)} == {f"{each}.txt" for each in range(night)}
             corpus = tmp_path / f"corpus-{night}"

@@ -64,10 +64,9 @@ def whole(path: Path, dtype: torch.dtype = torch.float32) -> Any:
 
 def test_it_has_the_adapter_s_weights_alone_and_the_digest_of_its_base(model: Path, adapter: Path) -> None:
     base = read_manifest(model)
-    assert read_manifest(adapter).facts == base.facts | {
-        "label": "sft",
-        "base": {"digest": base.digest, "place": str(model)},
-    }
+    made = read_manifest(adapter)
+    assert made.facts == base.facts | {"label": "sft", "base": {"digest": base.digest}}
+    assert made.display == {"base": {"digest": base.digest, "place": str(model)}}
     assert [path.parent.name for path in adapter.rglob("*.safetensors")] == [ADAPTER]
     config = json.loads((adapter / ADAPTER / "adapter_config.json").read_text())
     assert (config["base_model_name_or_path"], config["r"]) == (base.digest, 4)
@@ -88,7 +87,7 @@ def test_an_adapter_is_refused_on_another_base(adapter: Path, tmp_path: Path) ->
 
 def test_a_base_that_has_moved_is_asked_for(model: Path, adapter: Path, tmp_path: Path) -> None:
     gone = json.loads((adapter / "manifest.json").read_text())
-    gone["facts"]["base"]["place"] = str(tmp_path / "gone")
+    gone["display"]["base"]["place"] = str(tmp_path / "gone")
     copy = tmp_path / "copy"
     copy.mkdir()
     for path in adapter.rglob("*"):
