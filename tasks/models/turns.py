@@ -5,17 +5,20 @@ model that a custom stage makes of others.
 
     add_ends(folder, ends)           generation ends at these tokens too
     copy_turns(source, target)       `target` has the turns of `source`
+    turns_of(folder)                 what a model's files say, to compare
 """
 
 import json
 import shutil
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from infra.storage.durable import write_json
-from tasks.models.hf_files import CONFIG, GENERATION
+from tasks.core.manifest import file_digest
+from tasks.models.hf_files import CONFIG, GENERATION, model_in
 from tasks.models.tokenizer_files import CONFIG as TOKENIZER_CONFIG
-from tasks.models.tokenizer_files import SPECIAL, TEMPLATE, TEMPLATES, TOKENIZER
+from tasks.models.tokenizer_files import SPECIAL, TEMPLATE, TEMPLATES, TOKENIZER, chat_templates
 
 FILES = (TOKENIZER, TOKENIZER_CONFIG, SPECIAL, "added_tokens.json", TEMPLATE, "chat_template.json", GENERATION)
 
@@ -44,3 +47,20 @@ def copy_turns(source: Path, target: Path) -> None:
     shutil.rmtree(target / TEMPLATES, ignore_errors=True)
     if (source / TEMPLATES).is_dir():
         shutil.copytree(source / TEMPLATES, target / TEMPLATES, copy_function=shutil.copyfile)
+
+
+@dataclass(frozen=True)
+class Turns:
+    """What these files of a model say."""
+
+    tokenizer: str  # digest of tokenizer.json; empty if there is none
+    templates: dict[str, str]  # by name
+    ends: frozenset[int]  # of generation_config.json, or without one what stands in for it
+
+
+def turns_of(folder: Path) -> Turns:
+    """Raises StageError, ModelFilesError."""
+    files = model_in(folder)
+    tokenizer = folder / TOKENIZER
+    ends = files.eos_of_generation if files.generation else files.eos_ids
+    return Turns(file_digest(tokenizer) if tokenizer.exists() else "", chat_templates(folder), frozenset(ends))
