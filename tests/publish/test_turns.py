@@ -3,6 +3,8 @@
 import contextlib
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,14 @@ from peft import AutoPeftModelForCausalLM, PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tasks.core.job import open_job
+from tasks.core.manifest import write_manifest
 from tasks.models.adapter_base import ADAPTER
 from tasks.posttrain.adapter_files import source_of
 from tasks.posttrain.methods import sft
 from tests.posttrain.test_adapter_files import spec
 from tests.posttrain.tiny import chat, said_twice, tiny_model, tiny_rows, write_job
 from tests.publish.test_card import published, run_code
+from tests.source import ROOT, last_json
 
 END, MOST = 3, 6  # <|im_end|>; tokens
 
@@ -119,3 +123,15 @@ def test_what_is_tuned_further_stops(base: Path, tuned: dict[str, Path], rows: P
     job = write_job(tmp_path / "job", "sft", spec("merged"), **{"model": tuned["adapter"], "model.base": base})
     assert said(AutoModelForCausalLM.from_pretrained(source_of(open_job(job)))) == [END]
     assert (tuned["adapter"] / ADAPTER).is_dir()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("vllm")
+def test_vllm_stops_in_each_form(base: Path, tuned: dict[str, Path], folders: dict[str, Path]) -> None:
+    for folder in folders.values():
+        write_manifest(folder, "published_model", {"label": "sft"})
+    forms = [base, *tuned.values(), *folders.values()]
+    command = [sys.executable, "-m", "tests.publish.stops", str(END), str(MOST), *map(str, forms)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert last_json(ended.stdout) == [MOST, 1, 1, 1, 1]
