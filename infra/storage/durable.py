@@ -8,6 +8,7 @@ deleted before its replacement is.
 
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,19 @@ def sync_tree(folder: Path) -> None:
                 sync(path)
         sync(Path(directory))
     sync(folder.parent)
+
+
+def open_to_readers(folder: Path) -> None:
+    """Let whoever may read a new file read every file in a folder. Libraries that write a temporary file and rename it,
+    such as safetensors (0.8), leave files that only their owner may read, whatever the umask says."""
+    probe = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+    probe.touch()
+    allowed = probe.stat().st_mode
+    probe.unlink()
+    for directory, _, files in os.walk(folder):
+        for path in (Path(directory, name) for name in files):
+            if not path.is_symlink() and (mode := path.stat().st_mode) | allowed != mode:
+                path.chmod(stat.S_IMODE(mode | allowed))
 
 
 def make_folder(path: Path) -> None:

@@ -88,7 +88,7 @@ def _copied(comparison: FileComparison, megatron: MegatronModel, hf: HuggingFace
     actual = {path.name: path for path in files_beside(hf.folder)}
     for name in sorted(expected.keys() | actual.keys()):
         if name == "generation_config.json" and name not in expected:  # an export creates one
-            if actual[name].read_text() != generation_config(read_json(hf.folder / "config.json")):
+            if actual[name].read_text() != generation_config(read_json(hf.folder / "config.json"), tokenizer):
                 comparison.differences.append(f"{name}: the checkpoint has none, and this is not what an export writes")
         elif name not in expected or name not in actual:
             where = megatron.beside if name not in expected else hf.folder

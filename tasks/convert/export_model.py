@@ -23,7 +23,8 @@ from tasks.convert.unconverted_files import WEIGHTS, adapter_problem
 from tasks.core.manifest import MANIFEST, RECORD, file_digest
 from tasks.models.errors import ConversionError
 from tasks.models.fields import generation_problems, read_json
-from tasks.models.hf_files import INDEX, SINGLE
+from tasks.models.hf_files import GENERATION, INDEX, SINGLE, HFModelFiles
+from tasks.models.turns import with_ends
 
 Progress = Callable[[int, int], None]  # bytes done, bytes total
 
@@ -146,15 +147,30 @@ def _write_beside(
         config.write_text(json.dumps(source.fields, indent=2) + "\n")
     if cast or not source.imported:
         set_dtype(config, dtypes)
-    generation = folder / "generation_config.json"
+    generation = folder / GENERATION
     if not generation.exists():
-        generation.write_text(generation_config(json.loads(config.read_text())))
+        generation.write_text(generation_config(json.loads(config.read_text()), tokenizer, source.folder))
 
 
-def generation_config(fields: dict[str, Any]) -> str:
-    """generation_config.json for a model without one."""
+def generation_config(fields: dict[str, Any], tokenizer: Path | None, trained: Path | None = None) -> str:
+    """generation_config.json for a model without one: that of the model which `trained` began with, if there is one.
+    Generation ends where config.json and the tokenizer's folder say."""
     tokens = {name: fields[name] for name in ("eos_token_id", "pad_token_id") if fields.get(name) is not None}
-    return json.dumps({"do_sample": True, **tokens}, indent=2) + "\n"
+    begun_with = _generation(trained)
+    config = begun_with or {"do_sample": True, **tokens}
+    before = config.get("eos_token_id")
+    ends = HFModelFiles({}, _generation(tokenizer)).eos_of_generation
+    after = with_ends(before, with_ends(tokens.get("eos_token_id"), ends))
+    if after and after not in (before, [before]):
+        config = config | {"eos_token_id": after}
+    elif begun_with and trained:
+        return (trained / GENERATION).read_text()
+    return json.dumps(config, indent=2) + "\n"
+
+
+def _generation(folder: Path | None) -> dict[str, Any]:
+    """A folder's generation_config.json; empty if there is none."""
+    return read_json(folder / GENERATION) if folder and (folder / GENERATION).exists() else {}
 
 
 def export_notes(source: MegatronModel, options: ExportOptions) -> list[str]:

@@ -23,7 +23,7 @@ from tasks.convert.families import family_of, read
 from tasks.convert.from_spec import Untrainable, model_spec
 from tasks.convert.hf_forward import check_runs
 from tasks.convert.mapping import Weight, check_total_size, weights
-from tasks.convert.megatron_model import CHECKPOINT, HUGGINGFACE, full_config, join_problems
+from tasks.convert.megatron_model import CHECKPOINT, full_config, join_problems
 from tasks.convert.resumable_dir import Files, Partial, states
 from tasks.convert.safetensors_files import StoredModel
 from tasks.convert.target import ACCOUNT
@@ -32,6 +32,7 @@ from tasks.convert.transfer import DTYPES, Entry, cast, import_weight, map_weigh
 from tasks.convert.unconverted_files import adapter_problem, left_out
 from tasks.core.manifest import RECORD
 from tasks.models.errors import ConversionError
+from tasks.models.hf_files import HUGGINGFACE
 
 # buffers in old files, which models recompute
 _DERIVED = ("rotary_emb.inv_freq",)

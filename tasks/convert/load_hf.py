@@ -4,8 +4,8 @@
 
 Out: the model's files as they are. Only what vLLM or Transformers would read in another way is written anew: tensors
 with other names than Transformers gives them, a class that is missing in config.json, and tokens that end a text which
-generation_config.json does not know. The model is loaded once, to check its values and to leave a probe
-(tasks/models/agreement.py). Pickled weights and remote code are rejected.
+generation_config.json does not know. A published adapter is merged into its base. The model is loaded once, to check
+its values and to leave a probe (tasks/models/agreement.py). Pickled weights and remote code are rejected.
 """
 
 import shutil
@@ -15,13 +15,17 @@ import transformers
 from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel
 
+from infra.storage.address import files_in
 from infra.storage.durable import write_json
 from tasks.convert.base_license import license_of
 from tasks.convert.check_model import CheckedModel, check_model, errors_named, load
 from tasks.convert.load_hf_spec import MODEL_FILES, LoadHFSpec, StartFromSpec
+from tasks.convert.published_adapter import merge
 from tasks.convert.unconverted_files import adapter_problem
 from tasks.core.job import Job, StageError, main
+from tasks.core.manifest import remove
 from tasks.models import tokenizers
+from tasks.models.adapter_base import BASE, is_published_adapter
 from tasks.models.agreement import check_causal, probe
 from tasks.models.hf_files import CONFIG, GENERATION, HFModelFiles, ModelFilesError, listing, model_in
 from tasks.posttrain.model_files import FLOATS, check_values
@@ -41,7 +45,10 @@ def work(job: Job) -> None:
 def take_over(job: Job, folder: Path, *, label: str, license: dict[str, str], chat_template: str | None = None) -> None:
     """Make the model in a folder the job's output. Raises StageError, ModelFilesError."""
     job.progress(0, 2, "parts", now="loading")
-    if problem := adapter_problem(folder):
+    if is_published_adapter(file.name for file in files_in(folder, BASE)):
+        merge(folder, merged := job.work / "merged")
+        folder = merged
+    elif problem := adapter_problem(folder):
         raise StageError(problem)
     files = model_in(folder)
     checked = check_model(folder, files)
@@ -69,6 +76,7 @@ def take_over(job: Job, folder: Path, *, label: str, license: dict[str, str], ch
         dtype=DTYPE_NAMES[files.dtype],
         license=license,
     )
+    remove(job.work / "merged")
 
 
 def _downloaded(spec: LoadHFSpec) -> Path:

@@ -1,6 +1,7 @@
 """The spec of an existing Hugging Face model, to use as it is or to continue pretraining."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ from infra.storage.address import File, digest_of, fetch, files_in, find, select
 from infra.storage.buckets import StorageError, is_bucket, read
 from tasks.convert.unconverted_files import adapter_among
 from tasks.core.spec import ByBaton, NotSeen, PathText, Problem, StageSpec
+from tasks.models.adapter_base import BASE, is_published_adapter
 from tasks.models.hf_files import HFModelFiles, read_model
 from tasks.models.tokenizer_files import FILES, TEMPLATES, TOKENIZER, template_problem
 
 HUB_S = 5.0  # until the hub's answer
 MODEL_FILES = (*FILES, "*.safetensors", "README.md")  # the card says its license
+BASE_FILES = (f"{BASE}/*.json", f"{BASE}/*.safetensors")  # of a published adapter, beside it
 
 
 _answers: dict[tuple[str, str | None], tuple[bytes, str]] = {}  # the hub's: config.json, or why it has none
@@ -80,12 +83,29 @@ class LoadHFSpec(StageSpec):
 
     def fetch(self) -> Path | None:
         """The local folder, downloaded first if `model` is an address. None: a hub name. Raises StorageError."""
-        return fetch(self.model, MODEL_FILES) if is_bucket(self.model) else self.folder()
+        if not is_bucket(self.model):
+            return self.folder()
+        return fetch(self.model, MODEL_FILES if digest_of(self.model) else self._patterns(find(self.model)))
 
     def local_files(self) -> list[File]:
         """The files of this machine that the spec refers to."""
         folder = None if is_bucket(self.model) else self.folder()
-        return selected(files_in(folder, TEMPLATES), MODEL_FILES) if folder else []
+        return self._selected(files_in(folder, TEMPLATES, BASE)) if folder else []
+
+    def _selected(self, files: list[File]) -> list[File]:
+        """Those that are read, of the files of a folder."""
+        return selected(files, self._patterns(files))
+
+    def _patterns(self, files: list[File]) -> tuple[str, ...]:
+        return (*MODEL_FILES, *BASE_FILES) if self._takes_an_adapter(file.name for file in files) else MODEL_FILES
+
+    def _inner(self, folder: Path) -> tuple[str, ...]:
+        """The folders in it that are read too."""
+        return (BASE,) if self._takes_an_adapter(file.name for file in files_in(folder, BASE)) else ()
+
+    def _takes_an_adapter(self, names: Iterable[str]) -> bool:
+        """Whether these files are an adapter and its base, which the stage merges."""
+        return False
 
     def missing(self) -> list[Problem]:
         """What the model's folder lacks, from names and config.json only."""
@@ -93,7 +113,7 @@ class LoadHFSpec(StageSpec):
             return []  # checked when it was packed
         if is_bucket(self.model):
             try:
-                return self._lacking({file.name for file in selected(find(self.model), ["*"])}, self.model)
+                return self._lacking({file.name for file in find(self.model)}, self.model)
             except StorageError as error:
                 return [NotSeen("model", self.model, f"the address of a model's folder: {error.message}")]
         folder = self.folder()
@@ -101,9 +121,10 @@ class LoadHFSpec(StageSpec):
             return []  # a hub name
         if not folder.is_dir():
             return [Problem("model", self.model, f"an existing folder; {folder} does not exist")]
-        return self._lacking({path.name for path in folder.iterdir()}, str(folder))
+        return self._lacking({file.name for file in files_in(folder, BASE)}, str(folder))
 
-    def _lacking(self, names: set[str], folder: str) -> list[Problem]:
+    def _lacking(self, files: set[str], folder: str) -> list[Problem]:
+        names = {name for name in files if "/" not in name}
         if not names:
             return [Problem("model", self.model, "the address of a model's folder; it has no files")]
         problems = []
@@ -113,7 +134,7 @@ class LoadHFSpec(StageSpec):
             )
         if not any(name.endswith(".safetensors") for name in names):
             problems.append(Problem("model", self.model, "a folder with *.safetensors (pickled weights are not read)"))
-        if problem := adapter_among(names, folder):
+        if not self._takes_an_adapter(files) and (problem := adapter_among(names, folder)):
             problems.append(Problem("model", self.model, f"a model without an adapter: {problem}"))
         if TOKENIZER not in names:
             problems.append(Problem("model", self.model, f"a folder with its tokenizer ({TOKENIZER})"))
@@ -122,8 +143,9 @@ class LoadHFSpec(StageSpec):
     def described(self) -> HFModelFiles | None:
         """What its files say, from their headers. None: a hub name. Raises ModelFilesError, StorageError."""
         if is_bucket(self.model) and not digest_of(self.model):
-            return read_model(tuple(selected(find(self.model), MODEL_FILES)))
-        return read_model(tuple(files_in(folder))) if (folder := self.folder()) else None
+            return read_model(tuple(self._selected(find(self.model))))
+        folder = self.folder()
+        return read_model(tuple(files_in(folder, *self._inner(folder)))) if folder else None
 
     def max_positions(self) -> int | None:
         """The model's positions, if its config is on this machine or at an address."""
@@ -166,9 +188,9 @@ class LoadHFSpec(StageSpec):
         if digest_of(self.model):
             return self
         if is_bucket(self.model):
-            files = selected(find(self.model), MODEL_FILES)
+            files = self._selected(find(self.model))
         elif folder := self.folder():
-            files = files_in(folder, TEMPLATES)
+            files = files_in(folder, TEMPLATES, *self._inner(folder))
         else:
             return self
         return self.model_copy(update={"state": state_of(files)})
@@ -183,6 +205,9 @@ class StartFromSpec(LoadHFSpec):
         description="Name of the chat template to use, the only one then; needed if the model has several and none is "
         "called default",
     )
+
+    def _takes_an_adapter(self, names: Iterable[str]) -> bool:
+        return is_published_adapter(names)
 
     def missing(self) -> list[Problem]:
         folder = None if is_bucket(self.model) else self.folder()

@@ -23,9 +23,9 @@ from tasks.convert.mapping import Weight, check_total_size, weights
 from tasks.convert.torch_dist import METADATA, Checkpoint
 from tasks.models.errors import ConversionError
 from tasks.models.fields import check_types, read_json, shown
+from tasks.models.hf_files import HUGGINGFACE
 from tasks.pretrain.model_spec import ModelSpec
 
-HUGGINGFACE = "huggingface"
 CHECKPOINT = "checkpoint"
 LATEST = "latest_checkpointed_iteration.txt"  # Megatron-LM's
 PADDED = ("embedding.word_embeddings.weight", "output_layer.weight")  # may have more rows than the vocabulary

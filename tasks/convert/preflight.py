@@ -19,11 +19,12 @@ from tasks.convert.import_model import (
     layers,
     refuse_mixed,
 )
-from tasks.convert.megatron_model import CHECKPOINT, HUGGINGFACE, MegatronModel
+from tasks.convert.megatron_model import CHECKPOINT, MegatronModel
 from tasks.convert.resumable_dir import Partial
 from tasks.convert.transfer import cast, size
 from tasks.core.job import StageError
 from tasks.core.manifest import ArtifactError
+from tasks.models.hf_files import HUGGINGFACE
 
 T = TypeVar("T")
 S = TypeVar("S", HuggingFaceModel, MegatronModel)

@@ -34,7 +34,7 @@ from infra.process.logs import end_of, print_to_own_log
 from infra.process.parent_watchdog import end_with_launcher
 from infra.progress import NOTICES
 from infra.storage.buckets import StorageError
-from infra.storage.durable import make_folder, sync, write_json, write_text
+from infra.storage.durable import make_folder, open_to_readers, sync, write_json, write_text
 from infra.text import escaped
 from infra.tracking.redact import redact_spec
 from tasks.core.manifest import ALL, RECORD, ArtifactError, remove, verify, write_manifest
@@ -184,6 +184,7 @@ class Job:
         for path in (self.metrics, self.notices):
             if path.exists():
                 (self.record / path.name).write_bytes(path.read_bytes())
+        open_to_readers(self.output)
         parents = {name: entry["digest"] for name, entry in self.inputs.items() if not entry.get("implied")}
         manifest = write_manifest(
             self.output, self.kind, facts, redact_spec(self.raw_spec), parents, title=self.title, display=display

@@ -34,7 +34,7 @@ def work(job: Job) -> None:
     remove(model)
     model.mkdir()
     _called(spec, inputs, model, job)
-    _take_over(spec, model, job)
+    _take_over(spec, inputs, model, job)
     remove(model)
 
 
@@ -66,10 +66,13 @@ def _called(spec: CustomSpec, inputs: Mapping[str, Path], output: Path, job: Job
     return facts
 
 
-def _take_over(spec: CustomSpec, folder: Path, job: Job) -> None:
+def _take_over(spec: CustomSpec, inputs: Mapping[str, Path], folder: Path, job: Job) -> None:
     from tasks.convert.load_hf import take_over  # Transformers: not for a stage that makes no model
+    from tasks.custom.turns import inherit_turns
 
+    models = {name: path for name, path in inputs.items() if read_manifest(path).kind == "hf_model"}
     try:
+        inherit_turns(job, folder, models)
         take_over(job, folder, label=spec.name, license=_license(job))
     except (StageError, ModelFilesError) as error:
         raise StageError(f"the model that {spec.stage} wrote: {error}") from error

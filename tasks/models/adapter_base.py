@@ -6,6 +6,7 @@ Transformers loads a model with an embedded adapter: the adapter beside the conf
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,18 @@ from infra.storage.buckets import is_bucket
 from tasks.core.job import Job
 from tasks.core.manifest import ArtifactError, read_manifest, verify
 from tasks.core.stored import fetch
+from tasks.models.hf_files import INDEX
 from tasks.models.tokenizer_files import has_chat_template
 
 ADAPTER = "adapter"  # the folder
 ADAPTER_CONFIG = "adapter_config.json"
 BASE = "base"  # the input `model.base` is the base of the input `model`; the folder of a PublishedModel
+
+
+def is_published_adapter(names: Iterable[str]) -> bool:
+    """Whether these are the names of the files of an adapter that is published with its base."""
+    with_base = {ADAPTER_CONFIG, "adapter_model.safetensors", "config.json", INDEX, f"{BASE}/config.json"}
+    return with_base <= {*names}
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from tasks.models.tokenizer_files import CONFIG as TOKENIZER_CONFIG
 from tasks.models.tokenizer_files import SPECIAL, TOKENIZER, token_ids, with_special
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
+HUGGINGFACE = "huggingface"  # the folder with these in a Megatron checkpoint that was imported
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes

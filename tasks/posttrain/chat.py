@@ -1,11 +1,11 @@
-"""The chat template that a conversation is rendered with, and the token that ends a turn.
+"""The chat template that a conversation is rendered with, and the tokens that end a turn.
 
     chat = chat_of(tokenizer, tools)     of conversations with or without tools
     chat.template                        the model's own, or Baton's
     chat.marked                          one that renders the same and marks the assistant's turns, if any is known:
                                          `loss: assistant` is possible
     chat.end                             id of the token that ends a turn, and generation
-    chat.write(directory)                the files a model tuned on chat needs beside its weights
+    chat.write(directory)                the chat template that a model tuned on chat needs beside its weights
 
 A tokenizer without a template gets ChatML (chatml.jinja), as does one whose only template is ChatML without marks or
 tools: conversations render as before. Marks are those of TRL's version of a model family's template; the model keeps
@@ -14,15 +14,14 @@ its own. No torch here, since preflight imports this too.
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tokenizers import Encoding
 
-from infra.storage.durable import write_json
-from tasks.models.hf_files import CONFIG, GENERATION
 from tasks.models.tokenizer_files import DEFAULT, TEMPLATE, WITH_TOOLS
 from tasks.models.tokenizers import beginning, parsed
 from tasks.posttrain.trl_hooks.templates import trl_templates
@@ -30,6 +29,10 @@ from tasks.rows.stored import Row
 
 IM_END = "<|im_end|>"
 CHATML = Path(__file__).with_name("chatml.jinja")
+
+QUESTION = {"role": "user", "content": "What is it?"}
+PARAMETERS = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
+TOOL = {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": PARAMETERS}}
 
 _QUESTION = {"role": "user", "content": " What is it? "}
 _ANSWER = {"role": "assistant", "content": " It is this. "}
@@ -40,6 +43,21 @@ _PROBES: list[list[Row]] = [
     [{"role": "system", "content": " Be brief. "}, _QUESTION, _ANSWER, _QUESTION, _ANSWER],
     [_QUESTION, {"role": "assistant", "content": "", "tool_calls": [_CALL]}, {"role": "tool", "content": "?"}, _ANSWER],
 ]
+_SAID, _LOOKED_AT = "It is this.", "over there"  # in turns whose end is sought
+_SAYS: Row = {"role": "assistant", "content": _SAID}
+_CALLS: Row = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"type": "function", "function": {"name": "look", "arguments": {"at": _LOOKED_AT}}}],
+}
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What comes before an assistant's turn."""
+
+    messages: Sequence[Row]
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the template: `tools`, and what a row has for it
 
 
 @dataclass(frozen=True)
@@ -48,45 +66,57 @@ class Chat:
     given: bool  # Baton's template, which is saved with the model
     marked: str | None
     end: int
+    end_of_calls: int  # of a turn with tool calls; in most templates `end`
 
     @property
     def shown(self) -> str:
-        """The beginning of the template, for messages."""
-        text = " ".join(self.template.split())
-        return text if len(text) <= 80 else text[:79] + "…"
+        return shown(self.template)
+
+    def end_of(self, turn: Row) -> int:
+        """The token that ends a turn of the assistant."""
+        return self.end_of_calls if turn.get("tool_calls") else self.end
 
     def write(self, directory: Path) -> None:
-        """Write the template, if it is Baton's, to a Hugging Face directory, and add the end of a turn to its
-        generation config's eos_token_id."""
+        """Write the template, if it is Baton's, to a Hugging Face directory."""
         if self.given:
             (directory / TEMPLATE).write_text(self.template)
-        path = directory / GENERATION
-        config = json.loads(path.read_text()) if path.exists() else {}
-        of_model = json.loads((directory / CONFIG).read_text()).get("eos_token_id")
-        before = config.get("eos_token_id", of_model)
-        ends = with_end(before, self.end)
-        if ends not in (before, [before]):
-            write_json(path, config | {"eos_token_id": ends})
 
 
-def chat_of(tokenizer: Any, tools: bool = False) -> Chat:
-    """The chat of conversations, `tools`: of those with tools. Sets the tokenizer's template if it is given one."""
-    original = tokenizer.chat_template
-    if isinstance(original, dict):  # several: Transformers' rule, see tasks/models/tokenizer_files.py
-        template = original[WITH_TOOLS if tools and WITH_TOOLS in original else DEFAULT]
-        marked, given = training_template(tokenizer, template), False
-    else:
-        marked = training_template(tokenizer, original) if original else chatml(tokenizer)[0]
-        given = marked in chatml(tokenizer)
-        template = tokenizer.chat_template = marked if given else original
-    end = end_of_turn(tokenizer, template)
-    return Chat(template, given, marked, tokenizer.eos_token_id if end is None else end)
+def shown(template: str) -> str:
+    """The beginning of a template, for messages."""
+    text = " ".join(template.split())
+    return text if len(text) <= 80 else text[:79] + "…"
 
 
-def with_end(ends: int | list[int] | None, end: int) -> list[int]:
-    """The tokens that end generation, including `end`."""
-    known = [ends] if isinstance(ends, int) else list(ends or [])
-    return known if end in known else [*known, end]
+def template_of(tokenizer: Any, tools: bool) -> str | None:
+    """The tokenizer's template of conversations with or without tools. Of several, by Transformers' rule: see
+    tasks/models/tokenizer_files.py."""
+    own = tokenizer.chat_template
+    if isinstance(own, dict):
+        return str(own[WITH_TOOLS if tools and WITH_TOOLS in own else DEFAULT])
+    return own  # type: ignore[no-any-return]
+
+
+def chat_of(tokenizer: Any, tools: bool = False, like: Opening | None = None) -> Chat:
+    """The chat of conversations, `tools`: of those with tools. Sets the tokenizer's template if it is given one.
+    `like`: the beginning of one of these conversations, for a template that rejects others. Raises what the template
+    raises if it rejects that one too."""
+    original = template_of(tokenizer, tools)
+    plain = Opening([QUESTION])
+    openings = [Opening([QUESTION], {"tools": [TOOL]}), plain] if tools else [plain]
+    openings += [like] if like else []
+    opening = next((each for each in openings if original and _answered(tokenizer, original, each)), None)
+    if original and like and opening is None:
+        _render(tokenizer, original, like.messages, {**like.options, "add_generation_prompt": True})
+    opening = opening or openings[0]
+    marked = training_template(tokenizer, original, opening.options) if original else chatml(tokenizer)[0]
+    template, given = original or str(marked), False
+    if not isinstance(tokenizer.chat_template, dict) and marked in chatml(tokenizer):
+        template, given = str(marked), True
+        tokenizer.chat_template = template
+    end = end_of_turn(tokenizer, template, opening)
+    end = tokenizer.eos_token_id if end is None else end
+    return Chat(template, given, marked, end, _end_of_calls(tokenizer, template, opening, end) if tools else end)
 
 
 def has_generation(template: str) -> bool:
@@ -94,9 +124,10 @@ def has_generation(template: str) -> bool:
     return re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
 
 
-def training_template(tokenizer: Any, template: str) -> str | None:
+def training_template(tokenizer: Any, template: str, options: Mapping[str, Any] | None = None) -> str | None:
     """A template with generation marks; None if no such template is known. Candidates are TRL's marked templates: of
-    the same template, or one that renders some conversations identically."""
+    the same template, or one that renders some conversations identically. `options`: what a template gets that rejects
+    conversations without them."""
     if has_generation(template):
         return template
     for plain, marked in trl_templates().values():
@@ -105,19 +136,35 @@ def training_template(tokenizer: Any, template: str) -> str | None:
     candidates = [(marked, _PROBES) for _, marked in trl_templates().values()]
     if "tool" not in template:  # ChatML that ignores tools
         candidates = [(marked, _PROBES[:-1]) for marked in chatml(tokenizer)] + candidates
+    needed = {} if _rendered(tokenizer, _PROBES[1], template) else options or {}
     for marked, probes in candidates:
-        rendered = [_rendered(tokenizer, probe, template) for probe in probes]
-        if rendered[1] and rendered == [_rendered(tokenizer, probe, marked) for probe in probes]:
+        rendered = [_rendered(tokenizer, probe, template, needed) for probe in probes]
+        if rendered[1] and rendered == [_rendered(tokenizer, probe, marked, needed) for probe in probes]:
             return marked
     return None
 
 
-def end_of_turn(tokenizer: Any, template: str) -> int | None:
+def end_of_turn(tokenizer: Any, template: str, opening: Opening | None = None) -> int | None:
     """Id of the token that ends an assistant turn, where a served model stops. None if the template ends it with
-    ordinary text or nothing."""
-    text = _rendered(tokenizer, [_QUESTION, {"role": "assistant", "content": "It is this."}], template)
-    ids = parsed(tokenizer, (text or "").rpartition("It is this.")[2].lstrip())
+    ordinary text or nothing, or prints no turn of the assistant's."""
+    text = _answered(tokenizer, template, opening or Opening([QUESTION]))
+    _, found, behind = (text or "").rpartition(_SAID)
+    ids = parsed(tokenizer, behind.lstrip()) if found else []
     return ids[0] if ids and ids[0] in tokenizer.get_added_vocab().values() else None
+
+
+def _end_of_calls(tokenizer: Any, template: str, opening: Opening, end: int) -> int:
+    """Id of the token that ends a turn with tool calls: `end`, unless the template ends it with another."""
+    text = _rendered(tokenizer, [*opening.messages, _CALLS], template, opening.options) or ""
+    _, found, behind = text.rpartition(_LOOKED_AT)
+    added = {*tokenizer.get_added_vocab().values()}
+    ids = [token for token in parsed(tokenizer, behind) if token in added] if found else []
+    return end if end in ids or not ids else ids[-1]
+
+
+def _answered(tokenizer: Any, template: str, opening: Opening) -> str | None:
+    """A conversation with a turn of the assistant's; None if the template rejects it."""
+    return _rendered(tokenizer, [*opening.messages, _SAYS], template, opening.options)
 
 
 def rendered_with_marks(
@@ -149,17 +196,19 @@ def marked_tokens(tokens: Encoding, ranges: list[tuple[int, int]]) -> list[int]:
     return [*map(int, mask)]
 
 
-def _rendered(tokenizer: Any, messages: list[Row], template: str) -> str | None:
+def _rendered(
+    tokenizer: Any, messages: list[Row], template: str, options: Mapping[str, Any] | None = None
+) -> str | None:
     """Render a conversation; None if the template rejects it."""
     prompt = messages[-1]["role"] == "user"
     try:
-        return str(
-            tokenizer.apply_chat_template(
-                messages, chat_template=template, tokenize=False, add_generation_prompt=prompt
-            )
-        )
+        return _render(tokenizer, template, messages, {"add_generation_prompt": prompt, **(options or {})})
     except Exception:  # a template is a program: any exception can occur
         return None
+
+
+def _render(tokenizer: Any, template: str, messages: Sequence[Row], options: Mapping[str, Any]) -> str:
+    return str(tokenizer.apply_chat_template([*messages], chat_template=template, tokenize=False, **options))
 
 
 def chatml(tokenizer: Any) -> list[str]:

@@ -30,7 +30,8 @@ from tokenizers import Encoding
 from infra.text import clause
 from tasks.core.job import StageError
 from tasks.models.tokenizers import UNKNOWN, beginning, begun
-from tasks.posttrain.chat import Chat, chat_of, marked_tokens, rendered_with_marks
+from tasks.models.turns import add_ends
+from tasks.posttrain.chat import TOOL, Chat, Opening, chat_of, marked_tokens, rendered_with_marks, shown, template_of
 from tasks.posttrain.unprinted import Unprinted, conversations
 from tasks.rows.marks import refusal
 from tasks.rows.stored import ANSWERS, TRAIN, Row, common_prefix, is_conversational, without_marks
@@ -91,12 +92,13 @@ class RowEncoder:
     @property
     def template(self) -> str:
         """The chat template of conversations without tools."""
-        return self._chat(tools=False).template
+        return chat_of(self.tokenizer).template
 
     @property
     def ends(self) -> list[int]:
         """The tokens that end generation: those that end a turn, or the end of text before there was a chat."""
-        return list(dict.fromkeys(chat.end for chat in self.chats.values())) or [self.tokenizer.eos_token_id]
+        ends = (end for chat in self.chats.values() for end in (chat.end, chat.end_of_calls))
+        return list(dict.fromkeys(ends)) or [self.tokenizer.eos_token_id]
 
     def ahead(self, rows: Iterable[Row], marked: bool = True) -> Iterator[Row]:
         """Yield the rows. Their texts are tokenized before, many together: the tokenizers library takes all cores for
@@ -124,12 +126,12 @@ class RowEncoder:
         return begun(self.begin, self._tokens(row["prompt"]).ids)
 
     def messages(self, messages: list[Row], generates: bool = False) -> list[int]:
-        """A conversation about tools, without their description; `generates`: up to where the model's next turn begins.
-        By the template with marks, if there is one: some templates render a turn differently when others follow it,
-        and TRL's with marks do not."""
-        chat = self._chat(tools=True)
-        template = chat.marked or chat.template
-        return self._render({"messages": messages}, messages, template, add_generation_prompt=generates)
+        """A conversation about a tool; `generates`: up to where the model's next turn begins. By the template with
+        marks, if there is one: some templates render a turn differently when others follow it, and TRL's with marks do
+        not."""
+        row = {"messages": messages, "tools": [TOOL]}
+        chat = self._chat_of(row)
+        return self._render(row, messages, chat.marked or chat.template, add_generation_prompt=generates)
 
     def completion(self, row: Row, column: str = "completion") -> tuple[list[int], list[int]]:
         """(prompt, completion) in token ids, the completion from `column`."""
@@ -143,7 +145,7 @@ class RowEncoder:
         # as in TRL: some templates render a prompt differently when it stands alone
         start = common_prefix(prompt, whole)
         self.other_prompts += start < len(prompt) and column != "rejected"
-        return whole[:start], self._to_the_end_of_turn(row, whole[start:])
+        return whole[:start], self._to_the_end_of_turn(row, answer[-1], whole[start:])
 
     def preference(self, row: Row) -> tuple[tuple[list[int], list[int]], tuple[list[int], list[int]]]:
         """The completions `chosen` and `rejected`. Raises RowRefused if they are the same tokens."""
@@ -184,7 +186,8 @@ class RowEncoder:
     def rendered(self, messages: list[Row], generates: bool) -> str:
         """The text of a conversation, up to where the model's next turn begins, or within its last turn. Raises
         StageError."""
-        return self._rendered({}, messages, add_generation_prompt=generates, continue_final_message=not generates)
+        row = {"messages": messages}
+        return self._rendered(row, messages, add_generation_prompt=generates, continue_final_message=not generates)
 
     def decoded(self, ids: Sequence[int]) -> str:
         """Decode sampled tokens as TRL does for rewards: without special tokens."""
@@ -195,9 +198,10 @@ class RowEncoder:
         return self._with_end(self._continued(text))
 
     def write(self, directory: Path) -> None:
-        """Write what a model tuned on these conversations needs beside its weights."""
+        """Write what a model tuned on these rows needs beside its weights: the chat template, and what ends it."""
         for chat in self.chats.values():
             chat.write(directory)
+        add_ends(directory, self.ends)
 
     def notices(self) -> list[str]:
         """What a user should know of the rows so far: where a template has several renderings of the same messages."""
@@ -230,10 +234,11 @@ class RowEncoder:
         # of the last turn: a template may mark the end of earlier ones alone
         backwards = dropwhile(lambda token: not token[1], reversed([*zip(ids, masks, strict=True)]))
         last = dict(takewhile(itemgetter(1), backwards))
-        if any(masks) and chat.end not in last:
+        end = chat.end_of(next((turn for turn in reversed(row["messages"]) if turn["role"] == "assistant"), {}))
+        if any(masks) and end not in last:
             raise StageError(
                 f"the chat template {chat.shown!r} marks the assistant's turns without their end token, "
-                f"{self.tokenizer.convert_ids_to_tokens(chat.end)}: the model would not learn to stop. Move it before "
+                f"{self.tokenizer.convert_ids_to_tokens(end)}: the model would not learn to stop. Move it before "
                 "{% endgeneration %} in the model's chat_template.jinja, or use loss: all."
             )
         if (learned := self._of_turns(row, text, spans)) != spans:
@@ -248,7 +253,7 @@ class RowEncoder:
         before = list(takewhile(lambda message: message["role"] != "assistant", row["messages"]))
         if before and self._marked(row, before)[1]:
             raise StageError(
-                f"the chat template {self._chat(tools).shown!r} marks the user's turns too, which would be learned. "
+                f"the chat template {self._chat_of(row).shown!r} marks the user's turns too, which would be learned. "
                 "Move {% generation %} and {% endgeneration %} around what the assistant writes, in the model's "
                 "chat_template.jinja, or use loss: all."
             )
@@ -329,9 +334,10 @@ class RowEncoder:
             yield
         except Exception as error:  # a template is a program: any exception can occur
             reason = error if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
+            template = template_of(self.tokenizer, bool(row.get("tools"))) or ""
             raise RowRefused(
-                f"the chat template {self._chat_of(row).shown!r} rejects a row: {clause(reason)}. Change the row, or "
-                f"the model's chat_template.jinja. The row: {cut(row)}"
+                f"the chat template {shown(template)!r} rejects a row: {clause(reason)}. Change the row, or the "
+                f"model's chat_template.jinja. The row: {cut(row)}"
             ) from error
 
     def _with_end(self, ids: list[int]) -> list[int]:
@@ -383,22 +389,29 @@ class RowEncoder:
         return texts
 
     def _chat_of(self, row: Row) -> Chat:
-        return self._chat(bool(row.get("tools")))
-
-    def _chat(self, tools: bool) -> Chat:
-        if tools not in self.chats:
-            self.chats[tools] = chat_of(self.tokenizer, tools)
+        """The chat of a row. Raises RowRefused if its template rejects the row and what else is tried."""
+        if (tools := bool(row.get("tools"))) not in self.chats:
+            options = self._options(row, _before_an_answer(row))
+            with self._refusing(row):
+                self.chats[tools] = chat_of(self.tokenizer, tools, Opening(options.pop("conversation"), options))
         return self.chats[tools]
 
-    def _to_the_end_of_turn(self, row: Row, ids: list[int]) -> list[int]:
+    def _to_the_end_of_turn(self, row: Row, turn: Row, ids: list[int]) -> list[int]:
         """Cut what a template writes after the end of the last turn, where generation ends."""
-        end = self._chat_of(row).end
+        end = self._chat_of(row).end_of(turn)
         after = next((back for back, token in enumerate(reversed(ids)) if token == end), None)
         return [*ids, end] if after is None else ids[: len(ids) - after]
 
 
 def _messages(value: str | list[Row], role: str) -> list[Row]:
     return [{"role": role, "content": value}] if isinstance(value, str) else value
+
+
+def _before_an_answer(row: Row) -> list[Row]:
+    """A row's messages up to the assistant's first turn."""
+    if "prompt" in row:
+        return _messages(row["prompt"], "user")
+    return [*takewhile(lambda message: message["role"] != "assistant", row["messages"])]
 
 
 def _answers(messages: list[Row]) -> list[Row]:

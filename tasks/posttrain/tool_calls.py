@@ -16,15 +16,13 @@ from typing import Any
 
 from tasks.core.job import StageError
 from tasks.environments.environments import Call, ToolResult
+from tasks.posttrain.chat import QUESTION, TOOL
 from tasks.posttrain.encode import RowEncoder
 from tasks.posttrain.trl_hooks.response import knows_responses, parsed_response
 from tasks.rows.stored import Row, common_prefix
 
 _HERMES = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
-_QUESTION = {"role": "user", "content": "What is it?"}
 _CALL: Call = ("look", {"at": "it"})
-_PARAMETERS = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
-_SCHEMA = {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": _PARAMETERS}}
 
 
 class ToolCalls:
@@ -54,7 +52,7 @@ class ToolCalls:
     def encoded(self, messages: Sequence[Row]) -> list[int]:
         """The tokens from the end of the model's turn with the calls to the beginning of its next one. `messages` are
         those of `tool_messages`."""
-        before = [_QUESTION, _turn([(messages[0]["name"], {})])]
+        before = [QUESTION, _turn([(messages[0]["name"], {})])]
         prefix = self.encoder.messages(before)
         ended = len(prefix) - prefix[::-1].index(self.end)  # some templates write a line break after it
         whole = self.encoder.messages([*before, *messages], generates=True)
@@ -68,7 +66,7 @@ class ToolCalls:
     def _end_of_calls(self) -> int:
         """The last special token of a turn with calls. In most templates it ends all turns."""
         special = set(self.tokenizer.get_added_vocab().values())
-        rendered = self.encoder.messages([_QUESTION, _turn([_CALL])])
+        rendered = self.encoder.messages([QUESTION, _turn([_CALL])])
         end = next((token for token in reversed(rendered) if token in special), None)
         if end is None:
             raise StageError(f"the chat template {self._shown!r} ends a turn with calls by no special token")
@@ -81,8 +79,8 @@ class ToolCalls:
 
     def _check(self) -> None:
         """Read back a call that the template renders."""
-        schemas, self.schemas = self.schemas, [_SCHEMA]
-        row = {"prompt": [_QUESTION], "completion": [_turn([_CALL])], "tools": [_SCHEMA]}
+        schemas, self.schemas = self.schemas, [TOOL]
+        row = {"prompt": [QUESTION], "completion": [_turn([_CALL])], "tools": [TOOL]}
         prompt, ids = self.encoder.completion(row)
         ids = ids[: ids.index(self.end) + 1] if self.end in ids else ids
         read = calls_of(self.message(ids, prompt))

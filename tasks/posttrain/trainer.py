@@ -33,11 +33,11 @@ from tasks.core.job import Job, StageError
 from tasks.core.manifest import RECORD, read_manifest, remove, write_manifest
 from tasks.models.agreement import probe
 from tasks.models.tokenizers import load
+from tasks.models.turns import with_ends
 from tasks.posttrain import process
 from tasks.posttrain.adapter import merged, peft_config
 from tasks.posttrain.adapter_files import base_of, forget_source, source_of, write_adapter
 from tasks.posttrain.batches import loader
-from tasks.posttrain.chat import with_end
 from tasks.posttrain.encode import IGNORED, RowEncoder
 from tasks.posttrain.model_files import check_values, copy_small_files, is_all, load_causal_lm, save_like
 from tasks.posttrain.quantize import load_in_4_bits
@@ -211,8 +211,7 @@ def limits_of(model: Any, spec: PostTrainSpec) -> LengthLimits:
 def ends(model: Any, encoder: RowEncoder) -> list[int]:
     """The tokens that end generation, set in the model's generation config: with the ends of turns if it is tuned on
     chat."""
-    for end in encoder.ends:
-        model.generation_config.eos_token_id = with_end(model.generation_config.eos_token_id, end)
+    model.generation_config.eos_token_id = with_ends(model.generation_config.eos_token_id, encoder.ends)
     return list(model.generation_config.eos_token_id)
 
 

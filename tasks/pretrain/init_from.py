@@ -8,10 +8,12 @@ A restarted run continues from its own checkpoints and uses neither.
 """
 
 import json
+import shutil
 from pathlib import Path
 
 from tasks.core.job import Job, StageError
 from tasks.core.manifest import read_manifest
+from tasks.models.hf_files import GENERATION, HUGGINGFACE
 from tasks.pretrain.checkpoint import TrainingState, continue_run, load_chunks
 from tasks.pretrain.model_spec import ModelSpec
 from tasks.pretrain.spec import PretrainSpec
@@ -35,6 +37,14 @@ class InitialWeights:
         _check_model(spec.model, ModelSpec.model_validate(about["model"]), vocab_size, about["vocab_size"])
         if self.continues:
             _check_run(spec, about["precision"], tokenizer_digest, read_manifest(self.folder).facts["tokenizer_digest"])
+
+    def copy_generation_config(self, output: Path) -> None:
+        """Copy that of the model which the training began with, to be exported with the trained one."""
+        places = (self.folder / HUGGINGFACE / GENERATION, self.folder / GENERATION) if self.folder else ()
+        for place in places:
+            if place.is_file():
+                shutil.copyfile(place, output / GENERATION)
+                return
 
     def load(self, state: TrainingState) -> None:
         """Load this rank's part of the model. Collective; the files must have been verified by all ranks."""

@@ -225,6 +225,7 @@ class Trainer:
         copy_content(self.checkpoints.complete()[-1], output / "checkpoint")
         description = {"model": spec.model.model_dump(), "vocab_size": self.vocab_size, "precision": spec.precision}
         (output / "model.json").write_text(json.dumps(description, indent=1))
+        self.initial.copy_generation_config(output)
         self.anomalies.copy_to(self.job.record)
         self.job.finish(
             {"layout": {name: getattr(spec.layout, name) for name in LAYOUT_FACTS}},

@@ -46,10 +46,11 @@ def model_card(
         facts=model.facts,
         adapter=files.adapter is not None,
         chats=files.chats and _learned_chats(chain),
+        prompted=any(link.manifest.kind == "rows" for link in chain),
         base=_started_from(chain),
         undescribed=_undescribed(chain),
         inherited=_inherited_license(model, chain),
-        front_matter=_front_matter(spec, model, chain, reports),
+        front_matter=_front_matter(spec, files, model, chain, reports),
         stages=[link.title for link in chain if link.manifest.kind in ("megatron_checkpoint", "hf_model")],
         scores=_scores(runs, _measured(reports)),
         seeds=_over_seeds(runs),
@@ -59,7 +60,9 @@ def model_card(
     )
 
 
-def _front_matter(spec: PublishSpec, model: Manifest, chain: list[Link], reports: list[Manifest]) -> str:
+def _front_matter(
+    spec: PublishSpec, files: ModelFolders, model: Manifest, chain: list[Link], reports: list[Manifest]
+) -> str:
     measured = (metrics_of(report.facts) for report in reports if report.facts["model_digest"] == model.digest)
     results = [
         EvalResult(
@@ -77,7 +80,7 @@ def _front_matter(spec: PublishSpec, model: Manifest, chain: list[Link], reports
         license=license_fields.get("license"),
         license_name=license_fields.get("license_name"),
         license_link=license_fields.get("license_link"),
-        library_name="transformers",
+        library_name="peft" if files.adapter else "transformers",  # the hub's snippet is this library's
         pipeline_tag="text-generation",
         base_model=_base_model(chain),
         tags=["baton", model.facts["label"]],
@@ -108,10 +111,10 @@ def _undescribed(chain: list[Link]) -> list[str]:
 
 
 def _learned_chats(chain: list[Link]) -> bool:
-    """Whether it was tuned on conversations, or comes from an existing model: a template alone, which every tokenizer
-    that Baton trains has, says nothing of the model."""
-    tuned = any(link.manifest.kind == "rows" and link.manifest.facts.get("conversational") for link in chain)
-    return tuned or _started_from(chain) is not None
+    """Whether it was tuned on conversations, or is an existing model that was tuned on no rows: a template alone, which
+    every tokenizer that Baton trains has, says nothing of the model."""
+    tuned = [link.manifest.facts.get("conversational") for link in chain if link.manifest.kind == "rows"]
+    return any(tuned) if tuned else _started_from(chain) is not None
 
 
 def _base_model(chain: list[Link]) -> str | None:

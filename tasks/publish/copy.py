@@ -10,6 +10,7 @@ from infra.storage.durable import write_json
 from tasks.core.manifest import MANIFEST, RECORD, remove
 from tasks.models.adapter_base import ADAPTER, ADAPTER_CONFIG, BASE, ModelFolders
 from tasks.models.hf_files import INDEX, tensors_in
+from tasks.models.turns import copy_turns
 
 CARD = "README.md"
 LINK_BYTES = 1 << 20  # files of this size and more are linked: weights are never edited in place, a config may be
@@ -21,15 +22,19 @@ _NO_LINK = (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK)
 def copy_model(model: ModelFolders, output: Path) -> None:
     """Fill `output` with the model's files, large ones as hard links where possible. An adapter is published with its
     base, so that Transformers loads both from the folder: the adapter's files beside the config, the base's in `base/`,
-    and an index of the base's tensors. The manifest, the record and an existing card are not copied."""
+    and an index of the base's tensors. `base/` has the tuned model's tokenizer, chat template and generation config, so
+    that what loads the adapter onto it stops where the tuned model does. The manifest, the record and an existing card
+    are not copied."""
     remove(output)  # of an attempt that was killed
     _copy(model.directory, output)
     if model.adapter is None:
         return
     shutil.rmtree(output / ADAPTER)
     _copy(model.adapter, output)
-    write_json(output / ADAPTER_CONFIG, model.adapter_config() | {"base_model_name_or_path": BASE})
+    # "./": PEFT does not take it for a name on the hub where the current folder is another one
+    write_json(output / ADAPTER_CONFIG, model.adapter_config() | {"base_model_name_or_path": f"./{BASE}"})
     _copy(model.weights, output / BASE)
+    copy_turns(output, output / BASE)
     write_json(output / INDEX, _index(model.weights))
 
 

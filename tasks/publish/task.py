@@ -8,7 +8,7 @@ from tasks.publish.spec import PublishSpec
 from tasks.run import run
 from tasks.stage import stage
 
-ENGINE = Engine("publish", "tasks.publish.publish", version="6", repeats=True)
+ENGINE = Engine("publish", "tasks.publish.publish", version="7", repeats=True)
 
 
 @stage(ENGINE, image=images.DATA, cached=False, describes=("models", "reports", "parts"))

@@ -122,13 +122,14 @@ def length(completions: list[str], **columns: object) -> list[float]:
 def encoding(root: Path, rounds: int) -> tuple[list[tuple[str, str]], dict[str, float]]:
     """The table and the figures of tokenizing chat rows: functions of the standard library, four in a row."""
     from tasks.models.tokenizers import load
+    from tasks.posttrain.chat import chat_of
     from tasks.posttrain.encode import RowEncoder
 
     tokenizer = load(chat_tokenizer(root))
     parts = cycle(functions())
     rows = [{"messages": [turn for part in islice(parts, 4) for turn in turns(part)]} for _ in range(ROWS)]
     characters = sum(len(turn["content"]) for row in rows for turn in row["messages"])
-    template = RowEncoder(tokenizer)._chat(tools=False).marked
+    template = chat_of(tokenizer).marked
 
     def library() -> None:
         for row in rows:

@@ -17,6 +17,7 @@ from tests.pretrain.tiny import MODEL, make_shards, metrics, pretrain_job, tiny_
 
 pytestmark = pytest.mark.long
 
+GENERATION = '{"eos_token_id": [0, 7],   "temperature": 0.6}'
 STILL = OptimizerSpec(lr=1e-12, min_lr=1e-12, warmup_steps=0)
 
 
@@ -31,10 +32,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     spec = ConvertSpec(dtype="fp32").model_dump(mode="json")
     export = write_job(root / "export", "convert", "hf_model", spec, checkpoint=trained / "output", tokenizer=tokenizer)
     assert run("export", export) == 0, (export / "log.txt").read_text()[-3000:]
+    (export / "output/generation_config.json").write_text(GENERATION)
     spec = LoadHFSpec(model=str(export / "output")).model_dump(mode="json")
     weights = write_job(root / "weights", "import_hf", "megatron_weights", spec)
     assert run("import_stage", weights) == 0, (weights / "log.txt").read_text()[-3000:]
-    return {"data": data, "trained": trained / "output", "weights": weights / "output"}
+    return {"data": data, "trained": trained / "output", "weights": weights / "output", "tokenizer": tokenizer}
 
 
 def test_the_weights_are_an_artifact(made: dict[str, Path]) -> None:
@@ -78,3 +80,19 @@ def test_another_model_is_refused(made: dict[str, Path], tmp_path: Path) -> None
     assert engine(job).end() == [1]
     error = json.loads((job / "result.json").read_text())["error"]
     assert "rope_theta is 500.0, but 10000.0 in the weights" in error
+
+
+def test_what_is_trained_on_ends_and_is_sampled_as_the_model_that_it_began_with(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
+    """In the next night too, which continues the run."""
+    one_step = tiny_spec(steps=1, optimizer=STILL)
+    first = pretrain_job(tmp_path / "first", made["data"], one_step, begin=made["weights"])
+    engine(first).succeed()
+    second = pretrain_job(tmp_path / "second", made["data"], one_step, resume=first / "output")
+    engine(second).succeed()
+    spec = ConvertSpec(dtype="fp32").model_dump(mode="json")
+    inputs = {"checkpoint": second / "output", "tokenizer": made["tokenizer"]}
+    export = write_job(tmp_path / "export", "convert", "hf_model", spec, **inputs)
+    assert run("export", export) == 0, (export / "log.txt").read_text()[-3000:]
+    assert (export / "output/generation_config.json").read_text() == GENERATION

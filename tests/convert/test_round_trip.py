@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from transformers import AutoModelForCausalLM
 
 from tasks.convert.export_model import ExportOptions, export_model, export_notes
 from tasks.convert.import_model import ImportOptions, import_model, import_notes, open_hugging_face
-from tasks.convert.megatron_model import HUGGINGFACE, open_megatron
+from tasks.convert.megatron_model import open_megatron
 from tasks.models.errors import ConversionError
+from tasks.models.hf_files import HUGGINGFACE
 from tests.convert.models import FAMILIES, LLAMA3, make
 from tests.convert.tiny import make_tokenizer
 
@@ -176,6 +178,16 @@ def test_a_given_tokenizer_goes_before_the_carried_one(model: Path, tmp_path: Pa
     back = to_hugging_face(to_megatron(model, tmp_path / "megatron"), tmp_path / "back", tokenizer)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (back / name).read_bytes() == (tokenizer / name).read_bytes()
+
+
+def test_where_a_turn_ends_comes_with_the_tokenizer_whose_template_it_is(model: Path, tmp_path: Path) -> None:
+    """Otherwise a checkpoint from elsewhere would have a chat template and not its stops."""
+    (model / "generation_config.json").unlink()
+    tokenizer = Path(shutil.copytree(model, tmp_path / "tokenizer", ignore=shutil.ignore_patterns("*.safetensors")))
+    (tokenizer / "generation_config.json").write_text('{"temperature": 0.6, "eos_token_id": [0, 3]}')
+    back = to_hugging_face(to_megatron(model, tmp_path / "there"), tmp_path / "back", tokenizer)
+    generation = json.loads((back / "generation_config.json").read_text())
+    assert generation["eos_token_id"] == [0, 3] and "temperature" not in generation
 
 
 def test_a_model_without_generation_config_gets_one(model: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from tasks.core.job import StageError, open_job
 from tasks.core.manifest import Manifest, read_manifest, verify, write_manifest
@@ -113,3 +114,82 @@ def test_a_full_disk_is_not_the_function_s_fault(tmp_path: Path, models: dict[st
     body = "import errno; raise OSError(errno.ENOSPC, 'No space left on device')"
     with pytest.raises(OSError, match="No space left"):
         made(tmp_path, models, own(tmp_path / "mine", body), makes="artifact")
+
+
+# Where the turns of a model that is made of others end
+
+TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+OTHER = TEMPLATE + "{{ '<|im_start|>' if add_generation_prompt }}"
+WHOLE = "import shutil; shutil.copytree(inputs['base'], output, dirs_exist_ok=True)"
+
+
+def with_turns(folder: Path, label: str, template: str | None, ends: int | list[int], seed: int = 0) -> Path:
+    """A model with these turns, as a stage makes it."""
+    tiny_model(folder, seed, turns=True)
+    if template:
+        (folder / "chat_template.jinja").write_text(template)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends, "temperature": 0.5}))
+    write_manifest(folder, "hf_model", read_manifest(folder).facts | {"label": label})
+    return folder
+
+
+def turns(output: Path) -> tuple[str | None, dict[str, Any]]:
+    template = output / "chat_template.jinja"
+    generation = json.loads((output / "generation_config.json").read_text())
+    return template.read_text() if template.exists() else None, generation
+
+
+@pytest.mark.parametrize("of_base", [None, TEMPLATE, OTHER], ids=["no template", "the same template", "another"])
+@pytest.mark.parametrize("order", [("base", "sft"), ("sft", "base")], ids=" ".join)
+def test_a_merge_has_the_turns_of_the_tuned_model(tmp_path: Path, of_base: str | None, order: tuple[str, ...]) -> None:
+    models = {
+        "base": with_turns(tmp_path / "base", "base", of_base, 0),
+        "sft": with_turns(tmp_path / "sft", "sft", TEMPLATE, [0, 3], seed=1),
+    }
+    made(tmp_path, {name: models[name] for name in order}, f"{MERGE}:merge")
+
+    output = tmp_path / "job/output"
+    assert turns(output) == (TEMPLATE, {"eos_token_id": [0, 3], "temperature": 0.5})
+    assert sequence_of_ends(output) == [3]
+
+
+def sequence_of_ends(folder: Path) -> list[int]:
+    """What the model generates, by Transformers, if it prefers the end of a turn to all else."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    ids = torch.tensor([[5, 6]])
+    said = model.generate(ids, max_new_tokens=4, do_sample=False, sequence_bias=[[[3], 1e4]])
+    return list(said[0, ids.shape[1] :].tolist())
+
+
+def test_a_merge_of_models_that_are_asked_in_different_ways_is_refused(tmp_path: Path) -> None:
+    models = {
+        name: with_turns(tmp_path / name, name, template, [0, 3], seed)
+        for seed, (name, template) in enumerate((("one", TEMPLATE), ("other", OTHER)))
+    }
+    with pytest.raises(
+        StageError, match=r"has no tokenizer\.json, and its inputs one, other have different chat templ"
+    ):
+        made(tmp_path, models, f"{MERGE}:merge")
+
+
+@pytest.mark.parametrize("of_base", [TEMPLATE, OTHER])
+def test_a_function_that_copies_an_untuned_model_s_files_gets_the_ends_of_the_tuned_one(
+    tmp_path: Path, of_base: str
+) -> None:
+    models = {
+        "base": with_turns(tmp_path / "base", "base", of_base, 0),
+        "sft": with_turns(tmp_path / "sft", "sft", TEMPLATE, [0, 3], seed=1),
+    }
+    made(tmp_path, models, own(tmp_path / "mine", WHOLE))
+    assert turns(tmp_path / "job/output") == (of_base, {"eos_token_id": [0, 3], "temperature": 0.5})
+    (notice,) = (tmp_path / "job/notices.jsonl").read_text().splitlines()
+    assert "generation ends at <|im_end|> too" in notice
+
+
+def test_a_function_that_leaves_out_the_chat_template_of_an_input_is_refused(tmp_path: Path) -> None:
+    models = {
+        "base": with_turns(tmp_path / "base", "base", None, 0),
+        "sft": with_turns(tmp_path / "sft", "sft", TEMPLATE, [0, 3], seed=1),
+    }
+    with pytest.raises(StageError, match="it has no chat template, and its input sft has one: write tok"):
+        made(tmp_path, models, own(tmp_path / "mine", WHOLE))

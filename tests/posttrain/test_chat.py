@@ -13,7 +13,7 @@ from trl.chat_template_utils import is_chat_template_stop_token_trained, qwen3_c
 from tasks.data.tokenizer import CHAT_TEMPLATE
 from tasks.models.tokenizers import load
 from tasks.posttrain.chat import chat_of
-from tasks.posttrain.encode import RowEncoder
+from tasks.posttrain.encode import IGNORED, RowEncoder, RowRefused
 from tests.tokenizer_folders import BEGIN, CHATML, END, PAD, TURNS, byte_level, folder
 
 ASKED = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "2 + 2?"}]
@@ -131,12 +131,14 @@ def test_the_end_of_a_turn_ends_generation_beside_what_ended_it_before(
     model: Path, with_turns: Any, tmp_path: Path
 ) -> None:
     made = Path(shutil.copytree(model, tmp_path / "made"))
-    chat = chat_of(with_turns)
+    encoder = RowEncoder(with_turns)
+    encoder.prompt({"prompt": ASKED})
+    assert encoder.chat
 
-    chat.write(made)
+    encoder.write(made)
 
-    assert json.loads((made / "generation_config.json").read_text())["eos_token_id"] == [0, chat.end]
-    assert AutoTokenizer.from_pretrained(made).chat_template == chat.template
+    assert json.loads((made / "generation_config.json").read_text())["eos_token_id"] == [0, encoder.chat.end]
+    assert AutoTokenizer.from_pretrained(made).chat_template == encoder.chat.template
 
 
 def test_a_model_with_a_template_whose_turns_end_as_its_texts_do_stays_as_it_is(
@@ -145,7 +147,85 @@ def test_a_model_with_a_template_whose_turns_end_as_its_texts_do_stays_as_it_is(
     made = Path(shutil.copytree(model, tmp_path / "made"))
     before = {path.name: path.read_bytes() for path in made.iterdir()}
     tokenizer.chat_template = WITHOUT_MARKS
+    encoder = RowEncoder(tokenizer)
+    encoder.prompt({"prompt": ASKED})
 
-    chat_of(tokenizer).write(made)
+    encoder.write(made)
 
     assert {path.name: path.read_bytes() for path in made.iterdir()} == before
+
+
+def test_a_model_tuned_on_text_stops_at_the_end_of_text_that_it_learns(model: Path, tmp_path: Path) -> None:
+    """Transformers' generate knows the tokens of generation_config.json alone, and not the tokenizer's."""
+    made = Path(shutil.copytree(model, tmp_path / "made"))
+    (made / "generation_config.json").write_text(json.dumps({"eos_token_id": 5, "temperature": 0.7}))
+    encoder = RowEncoder(load(made))
+    assert encoder.learned({"prompt": "2 + 2 =", "completion": " 4"}, "completion")[0][-1] == 0
+
+    encoder.write(made)
+
+    assert json.loads((made / "generation_config.json").read_text()) == {"eos_token_id": [5, 0], "temperature": 0.7}
+
+
+# Templates that reject what they were not made for
+
+TURN = (
+    "<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
+    "{% else %}{{ m.content }}<|im_end|>{% endif %}\n"
+)
+ALL_TURNS = f"{{% for m in messages %}}{TURN}{{% endfor %}}"
+WANTS = {
+    "tools": "{% for tool in tools %}{{ tool.function.name }}\n{% endfor %}" + ALL_TURNS,
+    "a system message": "{{ raise_exception('no system') if messages[0].role != 'system' }}" + ALL_TURNS,
+    "a date": "{{ date + '\n' }}" + ALL_TURNS,
+}
+ANSWERED: list[dict[str, Any]] = [*ASKED, {"role": "assistant", "content": "4."}]
+GIVEN = {"tools": TOOLS, "chat_template_kwargs": {"date": "1 May"}}
+
+
+@pytest.mark.parametrize("wants", WANTS)
+@pytest.mark.parametrize("several", [True, False])
+def test_a_turn_ends_where_the_template_ends_it_with_what_it_needs(wants: str, several: bool, tmp_path: Path) -> None:
+    named = [{"name": "default", "template": "{{ 1 / 0 }}"}, {"name": "tool_use", "template": WANTS[wants]}]
+    template = named if several else WANTS[wants]
+    encoder = RowEncoder(load(folder(tmp_path, byte_level(END, PAD, *TURNS), chat_template=template)))
+
+    _, labels = encoder.learned({"messages": ANSWERED, **GIVEN}, "assistant")
+
+    end = encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert encoder.ends == [end]
+    assert encoder.tokenizer.decode([label for label in labels if label != IGNORED]) == "4.<|im_end|>"
+    assert encoder.completion({"prompt": ASKED, "completion": ANSWERED[-1:], **GIVEN})[1][-1] == end
+
+
+def test_a_conversation_that_the_template_rejects_says_nothing_of_the_others(tmp_path: Path) -> None:
+    place = folder(tmp_path, byte_level(END, PAD, *TURNS), chat_template=WANTS["a system message"])
+    encoder = RowEncoder(load(place))
+    with pytest.raises(RowRefused, match="rejects a row: no system"):
+        encoder.learned({"messages": ANSWERED[1:]}, "assistant")
+    encoder.learned({"messages": ANSWERED}, "assistant")
+    assert encoder.tokenizer.convert_ids_to_tokens(encoder.ends) == ["<|im_end|>"]
+
+
+def test_a_template_of_prompts_alone_does_not_make_the_begin_of_a_turn_its_end(tmp_path: Path) -> None:
+    asks = "{% for m in messages if m.role == 'user' %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+    encoder = RowEncoder(load(folder(tmp_path, byte_level(END, PAD, *TURNS), chat_template=asks)))
+    encoder.prompt({"prompt": ASKED})
+    assert encoder.tokenizer.convert_ids_to_tokens(encoder.ends) == [END]
+
+
+def test_a_turn_with_calls_may_end_with_a_token_of_its_own(tmp_path: Path) -> None:
+    """As in gpt-oss: generation stops there too, and it is learned."""
+    call = "{{ m.tool_calls[0].function | tojson }}<|call|>"
+    said = "{{ m.content }}<|im_end|>"
+    template = ALL_TURNS.replace(said, f"{{% if m.tool_calls %}}{call}{{% else %}}{said}{{% endif %}}", 1)
+    encoder = RowEncoder(load(folder(tmp_path, byte_level(END, PAD, *TURNS, "<|call|>"), chat_template=template)))
+    asked = [*ASKED, {"role": "assistant", "content": "", "tool_calls": [CALL]}]
+
+    _, labels = encoder.learned({"messages": asked, "tools": TOOLS}, "assistant")
+
+    names = encoder.tokenizer.convert_ids_to_tokens
+    assert names(encoder.ends) == ["<|im_end|>", "<|call|>"]
+    assert names([label for label in labels if label != IGNORED])[-1] == "<|call|>"
+    assert names(encoder.completion({"prompt": ASKED, "completion": asked[-1:], "tools": TOOLS})[1])[-1] == "<|call|>"

@@ -164,6 +164,35 @@ def test_messages_are_for_a_model_that_was_tuned_on_them(sealed: Chain, tmp_path
     assert ("tuned with: give it messages" in text) == ("apply_chat_template" in text) == conversational
 
 
+def test_a_chat_model_that_was_tuned_on_text_prompts_is_asked_with_one(tmp_path: Path) -> None:
+    """An existing model with a template is asked with messages, unless what it was tuned on had none."""
+    base, tuned, rows = chat_model(tmp_path / "base"), chat_model(tmp_path / "tuned"), tmp_path / "rows"
+    rows.mkdir()
+    (rows / "train.jsonl").write_text("{}")
+    made = write_manifest(rows, "rows", {"conversational": False}, {}, {})
+    parents = {"model": read_manifest(base).digest, "rows": made.digest}
+    (tuned / "generation_config.json").write_text("{}")
+    write_manifest(tuned, "hf_model", read_manifest(base).facts | {"label": "sft"}, {}, parents)
+
+    untuned = published(tmp_path / "untuned", {}, model=base)
+    folder = published(tmp_path / "published", {}, **{"model": tuned, "models.0": base, "parts.rows_1": rows})
+
+    assert "apply_chat_template" in (untuned / "README.md").read_text()
+    text = (folder / "README.md").read_text()
+    assert "apply_chat_template" not in text and "# use a text such as the prompts that it was tuned on" in text
+
+
+def test_the_hub_is_told_the_library_that_loads_it(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "model")
+    adapter = tuned_adapter(model, tmp_path / "job")
+    folders = {
+        "transformers": published(tmp_path / "whole", {}, model=model),
+        "peft": published(tmp_path / "adapter", {}, **{"model": adapter, "model.base": model}),
+    }
+    for library, folder in folders.items():
+        assert ModelCard.load(folder / "README.md").data.library_name == library
+
+
 @pytest.mark.parametrize(
     ("said", "recipe", "expected", "told"),
     [

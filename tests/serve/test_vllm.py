@@ -14,8 +14,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tasks.core.manifest import read_manifest, write_manifest
-from tasks.models.adapter_base import ADAPTER
+from tasks.models.adapter_base import ADAPTER, open_model
 from tasks.publish.champion import promote, roll_back
+from tasks.publish.copy import copy_model
+from tests.posttrain.tiny import tiny_model as talker
 from tests.processes import commands
 from tests.publish.test_card import tuned_adapter
 from tests.serve.followed import (
@@ -29,6 +31,7 @@ from tests.serve.followed import (
     under_load,
 )
 from tests.serve.tiny import tiny_model
+from tests.tokenizer_folders import CHATML
 from tests.tracking.conftest import Server, empty_store, home, server, sleeping_server  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("vllm")]
@@ -156,6 +159,26 @@ def test_an_adapter_s_base_is_not_served(adapter: openai.OpenAI, tuned: Path) ->
     assert {each.id for each in adapter.models.list()} == {digest_of(tuned), "sft"}
     with pytest.raises(openai.NotFoundError):
         adapter.completions.create(model=f"base-of-{digest_of(tuned)}", prompt=PROMPT)
+
+
+def test_a_champion_that_is_an_adapter_stops_at_the_end_of_its_turn(home: Path, tmp_path: Path) -> None:  # noqa: F811
+    base = talker(tmp_path / "base", turns=True)
+    tuned = tuned_adapter(base, tmp_path / "job")
+    (tuned / "chat_template.jinja").write_text(CHATML)
+    (tuned / "generation_config.json").write_text('{"eos_token_id": [0, 3]}')
+    write_manifest(tuned, "hf_model", read_manifest(tuned).facts)
+    published = tmp_path / "published"
+    copy_model(open_model(tuned), published)
+    write_manifest(published, "published_model", {"label": "sft", "registry_name": NAME})
+    promote(NAME, version := publish(published), None)
+    with service(home, REAL) as followed:
+        followed.serves(version, START_S)
+        client = openai.OpenAI(base_url=f"{followed.url}/v1", api_key="none", max_retries=0)
+        messages: Any = [{"role": "user", "content": "Hello"}]
+        answer = client.chat.completions.create(
+            model=NAME, messages=messages, max_tokens=6, logit_bias={"3": 100}, temperature=0
+        )
+    assert (answer.choices[0].finish_reason, answer.usage and answer.usage.completion_tokens) == ("stop", 1)
 
 
 def test_a_killed_service_leaves_no_process_of_vllm(home: Path, models: dict[str, Path]) -> None:  # noqa: F811

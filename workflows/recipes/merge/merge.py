@@ -23,9 +23,9 @@ def merge(spec: MergeSpec, inputs: dict[str, Path], output: Path, job: Any) -> N
     first, *others = places
     if not places[first] or any(places[other].keys() != places[first].keys() for other in others):
         raise ValueError("these models do not have the same tensors; of adapters, set adapter.output to merged")
-    for path in inputs[first].iterdir():  # config and tokenizer are the first model's
-        if path.is_file() and path.suffix != ".safetensors" and path.name != "manifest.json":
-            shutil.copy(path, output)
+    for name in ("config.json", "model.safetensors.index.json"):  # Baton adds the tokenizer, chat template and stops
+        if (inputs[first] / name).exists():
+            shutil.copy(inputs[first] / name, output)
     files = sorted(set(places[first].values()))
     for done, file in enumerate(files):
         job.progress(done, len(files), "files")
