@@ -96,10 +96,9 @@ class Proxy:
         reference, tests = self.__ref__, self.__tests__
         if reference.member:
             return self._called(arguments, keywords, discarded=False)
-        value = tests.ask(self, *arguments, **keywords)
-        if reference.made and reference.is_class and isinstance(value, Proxy):
-            return tests.constructed(value, arguments, keywords)
-        return value
+        if reference.made and reference.is_class:
+            return tests.construct(self, arguments, keywords)
+        return tests.ask(self, *arguments, **keywords)
 
     def _called(self, arguments: tuple[Any, ...], keywords: dict[str, Any], *, discarded: bool) -> Any:
         """A call of a method of an object that came back."""
@@ -219,9 +218,7 @@ class Proxy:
         if isinstance(error, AssertionError | Refused):  # which tells what is expected
             kind = error = None
         if self.__tests__.ask("exit", self, kind, error, None) and kind:
-            raise self.__tests__.refused(
-                f"{self.__ref__.label} suppresses {kind.__name__}, which would end the test"
-            )
+            raise self.__tests__.refused(f"{self.__ref__.label} suppresses {kind.__name__}, which would end the test")
 
     async def __aenter__(self) -> Any:
         value = self.__tests__.ask("aenter", self)
@@ -239,9 +236,7 @@ class Proxy:
         return self.__tests__.ask("anext", self)
 
     def __mro_entries__(self, bases: Any) -> Any:
-        raise self.__tests__.refused(
-            f"a test derives a class from {self.__ref__.label}, which is in another process"
-        )
+        raise self.__tests__.refused(f"a test derives a class from {self.__ref__.label}, which is in another process")
 
 
 def same(one: Any, other: Any) -> bool:
@@ -268,7 +263,11 @@ def _equal(one: Proxy, other: Proxy) -> bool:
     tests = one.__tests__
     if all(each.__ref__.made and not each.__ref__.touched for each in (one, other)):
         return bool(tests.ask("eq", one, other))
-    return _alike(one, other, set(), first=True)
+    if not _alike(one, other, set(), first=True):
+        return False
+    if (others := tests.others(one, other)) and all(_alike(one, each, set()) for each in others):
+        raise tests.refused(f"{one.__ref__.label}: all objects of its class have equal attributes, whatever made them")
+    return True
 
 
 def _alike(one: Any, other: Any, seen: set[tuple[int, int]], *, first: bool = False) -> bool:
@@ -326,6 +325,7 @@ def _binary(name: str, *, reflected: bool) -> Callable[[Proxy, Any], Any]:
     return calculated
 
 
+Proxy.__doc__ = property(lambda self: self.__tests__.ask("getattr", self, "__doc__"))  # type: ignore[assignment]
 for _name in ORDER:
     setattr(Proxy, f"__{_name}__", _ordered(_name))
 for _name in UNARY:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
-from tasks.rewards.remote.evidence import Rewritten, classes_under_test
+from tasks.rewards.remote.evidence import Evidence, Rewritten
 from tasks.rewards.remote.objects import NoLength, Proxy, install
 from tasks.rewards.remote.tests_side import NAME, Tests
 
@@ -63,7 +63,8 @@ def run(tests: Tests, given: str | list[str], types_of_data: list[frozenset[str]
     except (SyntaxError, ValueError, RecursionError) as error:
         tests.why = f"the tests cannot be read: {type(error).__name__}: {error}"
         return failed
-    tests.classes, tests.used = classes_under_test(trees, types_of_data)
+    evidence = Evidence(trees, types_of_data)
+    tests.classes, tests.used = evidence.classes, evidence.used
     tests.of_data = frozenset().union(*types_of_data)
     unittest = any("unittest" in source for source in sources)
     install(import_module("unittest") if unittest else None)

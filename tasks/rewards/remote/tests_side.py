@@ -3,11 +3,13 @@
 import sys
 import threading
 import types
+from collections.abc import Callable
 from typing import Any
 
 from tasks.rewards.remote.objects import Proxy, Reference, Refused
 from tasks.rewards.remote.wire import OPERATIONS, Ended, Malformed, Peer
 
+MOST_OTHERS = 8  # objects that two equal ones are compared with
 NAME = "tests"  # the tests' module
 HIDDEN = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt)  # they would end a loop, or the tests
 ENDS = {"next": StopIteration, "anext": StopAsyncIteration}  # but for these operations
@@ -38,7 +40,7 @@ class Tests(Peer):
         self.exempt: set[int] = set()  # numbers of objects that the tests read from a class under test
         self._kin: set[int] = set()  # numbers of the classes under test
         self._seen: set[int] = set()  # numbers of objects
-        self._made: dict[int, tuple[Proxy, str]] = {}  # those that the tests constructed, and from what
+        self._made: dict[int, tuple[Proxy, str, Callable[[], Any]]] = {}  # those that the tests constructed, from what
         self._fresh = False  # the last object had no number before
         self._lock = threading.RLock()
         self._label = "solution"  # what is being asked for, in the tests' words
@@ -83,17 +85,35 @@ class Tests(Peer):
                 self._kin.add(reference.number)
         return value
 
-    def constructed(self, value: Proxy, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Proxy:
+    def construct(self, kind: Proxy, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """An object that a test constructs. It has to be a new one, or the one that equal arguments gave: the program
         could have returned it before as what it then turns out to be."""
+        value = self.ask(kind, *arguments, **keywords)
+        if not isinstance(value, Proxy):
+            return value
         number, given = value.__ref__.number, str([self.encoded(each, {}) for each in (*arguments, keywords)])
-        before = self._made.get(number)
-        if before is None and (self._fresh or number in self.exempt or not (arguments or keywords)):
-            value.__ref__.made = True
-            before = self._made[number] = value, given
-        if before is None or before[1] != given:
+        if number in self._made and self._made[number][1] == given:
+            return self._made[number][0]
+        if (arguments or keywords) and (number in self._made or not (self._fresh or number in self.exempt)):
             raise self.refused(f"{value.__ref__.label} is an object that the program had before")
-        return before[0]
+        value.__ref__.made = True
+        self._made[number] = value, given, lambda: self.ask(kind, *arguments, **keywords)
+        return value
+
+    def others(self, one: Proxy, other: Proxy) -> list[Any]:
+        """Objects of the class of two, from other arguments than the second: those that the tests constructed, or one
+        as the first was before it changed."""
+        first, second = (self._made.get(each.__ref__.number) for each in (one, other))
+        kind = other.__ref__.classes[:1]
+        made = [
+            value
+            for number, (value, given, _) in self._made.items()
+            if value.__ref__.classes[:1] == kind and number not in (one.__ref__.number, other.__ref__.number)
+            if second is None or given != second[1]
+        ]
+        if not made and first and second and first[1] != second[1]:
+            made = [first[2]()]
+        return made[-MOST_OTHERS:]
 
     def ask(self, function: Any, *arguments: Any, **keywords: Any) -> Any:
         with self._lock:
@@ -188,6 +208,17 @@ class Tests(Peer):
         self._fresh = number not in self._seen
         self._seen.add(number)
         return Proxy(Reference(number, self._label, is_class is True, classes))
+
+    def record(self, value: Any) -> Any:
+        """As attributes of an object that came back: what the program gives as one is no method, and no truth value
+        under the name of an attribute of data."""
+        attributes = value._asdict() if hasattr(value, "_fields") else getattr(value, "__dict__", {})
+        for name, each in attributes.items():
+            if isinstance(each, Proxy):
+                each.__ref__.member = name
+            elif type(each) is bool and name in self.of_data:
+                raise self.refused(f"{self._label} has an attribute {name}, which data has too, that is true or false")
+        return value
 
     def represent(self, kind: str, number: int, *more: Any) -> Any:
         if kind == "coroutine":

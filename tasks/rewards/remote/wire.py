@@ -55,6 +55,8 @@ def _defaultdict(factory: str, content: dict[Any, Any]) -> Any:
 
 
 def _match(pattern: Any, text: Any, start: int, end: int, span: tuple[int, int]) -> Any:
+    if type(pattern) is not import_module("re").Pattern:
+        raise Malformed("it is no pattern")
     found = (pattern.match(text, start, end), pattern.fullmatch(text, start, end), *pattern.finditer(text, start, end))
     return next(each for each in found if each and each.span() == span)
 
@@ -331,13 +333,13 @@ class Peer:
             case "made":
                 module, _, maker = LIBRARY[content]
                 make = operator.attrgetter(maker)(import_module(module)) if isinstance(maker, str) else maker
-                return make(*[self.decoded(part, known, new=new) for part in more[0]])
+                return self.record(make(*[self.decoded(part, known, new=new) for part in more[0]]))
             case "single":
                 return SINGLE[content]
             case "type":
                 return TYPES[content]
             case "named":
-                return _named(content, more[0])(*[self.decoded(each, known, new=new) for each in more[1]])
+                return self.record(_named(content, more[0])(*[self.decoded(each, known, new=new) for each in more[1]]))
             case "array":
                 return _array(content, more[0], self.decoded(more[1], []))
             case "exception":
@@ -364,6 +366,10 @@ class Peer:
             return exception_type(*[self.decoded(one, known) for one in arguments])
         except Exception:  # a class that takes other arguments
             return RuntimeError(f"{exception_type.__name__}: {text}")
+
+    def record(self, value: Any) -> Any:
+        """A value that may have named attributes."""
+        return value
 
     def remote_object(self, kind: str, number: Any, *more: Any) -> Any:
         """What represents an object of the other process; of one number the same."""
