@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 # builtin functions that use their only argument, and by which method
 _ITERATING = ("all", "any", "enumerate", "list", "max", "min", "set", "sorted", "sum", "tuple")
-_CALLING = ("abs", "bool", "bytes", "complex", "float", "hash", "int", "iter", "len", "next", "reversed", "round")
+_CALLING = ("abs", "bool", "iter", "len", "next", "reversed", "round")
 _USES = dict.fromkeys(_ITERATING, "__iter__") | {name: f"__{name}__" for name in _CALLING}
 _CONTAINERS = ("enumerate", "filter", "list", "map", "reversed", "set", "sorted", "tuple", "zip")  # return one
 _CHECKS = ("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance")
@@ -89,7 +89,7 @@ class Evidence:
                     if (name := _last(target)) and (made := self._made(value)):
                         own.setdefault(name, set()).add(made)
                     else:
-                        for each in _names(target):
+                        for each in [name] if name else _names(target):
                             own.setdefault(each, set()).update({*self._contained(value, known), _OTHER})
                 if again and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                     inside = {each for value in _arguments(node) for each in self._contained(value, known)}

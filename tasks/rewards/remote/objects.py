@@ -138,13 +138,9 @@ class Proxy:
         return bool(tests.ask("bool", self)) if reference.made else True
 
     def __contains__(self, item: Any) -> bool:
-        try:
-            items = iter(self)
-        except TypeError:
-            if not self.__ref__.made:
-                raise
+        if self._as_made("__contains__"):
             return bool(self.__tests__.ask("contains", self, item))
-        return any(each is item or each == item for each in items)
+        return any(each is item or each == item for each in iter(self))
 
     def __instancecheck__(self, instance: Any) -> bool:
         return isinstance(instance, Proxy) and not instance.__ref__.is_class and self._is_class_of(instance)
@@ -159,6 +155,10 @@ class Proxy:
 
     # contents
 
+    def _as_made(self, method: str) -> bool:
+        """Whether it is under test, or of a class of which the tests use this method."""
+        return self.__ref__.made or (self.__tests__.is_kin(self) and method in self.__tests__.used)
+
     def __iter__(self) -> Any:
         return self.__tests__.ask("iter", self)
 
@@ -166,12 +166,12 @@ class Proxy:
         return self.__tests__.ask("next", self)
 
     def __len__(self) -> int:
-        if not self.__ref__.made:
+        if not self._as_made("__len__"):
             raise NoLength(self.__tests__.what_returned(self, "its length is asked for"))
         return int(self.__tests__.ask("len", self))
 
     def __getitem__(self, key: Any) -> Any:
-        if not self.__ref__.made:
+        if not self._as_made("__getitem__"):
             raise self.__tests__.returned(self, "an item is asked for")
         return self.__tests__.ask("getitem", self, key)
 
@@ -182,7 +182,7 @@ class Proxy:
         self.__tests__.ask("delitem", self, key)
 
     def __reversed__(self) -> Any:
-        if not self.__ref__.made:
+        if not self._as_made("__reversed__"):
             raise self.__tests__.returned(self, "it is reversed")
         return self.__tests__.ask("reversed", self)
 
@@ -215,19 +215,20 @@ class Proxy:
         return self if same(value, self) else value
 
     def __exit__(self, kind: Any, error: Any, _trace: Any) -> None:
+        self._leave("exit", kind, error)
+
+    def _leave(self, how: str, kind: Any, error: Any) -> None:
         if isinstance(error, AssertionError | Refused):  # which tells what is expected
             kind = error = None
-        if self.__tests__.ask("exit", self, kind, error, None) and kind:
+        if self.__tests__.ask(how, self, kind, error, None) and kind:
             raise self.__tests__.refused(f"{self.__ref__.label} suppresses {kind.__name__}, which would end the test")
 
     async def __aenter__(self) -> Any:
         value = self.__tests__.ask("aenter", self)
         return self if same(value, self) else value
 
-    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self.__tests__.ask("aexit", self)
-        if error is None:
-            return
+    async def __aexit__(self, kind: Any, error: Any, _trace: Any) -> None:
+        self._leave("aexit", kind, error)
 
     def __aiter__(self) -> Any:
         return self.__tests__.ask("aiter", self)

@@ -29,14 +29,16 @@ class Program(Peer):
         self._watched: dict[str, Any] = {}
 
     def perform(self, function: Any, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+        if not isinstance(function, str):
+            return function(*arguments, **keywords)
         if function == "watch":
             self._watched = dict.fromkeys(arguments, self)  # which no global is equal to
             return None
         if function == "await":
             return _loop().run_until_complete(*arguments)
-        if function in ("anext", "aenter"):
-            return _loop().run_until_complete(getattr(arguments[0], f"__{function}__")())
-        return (_OPERATIONS[function] if isinstance(function, str) else function)(*arguments, **keywords)
+        if function in ("anext", "aenter", "aexit"):
+            return _loop().run_until_complete(getattr(arguments[0], f"__{function}__")(*arguments[1:]))
+        return _OPERATIONS[function](*arguments, **keywords)
 
     def answer(self, request: Any) -> dict[str, Any]:
         answer = super().answer(request)
@@ -127,7 +129,8 @@ def _state(value: Any) -> tuple[bool, dict[str, Any]]:
     kind = type(value)
     slots = [slot for each in kind.__mro__ for slot in vars(each).get("__slots__", ())]
     state = {slot: getattr(value, slot) for slot in slots if hasattr(value, slot)} | getattr(value, "__dict__", {})
-    return kind.__eq__ is not object.__eq__, state | ({"()": value} if isinstance(value, PLAIN) else {})
+    compares: Any = kind.__eq__
+    return compares is not object.__eq__, state | ({"()": value} if isinstance(value, PLAIN) else {})
 
 
 _OPERATIONS = OPERATIONS | {"state": _state, "aiter": lambda value: value.__aiter__()}

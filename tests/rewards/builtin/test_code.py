@@ -26,6 +26,7 @@ if problem := unusable("bubblewrap"):
     pytest.skip(f"bubblewrap: {problem}", allow_module_level=True)
 
 RIGHT = programs("programs.txt")
+STAND_INS = programs("stand_ins.txt")
 ADD, WRONG = "def add(a, b): return a + b", "def add(a, b): return a - b"
 TEST = "assert add(1, 2) == 3"
 CASES = """
@@ -112,6 +113,20 @@ def test_no_program_decides_whether_it_passes() -> None:
     assert {name: reward for name, reward in rewards.items() if reward != 0} == {}
 
 
+@pytest.mark.parametrize("name", STAND_INS)
+def test_no_object_of_the_program_stands_in_for_data(name: str) -> None:
+    """Each of these tests passes in one process with the program, as the sandbox shows first."""
+    program, *tests = STAND_INS[name]
+    alone = [Program(f"{program}\n{test}") for test in tests]
+    with Pool(Sandbox(Limits(wall_s=60.0)), 2) as pool:
+        ended = pool.map(alone)
+
+    (share,) = worth_of_rows([(program, tests)], share=True)
+
+    assert [test for test, result in zip(tests, ended, strict=True) if result.exit_code] == []
+    assert share == 0
+
+
 def attacked(tests: Any, *groups: str) -> dict[str, float | None]:
     """The attacks that are worth something. Those that never end are cut soon."""
     found: dict[str, float | None] = {}
@@ -156,7 +171,7 @@ def test_a_test_that_only_the_program_could_decide_is_named_once(capfd: pytest.C
     assert worth_of_rows([(money, "assert Money(5) == 5"), (money, "assert Money(5) == 5")]) == [0, 0]
     assert capfd.readouterr().err == (
         "code_tests: a test failed: Money() is an object of the program's, not data: a test cannot compare it with "
-        "data or calculate with it (eq), but use its attributes and what its methods return\n"
+        "data or calculate data from it (eq), but use its attributes\n"
     )
 
 
