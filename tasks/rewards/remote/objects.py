@@ -54,7 +54,54 @@ class Reference:
         self.chained = False  # it was returned to arguments: that it exists proves nothing
 
 
-class Proxy:
+def _ordered(name: str) -> Callable[[Any, Any], Any]:
+    def compared(self: Any, other: Any) -> Any:
+        if not isinstance(other, Proxy):
+            raise self.__tests__.with_data(self, name)
+        for each in (self, other):
+            if not each.__ref__.made:
+                raise self.__tests__.returned(each, f"it is compared ({name})")
+        return self.__tests__.ask(name, self, other)
+
+    return compared
+
+
+def _unary(name: str) -> Callable[..., Any]:
+    def applied(self: Any, *arguments: Any) -> Any:
+        if not self.__ref__.made and not self.__tests__.is_kin(self):
+            raise self.__tests__.returned(self, f"{name} is asked for")
+        return self.__tests__.ask(name, self, *arguments)
+
+    return applied
+
+
+def _binary(name: str, *, reflected: bool) -> Callable[[Any, Any], Any]:
+    operation = {"and": "and_", "or": "or_"}.get(name, name)
+
+    def calculated(self: Any, other: Any) -> Any:
+        tests, both = self.__tests__, isinstance(other, Proxy)
+        if not both and not (self.__ref__.made or tests.is_kin(self)):
+            raise tests.with_data(self, name)
+        value = tests.ask(operation, *((other, self) if reflected else (self, other)))
+        if isinstance(value, Proxy) or (both and self.__ref__.made and other.__ref__.made):
+            return value
+        raise tests.with_data(self, name)
+
+    return calculated
+
+
+Operators: Any = type(  # at once: each method that is set later costs as much as a class
+    "Operators",
+    (),
+    {"__slots__": ()}
+    | {f"__{name}__": _ordered(name) for name in ORDER}
+    | {f"__{name}__": _unary(name) for name in UNARY}
+    | {f"__{name}__": _binary(name, reflected=False) for name in BINARY}
+    | {f"__r{name}__": _binary(name, reflected=True) for name in BINARY},
+)
+
+
+class Proxy(Operators):  # type: ignore[misc]
     """An object of the program's."""
 
     __slots__ = ("__ref__",)
@@ -258,17 +305,17 @@ def discard(function: Any, *arguments: Any, **keywords: Any) -> Any:
 
 
 def _equal(one: Proxy, other: Proxy) -> bool:
-    """Of objects as constructed, the class's own `__eq__`, which is what is tested; otherwise their attributes."""
+    """By attributes. A class may consider objects with other attributes equal as well, as they are constructed, if it
+    does not consider all of them equal."""
     if same(one, other):
         return True
-    tests = one.__tests__
-    if all(each.__ref__.made and not each.__ref__.touched for each in (one, other)):
-        return bool(tests.ask("eq", one, other))
-    if not _alike(one, other, set(), first=True):
-        return False
-    if (others := tests.others(one, other)) and all(_alike(one, each, set()) for each in others):
+    tests, alike = one.__tests__, _alike(one, other, set(), first=True)
+    others = tests.others(one, other) if alike else []
+    if others and all(_alike(one, each, set()) for each in others):
         raise tests.refused(f"{one.__ref__.label}: all objects of its class have equal attributes, whatever made them")
-    return True
+    if alike or not all(each.__ref__.made and not each.__ref__.touched for each in (one, other)):
+        return alike
+    return tests.asked_equal(one, other)
 
 
 def _alike(one: Any, other: Any, seen: set[tuple[int, int]], *, first: bool = False) -> bool:
@@ -290,50 +337,7 @@ def _alike(one: Any, other: Any, seen: set[tuple[int, int]], *, first: bool = Fa
     return bool(one == other)
 
 
-def _ordered(name: str) -> Callable[[Proxy, Any], Any]:
-    def compared(self: Proxy, other: Any) -> Any:
-        if not isinstance(other, Proxy):
-            raise self.__tests__.with_data(self, name)
-        for each in (self, other):
-            if not each.__ref__.made:
-                raise self.__tests__.returned(each, f"it is compared ({name})")
-        return self.__tests__.ask(name, self, other)
-
-    return compared
-
-
-def _unary(name: str) -> Callable[..., Any]:
-    def applied(self: Proxy, *arguments: Any) -> Any:
-        if not self.__ref__.made and not self.__tests__.is_kin(self):
-            raise self.__tests__.returned(self, f"{name} is asked for")
-        return self.__tests__.ask(name, self, *arguments)
-
-    return applied
-
-
-def _binary(name: str, *, reflected: bool) -> Callable[[Proxy, Any], Any]:
-    operation = {"and": "and_", "or": "or_"}.get(name, name)
-
-    def calculated(self: Proxy, other: Any) -> Any:
-        tests, both = self.__tests__, isinstance(other, Proxy)
-        if not both and not (self.__ref__.made or tests.is_kin(self)):
-            raise tests.with_data(self, name)
-        value = tests.ask(operation, *((other, self) if reflected else (self, other)))
-        if isinstance(value, Proxy) or (both and self.__ref__.made and other.__ref__.made):
-            return value
-        raise tests.with_data(self, name)
-
-    return calculated
-
-
 Proxy.__doc__ = property(lambda self: self.__tests__.ask("getattr", self, "__doc__"))  # type: ignore[assignment]
-for _name in ORDER:
-    setattr(Proxy, f"__{_name}__", _ordered(_name))
-for _name in UNARY:
-    setattr(Proxy, f"__{_name}__", _unary(_name))
-for _name in BINARY:
-    setattr(Proxy, f"__{_name}__", _binary(_name, reflected=False))
-    setattr(Proxy, f"__r{_name}__", _binary(_name, reflected=True))
 
 
 def install(unittest: Any = None) -> None:

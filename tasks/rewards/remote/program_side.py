@@ -76,19 +76,36 @@ class Program(Peer):
         return target
 
 
-class Given:
+def _forwarded(operation: str, *, reflected: bool = False) -> Any:
+    def forwarded(self: Any, *others: Any) -> Any:
+        return self.__peer__.ask(operation, *((*others, self) if reflected else (self, *others)))
+
+    return forwarded
+
+
+_NAMES = {"and": "and_", "or": "or_"}  # of functions, other than of the methods
+_Forwarding: Any = type(
+    "_Forwarding",
+    (),
+    {"__slots__": ()}
+    | {f"__{name}__": _forwarded(name) for name in OPERATIONS.keys() - {"getattr", "isinstance", "issubclass"}}
+    | {f"__{name}__": _forwarded(_NAMES.get(name, name)) for name in BINARY}
+    | {f"__r{name}__": _forwarded(_NAMES.get(name, name), reflected=True) for name in BINARY},
+)
+
+
+class Given(_Forwarding):  # type: ignore[misc]
     """An object of the tests'. Of a function they show no more than that it can be called."""
 
+    __slots__ = ()
     __peer__: Program
+    __hash__ = object.__hash__
 
     def __getattr__(self, name: str) -> Any:
         return self.__peer__.ask("getattr", self, name)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         return self.__peer__.ask(self, *arguments, **keywords)
-
-    __slots__ = ()
-    __hash__ = object.__hash__
 
     def __eq__(self, other: Any) -> Any:
         return self is other or self._asked("eq", NotImplemented, other)
@@ -107,21 +124,6 @@ class Given:
             return self.__peer__.ask(operation, self, *others)
         except AttributeError:
             return otherwise
-
-
-def _forward(name: str, operation: str, *, reflected: bool = False) -> None:
-    def forwarded(self: Any, *others: Any) -> Any:
-        return self.__peer__.ask(operation, *((*others, self) if reflected else (self, *others)))
-
-    if f"__{name}__" not in vars(Given):
-        setattr(Given, f"__{name}__", forwarded)
-
-
-for _name in OPERATIONS.keys() - {"getattr", "isinstance", "issubclass", "and_", "or_"}:
-    _forward(_name, _name)
-for _name in BINARY:
-    _forward(_name, {"and": "and_", "or": "or_"}.get(_name, _name))
-    _forward(f"r{_name}", {"and": "and_", "or": "or_"}.get(_name, _name), reflected=True)
 
 
 def _state(value: Any) -> tuple[bool, dict[str, Any]]:

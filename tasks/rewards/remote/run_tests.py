@@ -90,6 +90,7 @@ def _passes(tests: Tests, action: Callable[[], Any]) -> bool:
     tests.spoiled = ""
     try:
         action()
+        tests.finish()
     except BaseException as error:  # a test may raise anything
         if isinstance(error, NoLength):
             tests.why = tests.why or str(error)
@@ -120,9 +121,11 @@ def _of_unittest(tests: Tests, module: types.ModuleType) -> list[bool]:
             super().startTest(test)
 
         def addSuccess(self, test: Any) -> None:
+            tests.finish()
             self.passed += not tests.spoiled
 
         def addExpectedFailure(self, test: Any, error: Any) -> None:
+            tests.finish()
             self.passed += not tests.spoiled
 
     suite = unittest.defaultTestLoader.loadTestsFromModule(module)

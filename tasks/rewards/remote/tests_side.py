@@ -12,6 +12,18 @@ from tasks.rewards.remote.wire import OPERATIONS, Ended, Malformed, Peer
 MOST_OTHERS = 8  # objects that two equal ones are compared with
 NAME = "tests"  # the tests' module
 HIDDEN = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt)  # they would end a loop, or the tests
+CHANGING = (
+    "setattr",
+    "delattr",
+    "setitem",
+    "delitem",
+    "next",
+    "enter",
+    "exit",
+    "aenter",
+    "aexit",
+    "await",
+)  # operations
 ENDS = {"next": StopIteration, "anext": StopAsyncIteration}  # but for these operations
 OPEN = OPERATIONS.keys() - {"delattr", "dir", "isinstance", "issubclass", "copy", "deepcopy", "hash", "format"}
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
@@ -41,6 +53,9 @@ class Tests(Peer):
         self._kin: set[int] = set()  # numbers of the classes under test
         self._seen: set[int] = set()  # numbers of objects
         self._made: dict[int, tuple[Proxy, str, Callable[[], Any]]] = {}  # those that the tests constructed, from what
+        self._differ: set[int] = set()  # numbers of classes of which not all objects are equal
+        self._said_equal: set[int] = set()  # and of those that said so in a test
+        self._touching = True  # what is sent may be changed by what is asked for
         self._fresh = False  # the last object had no number before
         self._lock = threading.RLock()
         self._label = "solution"  # what is being asked for, in the tests' words
@@ -118,6 +133,7 @@ class Tests(Peer):
     def ask(self, function: Any, *arguments: Any, **keywords: Any) -> Any:
         with self._lock:
             before, self._label = self._label, self._of(function, arguments)
+            touching, self._touching = self._touching, not isinstance(function, str) or function in CHANGING
             self.asked = True
             try:
                 if self.gone:
@@ -129,7 +145,7 @@ class Tests(Peer):
             except (Malformed, MemoryError, RecursionError) as error:
                 raise self.spoil(f"what came of the program cannot be read: {error}") from None
             finally:
-                self._label = before
+                self._label, self._touching = before, touching
             ends = ENDS.get(function, ()) if isinstance(function, str) else ()
             if isinstance(raised, HIDDEN) and not isinstance(raised, ends):
                 raise RuntimeError(f"the program raised {type(raised).__name__}")
@@ -151,7 +167,28 @@ class Tests(Peer):
                 self.space[name] = self.named(name, self.decoded(value, []))
 
     def foreign(self, value: Any) -> int | None:
-        return value.__ref__.number if type(value) is Proxy else super().foreign(value)
+        if type(value) is not Proxy:
+            return super().foreign(value)
+        value.__ref__.touched |= self._touching
+        return value.__ref__.number
+
+    def asked_equal(self, one: Proxy, other: Proxy) -> bool:
+        """What the class of two objects under test says. That they are equal counts if others are not."""
+        equal = bool(self.ask("eq", one, other))
+        numbers = {each.__ref__.number for each in (one, other)}
+        rest = [value for number, (value, *_) in self._made.items() if number not in numbers][-MOST_OTHERS:]
+        kind = one.__ref__.classes[:1]
+        rest = [each for each in rest if each.__ref__.classes[:1] == kind]
+        if not equal or any(not self.ask("eq", one, each) for each in rest):
+            self._differ.update(kind)
+        self._said_equal.update(kind if equal else ())
+        return equal
+
+    def finish(self) -> None:
+        """The end of a test."""
+        if self._said_equal - self._differ:
+            self.refused("an object of the program's is equal to all others of its class that the tests construct")
+        self._said_equal.clear()
 
     # what the program is given, and may ask
 
