@@ -27,6 +27,7 @@ from tasks.rewards.remote.wire import FIXED, JSON, LIBRARY, MUTABLE
 from tasks.user_code.load_function import Unusable
 
 _SHARED = ("wire", "evidence", "objects", "tests_side")  # modules of the tests' process, loaded before the program's
+_RULES = 2  # of what passes: in the identity, so that results by earlier rules are not reused
 _REMOTE = Path(__file__).parents[1] / "remote"
 
 
@@ -35,6 +36,9 @@ class CodeTests(Code):
 
     column: str = Field("tests", description="column with the tests")
     share: bool = Field(False, description="whether to reward the share of passed tests, not only all of them")
+
+    def identity(self) -> dict[str, Any]:
+        return super().identity() | {"rules": _RULES}
 
     def compares(self) -> bool:
         return True

@@ -25,7 +25,7 @@ Variables = dict[str, set[str]]  # the classes of which a variable may be, or co
 
 
 class Evidence:
-    """`classes`: names of the classes under test. `used`: what the tests use on objects that they construct."""
+    """`classes`: names of the classes under test, each with what the tests use on objects that they construct."""
 
     def __init__(self, trees: list[ast.Module], types: Iterable[frozenset[str]]) -> None:
         """`types`: the names of the attributes of each type of data."""
@@ -35,7 +35,7 @@ class Evidence:
         self._makers: dict[str, str] = {}  # functions of the tests that return an object of a class
         nodes = [node for tree in trees for node in ast.walk(tree)]
         self._constructed = {name for node in nodes if (name := _constructed(node))}
-        self.classes = {name for node in nodes for name in _checked(node)}
+        classes = {name for node in nodes for name in _checked(node)}
         if self._constructed or any(_is_capital(_last(node)) for node in nodes):
             self._makers = {node.name: self._returned(node) for node in nodes if isinstance(node, _FUNCTION)}
             variables: Variables = {}
@@ -46,11 +46,11 @@ class Evidence:
         for name in self._constructed:
             sole = self._sole[name]
             if not (any(sole <= each for each in known) if sole else self._perhaps[name] & data):
-                self.classes.add(name)
+                classes.add(name)
         for name, used in self._of_class.items():
             if not name.isupper() or not any(used <= each for each in known):
-                self.classes.add(name)
-        self.used = {use for name in self.classes for use in self._sole[name]}
+                classes.add(name)
+        self.classes = {name: self._sole[name] for name in classes}
 
     def _read(self, tree: ast.Module, outer: Variables) -> Variables:
         """Note what is used; returns the variables of the module."""

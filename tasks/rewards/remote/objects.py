@@ -42,7 +42,18 @@ class NoLength(TypeError):
 class Reference:
     """Which object a proxy represents, and how the tests came by it."""
 
-    __slots__ = ("chained", "classes", "is_class", "label", "made", "member", "number", "owner_is_kin", "touched")
+    __slots__ = (
+        "chained",
+        "classes",
+        "is_class",
+        "label",
+        "made",
+        "member",
+        "number",
+        "owner_is_kin",
+        "touched",
+        "used",
+    )
 
     def __init__(self, number: int, label: str, is_class: bool = False, classes: Sequence[int] = ()) -> None:
         self.number, self.label, self.is_class = number, label, is_class
@@ -51,6 +62,7 @@ class Reference:
         self.touched = False  # and a method of it was used since it was constructed
         self.member = ""  # the attribute that it is, of an object that came back
         self.owner_is_kin = False  # that object is of a class under test
+        self.used = False  # of which the tests use the attribute on objects that they construct
         self.chained = False  # it was returned to arguments: that it exists proves nothing
 
 
@@ -124,6 +136,7 @@ class Proxy(Operators):  # type: ignore[misc]
                 tests.exempt.add(value.__ref__.number)
             if not reference.made:
                 value.__ref__.member, value.__ref__.owner_is_kin = name, tests.is_kin(self)
+                value.__ref__.used = tests.uses(self, name)
         elif type(value) is bool and not reference.made and (not tests.is_kin(self) or name in tests.of_data):
             raise tests.returned(self, f"its attribute {name} is true or false")
         return value
@@ -151,7 +164,7 @@ class Proxy(Operators):  # type: ignore[misc]
         """A call of a method of an object that came back."""
         reference, tests = self.__ref__, self.__tests__
         name = reference.member
-        own = name in _OF_FUNCTIONS or (reference.owner_is_kin and name in tests.used)
+        own = name in _OF_FUNCTIONS or reference.used
         if not own and (not reference.owner_is_kin or name in tests.of_data):
             raise tests.returned(self, "it is called")
         value = tests.ask(self, *arguments, **keywords)
@@ -180,7 +193,7 @@ class Proxy(Operators):  # type: ignore[misc]
 
     def __bool__(self) -> bool:
         reference, tests = self.__ref__, self.__tests__
-        if reference.chained or (reference.member in tests.of_data and reference.member not in tests.used):
+        if reference.chained or (reference.member in tests.of_data and not reference.used):
             raise tests.returned(self, "its truth decides")
         return bool(tests.ask("bool", self)) if reference.made else True
 
@@ -204,7 +217,7 @@ class Proxy(Operators):  # type: ignore[misc]
 
     def _as_made(self, method: str) -> bool:
         """Whether it is under test, or of a class of which the tests use this method."""
-        return self.__ref__.made or (self.__tests__.is_kin(self) and method in self.__tests__.used)
+        return self.__ref__.made or self.__tests__.uses(self, method)
 
     def __iter__(self) -> Any:
         return self.__tests__.ask("iter", self)

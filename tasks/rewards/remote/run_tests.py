@@ -63,8 +63,7 @@ def run(tests: Tests, given: str | list[str], types_of_data: list[frozenset[str]
     except (SyntaxError, ValueError, RecursionError) as error:
         tests.why = f"the tests cannot be read: {type(error).__name__}: {error}"
         return failed
-    evidence = Evidence(trees, types_of_data)
-    tests.classes, tests.used = evidence.classes, evidence.used
+    tests.classes = Evidence(trees, types_of_data).classes
     tests.of_data = frozenset().union(*types_of_data)
     unittest = any("unittest" in source for source in sources)
     install(import_module("unittest") if unittest else None)

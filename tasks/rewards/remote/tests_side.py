@@ -46,11 +46,10 @@ class Tests(Peer):
         self.gone = self.asked = False
         self.space: dict[str, Any] = {}  # the tests' names, with those of the program that they use
         self.watched: list[str] = []
-        self.classes: set[str] = set()  # names of the classes under test
-        self.used: set[str] = set()  # what the tests use on objects that they construct
+        self.classes: dict[str, set[str]] = {}  # names of the classes under test, with what is used of their objects
         self.of_data: frozenset[str] = frozenset()  # names of the attributes of all types of data
         self.exempt: set[int] = set()  # numbers of objects that the tests read from a class under test
-        self._kin: set[int] = set()  # numbers of the classes under test
+        self._kin: dict[int, set[str]] = {}  # the same by the classes' numbers
         self._seen: set[int] = set()  # numbers of objects
         self._made: dict[int, tuple[Proxy, str, Callable[[], Any]]] = {}  # those that the tests constructed, from what
         self._differ: set[int] = set()  # numbers of classes of which not all objects are equal
@@ -88,7 +87,11 @@ class Tests(Peer):
 
     def is_kin(self, proxy: Proxy) -> bool:
         """Whether an object is of a class under test, as the program says."""
-        return not self._kin.isdisjoint(proxy.__ref__.classes)
+        return any(number in self._kin for number in proxy.__ref__.classes)
+
+    def uses(self, proxy: Proxy, name: str) -> bool:
+        """Whether the tests use an attribute of objects of its class that they construct."""
+        return any(name in self._kin.get(number, ()) for number in proxy.__ref__.classes)
 
     def named(self, name: str, value: Any) -> Any:
         """What the program has under a name."""
@@ -97,7 +100,7 @@ class Tests(Peer):
             reference.label = name
             reference.made = reference.is_class and name in self.classes
             if reference.made:
-                self._kin.add(reference.number)
+                self._kin[reference.number] = self.classes[name]
         return value
 
     def construct(self, kind: Proxy, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
