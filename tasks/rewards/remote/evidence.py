@@ -75,7 +75,7 @@ class Evidence:
                 elif not _is_container(value):
                     for each in self._contained(value, variables):
                         self._perhaps[each].add(use)
-                    if isinstance(node, ast.Attribute) and _is_capital(_last(value)):
+                    if isinstance(node, ast.Attribute) and _is_capital(_last(value)) and not use.startswith("__"):
                         self._of_class[_last(value)].add(use)
 
     def _variables(self, nodes: Iterable[ast.AST], outer: Variables) -> Variables:

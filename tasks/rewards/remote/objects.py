@@ -43,22 +43,15 @@ class Reference:
     """Which object a proxy represents, and how the tests came by it."""
 
     __slots__ = (
-        "chained",
-        "classes",
-        "is_class",
-        "label",
-        "made",
-        "member",
-        "number",
-        "owner_is_kin",
-        "touched",
+        "chained", "class_read", "classes", "is_class", "label", "made", "member", "number", "owner_is_kin", "touched",
         "used",
-    )
+    )  # fmt: skip
 
     def __init__(self, number: int, label: str, is_class: bool = False, classes: Sequence[int] = ()) -> None:
         self.number, self.label, self.is_class = number, label, is_class
         self.classes = classes  # numbers of the program's classes of which it is an instance, its own first
         self.made = False  # it is under test
+        self.class_read = -1  # the number of the class under test from which the tests read it, or what returned it
         self.touched = False  # and a method of it was used since it was constructed
         self.member = ""  # the attribute that it is, of an object that came back
         self.owner_is_kin = False  # that object is of a class under test
@@ -73,7 +66,10 @@ def _ordered(name: str) -> Callable[[Any, Any], Any]:
         for each in (self, other):
             if not each.__ref__.made:
                 raise self.__tests__.returned(each, f"it is compared ({name})")
-        return self.__tests__.ask(name, self, other)
+        holds = bool(self.__tests__.ask(name, self, other))
+        if holds and self.__tests__.ask(name, other, self) and not (name in ("le", "ge") and self == other):
+            raise self.__tests__.returned(self, f"it is compared ({name}) with the same result both ways")
+        return holds
 
     return compared
 
@@ -128,18 +124,27 @@ class Proxy(Operators):  # type: ignore[misc]
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in _ATTRIBUTES:
             raise AttributeError(name)
+        if name == "__dict__" and not self.__ref__.made:
+            raise self.__tests__.returned(self, "its attributes are asked for")
         reference, tests = self.__ref__, self.__tests__
         value = tests.ask("getattr", self, name)
         if isinstance(value, Proxy):
             reference.touched = True
             if reference.made and reference.is_class:
                 tests.exempt.add(value.__ref__.number)
-            if not reference.made:
+                self._read(value)
+            elif not self._as_made(name):
                 value.__ref__.member, value.__ref__.owner_is_kin = name, tests.is_kin(self)
                 value.__ref__.used = tests.uses(self, name)
         elif type(value) is bool and not reference.made and (not tests.is_kin(self) or name in tests.of_data):
             raise tests.returned(self, f"its attribute {name} is true or false")
         return value
+
+    def _read(self, value: "Proxy") -> None:
+        """`Color.RED`, or `Date.parse`: an object of a class under test is under test if it is read from the class, or
+        if what is read from it returns it."""
+        value.__ref__.class_read = self.__ref__.number if self.__ref__.is_class else self.__ref__.class_read
+        value.__ref__.made = value.__ref__.class_read in value.__ref__.classes and not value.__ref__.is_class
 
     def __setattr__(self, name: str, value: Any) -> None:
         self.__tests__.ask("setattr", self, name, value)
@@ -158,7 +163,10 @@ class Proxy(Operators):  # type: ignore[misc]
             return self._called(arguments, keywords, discarded=False)
         if reference.made and reference.is_class:
             return tests.construct(self, arguments, keywords)
-        return tests.ask(self, *arguments, **keywords)
+        value = tests.ask(self, *arguments, **keywords)
+        if reference.class_read >= 0 and isinstance(value, Proxy):
+            self._read(value)
+        return value
 
     def _called(self, arguments: tuple[Any, ...], keywords: dict[str, Any], *, discarded: bool) -> Any:
         """A call of a method of an object that came back."""
@@ -215,9 +223,12 @@ class Proxy(Operators):  # type: ignore[misc]
 
     # contents
 
-    def _as_made(self, method: str) -> bool:
-        """Whether it is under test, or of a class of which the tests use this method."""
-        return self.__ref__.made or self.__tests__.uses(self, method)
+    def _as_made(self, name: str) -> bool:
+        """Whether an attribute or method is one of what is under test, and not of data in its place."""
+        reference, tests = self.__ref__, self.__tests__
+        if reference.made and (reference.class_read < 0 or reference.is_class or name not in tests.of_data):
+            return True
+        return tests.uses(self, name)
 
     def __iter__(self) -> Any:
         return self.__tests__.ask("iter", self)
