@@ -10,6 +10,7 @@ value, or of an element of a list, it is not known what is used.
 import ast
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 # builtin functions that use their only argument, and by which method
 _ITERATING = ("all", "any", "enumerate", "list", "max", "min", "set", "sorted", "sum", "tuple")
@@ -123,26 +124,30 @@ class Evidence:
         return only if not more else ""
 
 
-class Rewritten(ast.NodeTransformer):
+def rewritten(tree: ast.Module) -> ast.Module:
     """Tests whose `a is b` and discarded method calls go through two functions, `__same__` and `__discard__`, since one
     object of the program may have several representations here, and since a result that nobody sees proves nothing."""
+    for node in reversed(list(ast.walk(tree))):  # children first, without recursion: a sum may have 1,000 terms
+        for name, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                value[:] = [_identity(each) for each in value]
+            else:
+                setattr(node, name, _identity(value))
+        match node:
+            case ast.Expr(ast.Call(ast.Attribute()) as call):
+                function = ast.copy_location(ast.Name("__discard__", ast.Load()), call)
+                call.args, call.func = [call.func, *call.args], function
+    return tree
 
-    def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        self.generic_visit(node)
-        if len(node.ops) > 1 or not isinstance(node.ops[0], ast.Is | ast.IsNot):
-            return node
-        call = ast.Call(ast.Name("__same__", ast.Load()), [node.left, node.comparators[0]], [])
-        same: ast.expr = ast.UnaryOp(ast.Not(), call) if isinstance(node.ops[0], ast.IsNot) else call
-        return ast.fix_missing_locations(ast.copy_location(same, node))
 
-    def visit_Expr(self, node: ast.Expr) -> ast.AST:
-        self.generic_visit(node)
-        if isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
-            function = ast.copy_location(ast.Name("__discard__", ast.Load()), node)
-            node.value = ast.copy_location(
-                ast.Call(function, [node.value.func, *node.value.args], node.value.keywords), node
-            )
-        return node
+def _identity(node: Any) -> Any:
+    match node:
+        case ast.Compare(left, [ast.Is() | ast.IsNot() as operator], [right]):
+            function = ast.copy_location(ast.Name("__same__", ast.Load()), node)
+            call = ast.copy_location(ast.Call(function, [left, right], []), node)
+            opposite = isinstance(operator, ast.IsNot)
+            return ast.copy_location(ast.UnaryOp(ast.copy_location(ast.Not(), node), call), node) if opposite else call
+    return node
 
 
 def _functions(tree: ast.Module) -> tuple[list[ast.AST], list[ast.AST]]:

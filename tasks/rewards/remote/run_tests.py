@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
-from tasks.rewards.remote.evidence import Evidence, Rewritten
+from tasks.rewards.remote.evidence import Evidence, rewritten
 from tasks.rewards.remote.objects import NoLength, Proxy, install
 from tasks.rewards.remote.tests_side import NAME, Tests
 
@@ -98,7 +98,7 @@ def _passes(tests: Tests, action: Callable[[], Any]) -> bool:
 
 
 def _outcomes(tests: Tests, module: types.ModuleType, source: str, tree: ast.Module) -> Iterator[bool]:
-    code = compile(Rewritten().visit(tree), FILE, "exec")
+    code = compile(rewritten(tree), FILE, "exec")
     done = _passes(tests, lambda: exec(code, vars(module)))
     if done and "unittest" in source and "TestCase" in source and (cases := _of_unittest(tests, module)):
         yield from cases

@@ -12,18 +12,8 @@ from tasks.rewards.remote.wire import OPERATIONS, Ended, Malformed, Peer
 MOST_OTHERS = 8  # objects that two equal ones are compared with
 NAME = "tests"  # the tests' module
 HIDDEN = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt)  # they would end a loop, or the tests
-CHANGING = (
-    "setattr",
-    "delattr",
-    "setitem",
-    "delitem",
-    "next",
-    "enter",
-    "exit",
-    "aenter",
-    "aexit",
-    "await",
-)  # operations
+# operations that may change what they are given; calls may, too
+CHANGING = ("setattr", "delattr", "setitem", "delitem", "next", "enter", "exit", "aenter", "aexit", "await")
 ENDS = {"next": StopIteration, "anext": StopAsyncIteration}  # but for these operations
 OPEN = OPERATIONS.keys() - {"delattr", "dir", "isinstance", "issubclass", "copy", "deepcopy", "hash", "format"}
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
@@ -109,7 +99,10 @@ class Tests(Peer):
         value = self.ask(kind, *arguments, **keywords)
         if not isinstance(value, Proxy):
             return value
-        number, given = value.__ref__.number, str([self.encoded(each, {}) for each in (*arguments, keywords)])
+        known: dict[int, int] = {}
+        sent: list[Any] = []
+        given = str([self.encoded(each, known, sent) for each in (*arguments, keywords)])
+        number = value.__ref__.number
         if number in self._made and self._made[number][1] == given:
             return self._made[number][0]
         if (arguments or keywords) and (number in self._made or not (self._fresh or number in self.exempt)):
