@@ -135,7 +135,7 @@ def _of_unittest(tests: Tests, module: types.ModuleType) -> list[bool]:
 
 def names_of_program(sources: list[str], trees: list[ast.Module]) -> tuple[list[str], list[str]]:
     """The names of the program that tests use, and those of MODULES: what neither they nor the tests before them define
-    or import. A builtin name is the program's only if there is no other."""
+    or import. A builtin name is the program's only if there is no other, and the program is not imported."""
     free: set[str] = set()
     bound: set[str] = set()
     for source in sources:
@@ -155,7 +155,15 @@ def names_of_program(sources: list[str], trees: list[ast.Module]) -> tuple[list[
     modules = (free & MODULES.keys()) - alone
     python = free & set(dir(builtins))
     others = free - python - modules
-    return sorted(others or (python if len(python) == 1 else ())), sorted(modules)
+    imported = any("solution" in _imported(node) for node in nodes)
+    return sorted(others or (python if len(python) == 1 and not imported else ())), sorted(modules)
+
+
+def _imported(node: ast.AST) -> list[str]:
+    """The modules that a node imports."""
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return [each.name for each in node.names] if isinstance(node, ast.Import) else []
 
 
 def _pytest_calls(tree: ast.Module) -> Iterator[Callable[[dict[str, Any]], Any]]:
