@@ -13,12 +13,9 @@ Two objects of which one came back are equal if their class and their attributes
 
 import builtins
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from tasks.rewards.remote.wire import BINARY
-
-if TYPE_CHECKING:
-    from tasks.rewards.remote.tests_side import Tests
 
 ORDER = ("lt", "le", "gt", "ge")
 UNARY = (
@@ -114,7 +111,7 @@ class Proxy(Operators):  # type: ignore[misc]
 
     __slots__ = ("__ref__",)
     __ref__: Reference
-    __tests__: ClassVar["Tests"]
+    __tests__: ClassVar[Any]  # tests_side.Tests, which imports this module
 
     def __init__(self, reference: Reference) -> None:
         object.__setattr__(self, "__ref__", reference)
@@ -228,7 +225,7 @@ class Proxy(Operators):  # type: ignore[misc]
         reference, tests = self.__ref__, self.__tests__
         if reference.made and (reference.class_read < 0 or reference.is_class or name not in tests.of_data):
             return True
-        return tests.uses(self, name)
+        return bool(tests.uses(self, name))
 
     def __iter__(self) -> Any:
         return self.__tests__.ask("iter", self)
@@ -339,7 +336,7 @@ def _equal(one: Proxy, other: Proxy) -> bool:
         raise tests.refused(f"{one.__ref__.label}: all objects of its class have equal attributes, whatever made them")
     if alike or not all(each.__ref__.made and not each.__ref__.touched for each in (one, other)):
         return alike
-    return tests.asked_equal(one, other)
+    return bool(tests.asked_equal(one, other))
 
 
 def _alike(one: Any, other: Any, seen: set[tuple[int, int]], *, first: bool = False) -> bool:
