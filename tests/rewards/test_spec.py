@@ -52,6 +52,12 @@ def test_what_a_program_may_import_is_part_of_what_it_is() -> None:
     assert wider.identity() != plain.identity() == spec({"code_tests": {"read": []}}).identity()
 
 
+def test_a_change_of_what_passes_tests_is_a_change_of_the_reward() -> None:
+    """Those of other rewards stay as they are."""
+    assert spec({"code_tests": {}}).identity()["code_tests"]["rules"] == 2
+    assert "rules" not in spec({"python_output": {}}).identity()["python_output"]
+
+
 def test_how_it_is_reached_is_not_what_it_is() -> None:
     plain = spec({"judge": {"model": "m", "rubric": "r"}})
     elsewhere = spec(

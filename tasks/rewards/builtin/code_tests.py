@@ -14,6 +14,7 @@ where the program's functions can be called as if they were local (tasks/rewards
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -22,8 +23,11 @@ from pydantic import Field
 
 from infra.sandbox.program import Program, Result
 from tasks.rewards.builtin.sandboxed import Code
+from tasks.rewards.remote.wire import FIXED, JSON, LIBRARY, MUTABLE
 from tasks.user_code.load_function import Unusable
 
+_SHARED = ("wire", "evidence", "objects", "tests_side")  # modules of the tests' process, loaded before the program's
+_RULES = 2  # of what passes: in the identity, so that results by earlier rules are not reused
 _REMOTE = Path(__file__).parents[1] / "remote"
 
 
@@ -32,6 +36,9 @@ class CodeTests(Code):
 
     column: str = Field("tests", description="column with the tests")
     share: bool = Field(False, description="whether to reward the share of passed tests, not only all of them")
+
+    def identity(self) -> dict[str, Any]:
+        return super().identity() | {"rules": _RULES}
 
     def compares(self) -> bool:
         return True
@@ -74,9 +81,9 @@ class CodeTests(Code):
             Program(
                 _compiled("program_side"),
                 files={"solution.py": code.encode(errors="surrogatepass")},
-                stdin=json.dumps({"tests": tests}).encode(),
+                stdin=json.dumps({"tests": tests, "types": _types_of_data()}).encode(),
                 checker=_compiled("run_tests"),
-                modules={f"tasks.rewards.remote.{name}": _compiled(name) for name in ("wire", "tests_side")},
+                modules={f"tasks.rewards.remote.{name}": _compiled(name) for name in _SHARED},
             )
         ]
 
@@ -120,6 +127,14 @@ def verdict(result: Result, count: int | None) -> tuple[list[bool], str]:
 @cache
 def _compiled(name: str) -> CodeType:
     return compile((_REMOTE / f"{name}.py").read_text(), f"{name}.py", "exec", dont_inherit=True)
+
+
+@cache
+def _types_of_data() -> list[list[str]]:
+    """The names of the attributes of each type that crosses as data, but those that all objects have."""
+    kinds = [*MUTABLE.values(), *FIXED.values(), *JSON, complex, bytes, range, type({}.keys()), type({}.values())]
+    kinds += [getattr(import_module(module), name) for name, (module, *_) in LIBRARY.items() if module != "builtins"]
+    return [sorted({*dir(kind)} - {*dir(object)}) for kind in kinds]
 
 
 def _lines(output: bytes) -> list[bytes]:

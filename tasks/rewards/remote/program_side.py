@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from tasks.rewards.remote.wire import OPERATIONS, Ended, Peer, Remote
+from tasks.rewards.remote.wire import BINARY, OPERATIONS, PLAIN, Ended, Peer
 
 MOST_PRINTED = 1 << 16  # bytes of a call that its tests see
 
@@ -29,12 +29,16 @@ class Program(Peer):
         self._watched: dict[str, Any] = {}
 
     def perform(self, function: Any, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+        if not isinstance(function, str):
+            return function(*arguments, **keywords)
         if function == "watch":
             self._watched = dict.fromkeys(arguments, self)  # which no global is equal to
             return None
         if function == "await":
             return _loop().run_until_complete(*arguments)
-        return (OPERATIONS[function] if isinstance(function, str) else function)(*arguments, **keywords)
+        if function in ("anext", "aenter", "aexit"):
+            return _loop().run_until_complete(getattr(arguments[0], f"__{function}__")(*arguments[1:]))
+        return _OPERATIONS[function](*arguments, **keywords)
 
     def answer(self, request: Any) -> dict[str, Any]:
         answer = super().answer(request)
@@ -52,6 +56,16 @@ class Program(Peer):
             self.printed.truncate()
         return answer
 
+    def encoded_object(self, value: Any) -> Any:
+        """With whether it is a class, and the program's classes of which it is an instance or a subclass."""
+        is_class = isinstance(value, type)
+        classes = (value if is_class else type(value)).__mro__
+        return [
+            *super().encoded_object(value),
+            is_class,
+            [self.number(each) for each in classes if each.__module__ == self.module.__name__],
+        ]
+
     def represent(self, kind: str, number: int, *more: Any) -> Any:
         return Given()
 
@@ -62,11 +76,36 @@ class Program(Peer):
         return target
 
 
-class Given(Remote):
+def _forwarded(operation: str, *, reflected: bool = False) -> Any:
+    def forwarded(self: Any, *others: Any) -> Any:
+        return self.__peer__.ask(operation, *((*others, self) if reflected else (self, *others)))
+
+    return forwarded
+
+
+_NAMES = {"and": "and_", "or": "or_"}  # of functions, other than of the methods
+_Forwarding: Any = type(
+    "_Forwarding",
+    (),
+    {"__slots__": ()}
+    | {f"__{name}__": _forwarded(name) for name in OPERATIONS.keys() - {"getattr", "isinstance", "issubclass"}}
+    | {f"__{name}__": _forwarded(_NAMES.get(name, name)) for name in BINARY}
+    | {f"__r{name}__": _forwarded(_NAMES.get(name, name), reflected=True) for name in BINARY},
+)
+
+
+class Given(_Forwarding):  # type: ignore[misc]
     """An object of the tests'. Of a function they show no more than that it can be called."""
 
     __slots__ = ()
+    __peer__: Program
     __hash__ = object.__hash__
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__peer__.ask("getattr", self, name)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self.__peer__.ask(self, *arguments, **keywords)
 
     def __eq__(self, other: Any) -> Any:
         return self is other or self._asked("eq", NotImplemented, other)
@@ -87,6 +126,18 @@ class Given(Remote):
             return otherwise
 
 
+def _state(value: Any) -> tuple[bool, dict[str, Any]]:
+    """Whether an object's class compares its objects, and the attributes and content by which the tests do."""
+    kind = type(value)
+    slots = [slot for each in kind.__mro__ for slot in vars(each).get("__slots__", ())]
+    state = {slot: getattr(value, slot) for slot in slots if hasattr(value, slot)} | getattr(value, "__dict__", {})
+    compares: Any = kind.__eq__
+    return compares is not object.__eq__, state | ({"()": value} if isinstance(value, PLAIN) else {})
+
+
+_OPERATIONS = OPERATIONS | {"state": _state, "aiter": lambda value: value.__aiter__()}
+
+
 @cache
 def _loop() -> Any:
     """One loop: what a coroutine leaves is bound to it."""
@@ -94,7 +145,7 @@ def _loop() -> Any:
 
 
 def main() -> None:
-    program = Remote.__peer__ = Program()
+    program = Given.__peer__ = Program()
     builtins.input = lambda prompt="", /: program.ask("input", prompt)
     with open("solution.py", "rb") as file:  # noqa: PTH123
         text = file.read().decode(errors="surrogatepass")

@@ -1,9 +1,9 @@
 """The tests' process: run a row's tests on a program in another process, and say which of them pass.
 
 It runs in the sandbox as the program's checker (infra/sandbox/runner.py). Standard input has {"tests": one text or a
-list of them}; the result is {"outcomes": "101", one digit per test, "why": why one failed though the program may be
-right, or nothing}. Of a list each text is one test; of a single text each of its unittest cases or of its pytest
-functions, or else all of it.
+list of them, "types": the names of each type's attributes}; the result is {"outcomes": "101", one digit per test,
+"why": why one failed though the program may be right, or nothing}. Of a list each text is one test; of a single text
+each of its unittest cases or of its pytest functions, or else all of it.
 """
 
 import ast
@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
+from tasks.rewards.remote.evidence import Evidence, rewritten
+from tasks.rewards.remote.objects import NoLength, Proxy, install
 from tasks.rewards.remote.tests_side import NAME, Tests
-from tasks.rewards.remote.wire import Remote
 
 FILE = "tests.py"
 LONGEST_REASON = 500  # characters
@@ -43,7 +44,7 @@ class Solution(types.ModuleType):
             return [each for each in self.__tests__.watched if each in self.__tests__.space]
         if name.startswith("__"):
             raise AttributeError(name)
-        return getattr(self.__tests__.module, name)
+        return self.__tests__.named(name, getattr(self.__tests__.module, name))
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self.__tests__.module, name, value)
@@ -52,7 +53,7 @@ class Solution(types.ModuleType):
         delattr(self.__tests__.module, name)
 
 
-def run(tests: Tests, given: str | list[str]) -> list[bool]:
+def run(tests: Tests, given: str | list[str], types_of_data: list[frozenset[str]]) -> list[bool]:
     """The outcomes; tests.why has the reason."""
     sources = [given] if isinstance(given, str) else given
     failed = [False] * len(sources)
@@ -62,6 +63,10 @@ def run(tests: Tests, given: str | list[str]) -> list[bool]:
     except (SyntaxError, ValueError, RecursionError) as error:
         tests.why = f"the tests cannot be read: {type(error).__name__}: {error}"
         return failed
+    tests.classes = Evidence(trees, types_of_data).classes
+    tests.of_data = frozenset().union(*types_of_data)
+    unittest = any("unittest" in source for source in sources)
+    install(import_module("unittest") if unittest else None)
     module = sys.modules[NAME] = types.ModuleType(NAME)
     Solution.__tests__, sys.modules["solution"] = tests, Solution("solution")
     tests.space, tests.watched = vars(module), names
@@ -84,13 +89,16 @@ def _passes(tests: Tests, action: Callable[[], Any]) -> bool:
     tests.spoiled = ""
     try:
         action()
-    except BaseException:  # a test may raise anything
+        tests.finish()
+    except BaseException as error:  # a test may raise anything
+        if isinstance(error, NoLength):
+            tests.why = tests.why or str(error)
         return False
     return not tests.spoiled
 
 
 def _outcomes(tests: Tests, module: types.ModuleType, source: str, tree: ast.Module) -> Iterator[bool]:
-    code = compile(tree, FILE, "exec")
+    code = compile(rewritten(tree), FILE, "exec")
     done = _passes(tests, lambda: exec(code, vars(module)))
     if done and "unittest" in source and "TestCase" in source and (cases := _of_unittest(tests, module)):
         yield from cases
@@ -112,9 +120,11 @@ def _of_unittest(tests: Tests, module: types.ModuleType) -> list[bool]:
             super().startTest(test)
 
         def addSuccess(self, test: Any) -> None:
+            tests.finish()
             self.passed += not tests.spoiled
 
         def addExpectedFailure(self, test: Any, error: Any) -> None:
+            tests.finish()
             self.passed += not tests.spoiled
 
     suite = unittest.defaultTestLoader.loadTestsFromModule(module)
@@ -125,7 +135,7 @@ def _of_unittest(tests: Tests, module: types.ModuleType) -> list[bool]:
 
 def names_of_program(sources: list[str], trees: list[ast.Module]) -> tuple[list[str], list[str]]:
     """The names of the program that tests use, and those of MODULES: what neither they nor the tests before them define
-    or import. A builtin name is the program's only if there is no other."""
+    or import. A builtin name is the program's only if there is no other, and the program is not imported."""
     free: set[str] = set()
     bound: set[str] = set()
     for source in sources:
@@ -145,7 +155,15 @@ def names_of_program(sources: list[str], trees: list[ast.Module]) -> tuple[list[
     modules = (free & MODULES.keys()) - alone
     python = free & set(dir(builtins))
     others = free - python - modules
-    return sorted(others or (python if len(python) == 1 else ())), sorted(modules)
+    imported = any("solution" in _imported(node) for node in nodes)
+    return sorted(others or (python if len(python) == 1 and not imported else ())), sorted(modules)
+
+
+def _imported(node: ast.AST) -> list[str]:
+    """The modules that a node imports."""
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return [each.name for each in node.names] if isinstance(node, ast.Import) else []
 
 
 def _pytest_calls(tree: ast.Module) -> Iterator[Callable[[dict[str, Any]], Any]]:
@@ -174,8 +192,9 @@ def main(pipes: tuple[int, int]) -> bool:
     os.dup2(2, 1)  # what the tests print is not the result
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdin = open(0)  # noqa: SIM115
-    tests = Remote.__peer__ = Tests(pipes)
-    digits = "".join(str(int(outcome)) for outcome in run(tests, task["tests"]))
+    tests = Proxy.__tests__ = Tests(pipes)
+    outcomes = run(tests, task["tests"], list(map(frozenset, task["types"])))
+    digits = "".join(str(int(outcome)) for outcome in outcomes)
     os.write(result, json.dumps({"outcomes": digits, "why": tests.why[:LONGEST_REASON]}).encode())
     return tests.gone
 

@@ -1,21 +1,20 @@
-"""A program as its tests see it, which run in another process.
+"""The tests' end: asks the program's process, and answers what the program asks of the tests' functions and objects."""
 
-The tests call the program's functions as if they were local: data is copied (wire.py) and compared in this process, by
-builtin types. An instance of a class of the program is represented by a `Proxy`, which forwards operations, except
-comparisons and calculations with the tests' data: the program would learn what is expected, and decide whether it is
-met. A test that does so fails, whatever it catches.
-"""
-
-import re
 import sys
 import threading
 import types
+from collections.abc import Callable
 from typing import Any
 
-from tasks.rewards.remote.wire import BINARY, COMPARISONS, OPERATIONS, Ended, Malformed, Peer, Remote
+from tasks.rewards.remote.objects import Proxy, Reference, Refused
+from tasks.rewards.remote.wire import OPERATIONS, Ended, Malformed, Peer
 
+MOST_OTHERS = 8  # objects that two equal ones are compared with
 NAME = "tests"  # the tests' module
 HIDDEN = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt)  # they would end a loop, or the tests
+# operations that may change what they are given; calls may, too
+CHANGING = ("setattr", "delattr", "setitem", "delitem", "next", "enter", "exit", "aenter", "aexit", "await")
+ENDS = {"next": StopIteration, "anext": StopAsyncIteration}  # but for these operations
 OPEN = OPERATIONS.keys() - {"delattr", "dir", "isinstance", "issubclass", "copy", "deepcopy", "hash", "format"}
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
 _IMPORTED = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
@@ -25,21 +24,6 @@ _RECORD = {
     "called", "call_count", "call_args", "call_args_list", "method_calls", "mock_calls", "attach_mock",
     "configure_mock", "mock_add_spec", "reset_mock",
 }  # fmt: skip
-_WITH_DATA = {*COMPARISONS, *BINARY, *(f"r{name}" for name in BINARY), "contains"}
-# methods by which builtin types compare; a program's answer to them is not used
-COMPARE = {f"__{name}__" for name in _WITH_DATA} | {
-    "startswith", "endswith", "issubset", "issuperset", "isdisjoint", "union", "intersection", "difference",
-    "symmetric_difference",
-}  # fmt: skip
-# not `__array_interface__` and the like, by which a library reads this process's memory where it is told to
-ATTRIBUTES = {f"__{name}__" for name in _WITH_DATA | OPERATIONS.keys()} | {
-    f"__{name}__" for name in ("name", "qualname", "doc", "dict", "annotations", "wrapped", "members", "call", "init")
-}
-_CLASS = re.compile(r"(\w+\.)*[A-Z]\w*\(\)")  # a call of one, by its name
-
-
-class Refused(BaseException):
-    """A test cannot pass."""
 
 
 class Tests(Peer):
@@ -52,13 +36,20 @@ class Tests(Peer):
         self.gone = self.asked = False
         self.space: dict[str, Any] = {}  # the tests' names, with those of the program that they use
         self.watched: list[str] = []
+        self.classes: dict[str, set[str]] = {}  # names of the classes under test, with what is used of their objects
+        self.of_data: frozenset[str] = frozenset()  # names of the attributes of all types of data
+        self.exempt: set[int] = set()  # numbers of objects that the tests read from a class under test
+        self._kin: dict[int, set[str]] = {}  # the same by the classes' numbers
+        self._seen: set[int] = set()  # numbers of objects
+        self._made: dict[int, tuple[Proxy, str, Callable[[], Any]]] = {}  # those that the tests constructed, from what
+        self._differ: set[int] = set()  # numbers of classes of which not all objects are equal
+        self._said_equal: set[int] = set()  # and of those that said so in a test
+        self._touching = True  # what is sent may be changed by what is asked for
+        self._fresh = False  # the last object had no number before
         self._lock = threading.RLock()
         self._label = "solution"  # what is being asked for, in the tests' words
-        self._labels: dict[int, str] = {}  # id of a proxy -> its label
-        self._constructed: set[int] = set()  # ids of proxies of objects that a class was called for
-        self._returned: set[int] = set()  # ids of those that came in another way
-        self._coroutines: list[Any] = []  # their proxies, kept since their ids have a meaning
-        self.module = self.remote_object("theirs", 0, "module")
+        self.module = Proxy(Reference(0, "solution"))
+        self.module.__ref__.made = True
 
     def spoil(self, reason: str) -> Refused:
         self.spoiled = self.spoiled or reason
@@ -69,12 +60,76 @@ class Tests(Peer):
         self.why = self.why or reason
         return self.spoil(reason)
 
-    def label(self, proxy: Any) -> str:
-        return self._labels.get(id(proxy), "an object of the program")
+    def with_data(self, proxy: Proxy, operation: str) -> Refused:
+        return self.refused(
+            f"{proxy.__ref__.label} is an object of the program's, not data: a test cannot compare it with data or "
+            f"calculate data from it ({operation}), but use its attributes"
+        )
+
+    def returned(self, proxy: Proxy, what: str) -> Refused:
+        return self.refused(self.what_returned(proxy, what))
+
+    def what_returned(self, proxy: Proxy, what: str) -> str:
+        return (
+            f"{proxy.__ref__.label} is an object of the program's that came back from a call where a right program may "
+            f"have data, and {what}: only methods of objects that a test constructs are believed (docs/sandbox.md)"
+        )
+
+    def is_kin(self, proxy: Proxy) -> bool:
+        """Whether an object is of a class under test, as the program says."""
+        return any(number in self._kin for number in proxy.__ref__.classes)
+
+    def uses(self, proxy: Proxy, name: str) -> bool:
+        """Whether the tests use an attribute of objects of its class that they construct."""
+        return any(name in self._kin.get(number, ()) for number in proxy.__ref__.classes)
+
+    def named(self, name: str, value: Any) -> Any:
+        """What the program has under a name."""
+        if isinstance(value, Proxy):
+            reference = value.__ref__
+            reference.label = name
+            reference.made = reference.is_class and name in self.classes
+            if reference.made:
+                self._kin[reference.number] = self.classes[name]
+        return value
+
+    def construct(self, kind: Proxy, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """An object that a test constructs. It has to be a new one, or the one that equal arguments gave: the program
+        could have returned it before as what it then turns out to be."""
+        value = self.ask(kind, *arguments, **keywords)
+        if not isinstance(value, Proxy):
+            return value
+        known: dict[int, int] = {}
+        sent: list[Any] = []
+        given = str([self.encoded(each, known, sent) for each in (*arguments, keywords)])
+        number = value.__ref__.number
+        if number in self._made and self._made[number][1] == given:
+            return self._made[number][0]
+        if (arguments or keywords) and (number in self._made or not (self._fresh or number in self.exempt)):
+            raise self.refused(f"{value.__ref__.label} is an object that the program had before")
+        value.__ref__.made = True
+        self._made[number] = value, given, lambda: self.ask(kind, *arguments, **keywords)
+        return value
+
+    def others(self, one: Proxy, other: Proxy) -> list[Any]:
+        """Objects of the class of two, from other arguments than the second: those that the tests constructed, or one
+        as the first was before it changed."""
+        first, second = (self._made.get(each.__ref__.number) for each in (one, other))
+        kind = other.__ref__.classes[:1]
+        made = [
+            value
+            for number, (value, given, _) in self._made.items()
+            if value.__ref__.classes[:1] == kind and number not in (one.__ref__.number, other.__ref__.number)
+            if second is None or given != second[1]
+        ]
+        if not made and first and second and first[1] != second[1]:
+            made = [first[2]()]
+        return made[-MOST_OTHERS:]
 
     def ask(self, function: Any, *arguments: Any, **keywords: Any) -> Any:
         with self._lock:
             before, self._label = self._label, self._of(function, arguments)
+            touching, self._touching = self._touching, not isinstance(function, str) or function in CHANGING
             self.asked = True
             try:
                 if self.gone:
@@ -86,8 +141,9 @@ class Tests(Peer):
             except (Malformed, MemoryError, RecursionError) as error:
                 raise self.spoil(f"what came of the program cannot be read: {error}") from None
             finally:
-                self._label = before
-            if isinstance(raised, HIDDEN) and not (isinstance(raised, StopIteration) and function == "next"):
+                self._label, self._touching = before, touching
+            ends = ENDS.get(function, ()) if isinstance(function, str) else ()
+            if isinstance(raised, HIDDEN) and not isinstance(raised, ends):
                 raise RuntimeError(f"the program raised {type(raised).__name__}")
             if raised is not None:
                 raise raised
@@ -95,23 +151,40 @@ class Tests(Peer):
 
     def _of(self, function: Any, arguments: tuple[Any, ...]) -> str:
         if not isinstance(function, str):
-            return f"{self.label(function)}()"
-        owner = self.label(arguments[0]) if arguments else ""
+            return f"{function.__ref__.label if isinstance(function, Proxy) else 'a function'}()"
+        owner = arguments[0].__ref__.label if arguments and isinstance(arguments[0], Proxy) else ""
         return f"{owner}.{arguments[1]}" if function == "getattr" else f"{owner}[]"
 
     def heard(self, answer: dict[str, Any]) -> None:
         if printed := answer.get("out"):
             sys.stdout.write(str(printed))
-        asked = self._label
         for name, value in answer.get("names", {}).items():
             if name in self.watched:
-                self._label = name
-                self.space[name] = self.decoded(value, [])
-        self._label = asked
+                self.space[name] = self.named(name, self.decoded(value, []))
 
-    def compares(self, owner: Any) -> bool:
-        """Whether an object's methods may not be asked to compare it with data."""
-        return owner is not self.module and not (id(owner) in self._constructed and id(owner) not in self._returned)
+    def foreign(self, value: Any) -> int | None:
+        if type(value) is not Proxy:
+            return super().foreign(value)
+        value.__ref__.touched |= self._touching
+        return value.__ref__.number
+
+    def asked_equal(self, one: Proxy, other: Proxy) -> bool:
+        """What the class of two objects under test says. That they are equal counts if others are not."""
+        equal = bool(self.ask("eq", one, other))
+        numbers = {each.__ref__.number for each in (one, other)}
+        rest = [value for number, (value, *_) in self._made.items() if number not in numbers][-MOST_OTHERS:]
+        kind = one.__ref__.classes[:1]
+        rest = [each for each in rest if each.__ref__.classes[:1] == kind]
+        if not equal or any(not self.ask("eq", one, each) for each in rest):
+            self._differ.update(kind)
+        self._said_equal.update(kind if equal else ())
+        return equal
+
+    def finish(self) -> None:
+        """The end of a test."""
+        if self._said_equal - self._differ:
+            self.refused("an object of the program's is equal to all others of its class that the tests construct")
+        self._said_equal.clear()
 
     # what the program is given, and may ask
 
@@ -160,24 +233,31 @@ class Tests(Peer):
     # what comes of the program
 
     def remote_object(self, kind: str, number: Any, *more: Any) -> Any:
-        proxy = super().remote_object(kind, number, *more)
-        (self._constructed if _CLASS.fullmatch(self._label) else self._returned).add(id(proxy))
-        return proxy
+        if kind != "theirs":
+            return super().remote_object(kind, number, *more)
+        _, is_class, classes = more
+        if type(number) is not int or type(classes) is not list or not all(type(each) is int for each in classes):
+            raise Malformed(f"{number!r:.40} is no number of an object")
+        self._fresh = number not in self._seen
+        self._seen.add(number)
+        return Proxy(Reference(number, self._label, is_class is True, classes))
+
+    def record(self, value: Any) -> Any:
+        """As attributes of an object that came back: what the program gives as one is no method, and no truth value
+        under the name of an attribute of data."""
+        attributes = value._asdict() if hasattr(value, "_fields") else getattr(value, "__dict__", {})
+        for name, each in attributes.items():
+            if isinstance(each, Proxy):
+                each.__ref__.member = name
+            elif type(each) is bool and name in self.of_data:
+                raise self.refused(f"{self._label} has an attribute {name}, which data has too, that is true or false")
+        return value
 
     def represent(self, kind: str, number: int, *more: Any) -> Any:
-        if kind == "class":
-            name, bases = more[0], tuple(self.decoded(base, []) for base in more[1])
-            if not all(isinstance(base, type) and issubclass(base, BaseException) for base in bases):
-                raise Malformed(f"{name!r:.40} is no class of exceptions")
-            methods = {"__str__": _text_of, "__getattr__": _attribute_of}
-            return type(str(name), bases, methods)
-        proxy = Proxy()
-        self._labels[id(proxy)] = self._label
-        if kind != "coroutine":
-            return proxy
-        self._ids[id(proxy)] = number
-        self._coroutines.append(proxy)
-        return self._awaited(proxy)
+        if kind == "coroutine":
+            return self._awaited(Proxy(Reference(number, self._label)))
+        name, bases = more[0], _bases([self.decoded(base, []) for base in more[1]])
+        return type(str(name), bases, {"__str__": _text_of, "__getattr__": _attribute_of})
 
     async def _awaited(self, coroutine: Any) -> Any:
         return self.ask("await", coroutine)
@@ -185,8 +265,23 @@ class Tests(Peer):
     def exception(self, data: Any, known: list[Any]) -> BaseException:
         error = super().exception(data, known)
         if type(error).__str__ is _text_of:  # of a class of the program's
-            error.__dict__.update(_text=str(data[2]), _remote=self.remote_object("theirs", data[3], "exception"))
+            error.__dict__.update(
+                _text=str(data[2]), _remote=self.remote_object("theirs", data[3], "exception", False, [])
+            )
         return error
+
+
+def _bases(bases: list[Any]) -> tuple[type[BaseException], ...]:
+    """Those of a class of exceptions. Of several kinds of Python's own it is the first: otherwise one could be whatever
+    a test expects."""
+    taken: list[type[BaseException]] = []
+    for base in bases:
+        if not (isinstance(base, type) and issubclass(base, BaseException)):
+            raise Malformed(f"{base!r:.40} is no class of exceptions")
+        own = [{kind for kind in each.__mro__ if kind.__module__ == "builtins"} for each in (*taken, base)]
+        if any(each == set.union(*own) for each in own):
+            taken.append(base)
+    return tuple(taken)
 
 
 def _text_of(error: BaseException) -> str:
@@ -197,72 +292,6 @@ def _attribute_of(error: BaseException, name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
     return getattr(error.__dict__["_remote"], name)
-
-
-class Proxy(Remote):
-    """An object of the program's."""
-
-    __slots__ = ()
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name not in ATTRIBUTES:
-            raise AttributeError(name)
-        value = peer().ask("getattr", self, name)
-        if name not in COMPARE or not isinstance(value, Proxy) or not peer().compares(self):
-            return value
-
-        def of_data(*arguments: Any, **keywords: Any) -> Any:
-            if any(not isinstance(each, Proxy) for each in (*arguments, *keywords.values())):
-                raise _with_data(self, f"{name}()")
-            return value(*arguments, **keywords)
-
-        return of_data
-
-    def __contains__(self, item: Any) -> Any:
-        if isinstance(item, Proxy):
-            return peer().ask("contains", self, item)
-        items = iter(self)  # type: ignore[call-overload] # which wire.py gives it
-        return any(each is item or each == item for each in items)
-
-    def __exit__(self, kind: Any, error: Any, _trace: Any) -> None:
-        if isinstance(error, AssertionError | Refused):  # which tells what is expected
-            kind = error = None
-        if peer().ask("exit", self, kind, error, None) and kind:
-            raise peer().refused(f"{peer().label(self)} suppresses {kind.__name__}, which would end the test")
-
-    def __mro_entries__(self, bases: Any) -> Any:
-        raise peer().refused(f"a test derives a class from {peer().label(self)}, which is in another process")
-
-
-def _compared(name: str, reflected: bool = False) -> None:
-    def compared(self: Proxy, other: Any) -> Any:
-        if isinstance(other, Proxy):
-            operation = {"and": "and_", "or": "or_"}.get(name, name)
-            return peer().ask(operation, *((other, self) if reflected else (self, other)))
-        if other is None and name in ("eq", "ne"):
-            return name == "ne"
-        raise _with_data(self, name)
-
-    setattr(Proxy, f"__{'r' if reflected else ''}{name}__", compared)
-
-
-for _name in COMPARISONS:
-    _compared(_name)
-for _name in BINARY:
-    _compared(_name)
-    _compared(_name, reflected=True)
-Proxy.__hash__ = Remote.__hash__  # type: ignore[method-assign]
-
-
-def _with_data(proxy: Proxy, operation: str) -> Refused:
-    return peer().refused(
-        f"{peer().label(proxy)} is an object of the program's, not data: a test cannot compare it with data or "
-        f"calculate with it ({operation}), but use its attributes and what its methods return"
-    )
-
-
-def peer() -> Tests:
-    return Remote.__peer__  # type: ignore[return-value]
 
 
 def _importable(value: Any) -> tuple[str, str] | None:

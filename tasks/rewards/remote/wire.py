@@ -54,6 +54,17 @@ def _defaultdict(factory: str, content: dict[Any, Any]) -> Any:
     return defaultdict(FACTORIES.get(factory), content)
 
 
+def _match(pattern: Any, text: Any, start: int, end: int, span: tuple[int, int]) -> Any:
+    if type(pattern) is not import_module("re").Pattern:
+        raise Malformed("it is no pattern")
+    found = (pattern.match(text, start, end), pattern.fullmatch(text, start, end), *pattern.finditer(text, start, end))
+    return next(each for each in found if each and each.span() == span)
+
+
+def _namespace(content: dict[str, Any]) -> Any:
+    return import_module("types").SimpleNamespace(**content)
+
+
 _BOUNDS = operator.attrgetter("start", "stop", "step")
 # a class's name: its module, the parts of a value, and the name in the module, or the function, that makes one of them
 LIBRARY: dict[str, tuple[str, Callable[[Any], Sequence[Any]], str | Callable[..., Any]]] = {
@@ -72,6 +83,13 @@ LIBRARY: dict[str, tuple[str, Callable[[Any], Sequence[Any]], str | Callable[...
     "timedelta": ("datetime", operator.attrgetter("days", "seconds", "microseconds"), "timedelta"),
     "UUID": ("uuid", _text, "UUID"),
     "PosixPath": ("pathlib", _text, "PosixPath"),
+    "IPv4Address": ("ipaddress", _text, "IPv4Address"),
+    "IPv6Address": ("ipaddress", _text, "IPv6Address"),
+    "IPv4Network": ("ipaddress", _text, "IPv4Network"),
+    "IPv6Network": ("ipaddress", _text, "IPv6Network"),
+    "Pattern": ("re", operator.attrgetter("pattern", "flags"), "compile"),
+    "Match": ("re", lambda value: (value.re, value.string, value.pos, value.endpos, value.span()), _match),
+    "SimpleNamespace": ("types", lambda value: (vars(value),), _namespace),
     "defaultdict": ("collections", _factory, _defaultdict),
 }
 OPERATIONS: dict[str, Callable[..., Any]] = {
@@ -94,6 +112,10 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "copy": lambda value: import_module("copy").copy(value),
     "deepcopy": lambda value: import_module("copy").deepcopy(value),
 }  # fmt: skip
+BINARY = (
+    "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "lshift", "rshift", "and", "or",
+    "xor",
+)  # fmt: skip
 
 
 class Malformed(ValueError):
@@ -213,8 +235,8 @@ class Peer:
             return ["int", hex(value)]  # decimals have a limit of length
         if id(value) in known:
             return ["same", known[id(value)]]
-        if id(value) in self._ids:
-            return ["yours", self._ids[id(value)]]
+        if (number := self.foreign(value)) is not None:
+            return ["yours", number]
         if MUTABLE.get(kind.__name__) is kind:
             if new is None:
                 return [kind.__name__, self._encoded_content(value, known, new)]
@@ -240,6 +262,10 @@ class Peer:
         if not built and isinstance(value, PLAIN):
             return self._encoded_plain(value, known, new)
         return self.encoded_object(value)
+
+    def foreign(self, value: Any) -> int | None:
+        """The number of an object of the other process that a value represents."""
+        return self._ids.get(id(value))
 
     def _encoded_plain(self, value: Any, known: dict[int, int], new: list[Any] | None) -> Any:
         """An instance of a subclass as one of the class itself; of a named tuple the names too."""
@@ -307,13 +333,13 @@ class Peer:
             case "made":
                 module, _, maker = LIBRARY[content]
                 make = operator.attrgetter(maker)(import_module(module)) if isinstance(maker, str) else maker
-                return make(*[self.decoded(part, known, new=new) for part in more[0]])
+                return self.record(make(*[self.decoded(part, known, new=new) for part in more[0]]))
             case "single":
                 return SINGLE[content]
             case "type":
                 return TYPES[content]
             case "named":
-                return _named(content, more[0])(*[self.decoded(each, known, new=new) for each in more[1]])
+                return self.record(_named(content, more[0])(*[self.decoded(each, known, new=new) for each in more[1]]))
             case "array":
                 return _array(content, more[0], self.decoded(more[1], []))
             case "exception":
@@ -341,6 +367,10 @@ class Peer:
         except Exception:  # a class that takes other arguments
             return RuntimeError(f"{exception_type.__name__}: {text}")
 
+    def record(self, value: Any) -> Any:
+        """A value that may have named attributes."""
+        return value
+
     def remote_object(self, kind: str, number: Any, *more: Any) -> Any:
         """What represents an object of the other process; of one number the same."""
         if type(number) is not int:
@@ -356,43 +386,6 @@ class Peer:
     def imported(self, module: str, name: str) -> Any:
         """An installed function, class or module that the other process names."""
         raise Malformed(f"{module}.{name} is not imported from the other process")
-
-
-class Remote:
-    """An object of the other process. Operations on it run in that process."""
-
-    __slots__ = ()
-    __peer__: Peer  # of this process
-
-    def __getattr__(self, name: str) -> Any:
-        return self.__peer__.ask("getattr", self, name)
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        return self.__peer__.ask(self, *arguments, **keywords)
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        return self.__peer__.ask("deepcopy", self)
-
-
-def _forward(name: str, operation: str, *, reflected: bool = False) -> None:
-    def forwarded(self: Any, *others: Any) -> Any:
-        return self.__peer__.ask(operation, *((*others, self) if reflected else (self, *others)))
-
-    setattr(Remote, f"__{name}__", forwarded)
-
-
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-BINARY = (
-    "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "lshift", "rshift", "and", "or",
-    "xor",
-)  # fmt: skip
-for _name in OPERATIONS.keys() - {"getattr", "isinstance", "issubclass", "deepcopy", "and_", "or_"}:
-    _forward(_name, _name)
-_forward("instancecheck", "isinstance", reflected=True)
-_forward("subclasscheck", "issubclass", reflected=True)
-for _name in BINARY:
-    _forward(_name, {"and": "and_", "or": "or_"}.get(_name, _name))
-    _forward(f"r{_name}", {"and": "and_", "or": "or_"}.get(_name, _name), reflected=True)
 
 
 def _is_json(value: Any) -> bool:

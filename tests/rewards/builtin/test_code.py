@@ -1,5 +1,6 @@
 """Rewards that run programs, in a sandbox."""
 
+import json
 import subprocess
 from collections.abc import Sequence
 from contextlib import closing
@@ -8,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from infra.sandbox.program import Result
-from infra.sandbox.sandbox import unusable
+from infra.sandbox.program import Limits, Program, Result
+from infra.sandbox.sandbox import Sandbox, unusable
 from tasks.core.job import StageError
 from tasks.rewards.builtin.code_tests import CodeTests, verdict
 from tasks.rewards.builtin.sandboxed import Sandboxed
@@ -26,6 +27,7 @@ if problem := unusable("bubblewrap"):
     pytest.skip(f"bubblewrap: {problem}", allow_module_level=True)
 
 RIGHT = programs("programs.txt")
+STAND_INS = programs("stand_ins.txt")
 ADD, WRONG = "def add(a, b): return a + b", "def add(a, b): return a - b"
 TEST = "assert add(1, 2) == 3"
 CASES = """
@@ -112,6 +114,27 @@ def test_no_program_decides_whether_it_passes() -> None:
     assert {name: reward for name, reward in rewards.items() if reward != 0} == {}
 
 
+@pytest.mark.parametrize("name", STAND_INS)
+def test_no_object_of_the_program_stands_in_for_data(name: str) -> None:
+    program, *tests = STAND_INS[name]
+    assert worth_of_rows([(program, tests)], share=True) == [0]
+
+
+def test_each_stand_in_would_pass_in_one_process_with_its_tests() -> None:
+    given = json.dumps([*STAND_INS.values()])
+    alone = (
+        "import json, sys, types\n"
+        "for program, *tests in json.load(sys.stdin):\n"
+        "    for test in tests:\n"
+        "        module = sys.modules['solution'] = types.ModuleType('solution')\n"
+        "        exec(program, vars(module))\n"
+        "        exec(test, dict(vars(module), __name__='tests'))\n"
+    )
+    result = Sandbox(Limits(wall_s=60.0)).run(Program(alone, stdin=given.encode()))
+
+    assert (result.exit_code, result.limit) == (0, None), result.stderr.decode()
+
+
 def attacked(tests: Any, *groups: str) -> dict[str, float | None]:
     """The attacks that are worth something. Those that never end are cut soon."""
     found: dict[str, float | None] = {}
@@ -156,7 +179,7 @@ def test_a_test_that_only_the_program_could_decide_is_named_once(capfd: pytest.C
     assert worth_of_rows([(money, "assert Money(5) == 5"), (money, "assert Money(5) == 5")]) == [0, 0]
     assert capfd.readouterr().err == (
         "code_tests: a test failed: Money() is an object of the program's, not data: a test cannot compare it with "
-        "data or calculate with it (eq), but use its attributes and what its methods return\n"
+        "data or calculate data from it (eq), but use its attributes\n"
     )
 
 

@@ -1,0 +1,383 @@
+"""An object of the program as its tests see it, and what they may do with it.
+
+Data is copied (wire.py) and compared by Python's own types. Everything else is represented by a `Proxy`, of two kinds:
+
+- what is under test: the program's classes (evidence.py), and the objects that the tests construct with them. Their
+  methods are what is tested, and are called like the program's functions.
+- what comes back from a call. It may stand where a right program has data, so no answer of its methods is believed: the
+  tests can call it as a function, iterate over it, read its attributes, and pass it back. Of an object of a class under
+  test they can use methods that no data has: for other objects, or without arguments for data but a truth value.
+
+Two objects of which one came back are equal if their class and their attributes are, as compared here.
+"""
+
+import builtins
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from tasks.rewards.remote.wire import BINARY
+
+ORDER = ("lt", "le", "gt", "ge")
+UNARY = (
+    "neg", "pos", "invert", "abs", "round", "int", "float", "complex", "index", "bytes", "trunc", "floor", "ceil",
+)  # fmt: skip
+# methods of generators and of functions with a cache: a call of theirs continues a call of the program's function
+_OF_FUNCTIONS = {"send", "throw", "close", "asend", "athrow", "aclose", "cache_info", "cache_clear", "cache_parameters"}
+# not `__array_interface__` and the like, by which a library reads this process's memory at a given address
+_ATTRIBUTES = {f"__{name}__" for name in ("name", "qualname", "doc", "dict", "annotations", "wrapped", "members")}
+_MOST_COMPARED = 10_000  # objects of two that are compared
+
+
+class Refused(BaseException):
+    """A test cannot pass."""
+
+
+class NoLength(TypeError):
+    """A TypeError, since `list` and others ask for a length that they can do without."""
+
+
+class Reference:
+    """Which object a proxy represents, and how the tests came by it."""
+
+    __slots__ = (
+        "chained", "class_read", "classes", "is_class", "label", "made", "member", "number", "owner_is_kin", "touched",
+        "used",
+    )  # fmt: skip
+
+    def __init__(self, number: int, label: str, is_class: bool = False, classes: Sequence[int] = ()) -> None:
+        self.number, self.label, self.is_class = number, label, is_class
+        self.classes = classes  # numbers of the program's classes of which it is an instance, its own first
+        self.made = False  # it is under test
+        self.class_read = -1  # the number of the class under test from which the tests read it, or what returned it
+        self.touched = False  # and a method of it was used since it was constructed
+        self.member = ""  # the attribute that it is, of an object that came back
+        self.owner_is_kin = False  # that object is of a class under test
+        self.used = False  # of which the tests use the attribute on objects that they construct
+        self.chained = False  # it was returned to arguments: that it exists proves nothing
+
+
+def _ordered(name: str) -> Callable[[Any, Any], Any]:
+    def compared(self: Any, other: Any) -> Any:
+        if not isinstance(other, Proxy):
+            raise self.__tests__.with_data(self, name)
+        for each in (self, other):
+            if not each.__ref__.made:
+                raise self.__tests__.returned(each, f"it is compared ({name})")
+        holds = bool(self.__tests__.ask(name, self, other))
+        if holds and self.__tests__.ask(name, other, self) and not (name in ("le", "ge") and self == other):
+            raise self.__tests__.returned(self, f"it is compared ({name}) with the same result both ways")
+        return holds
+
+    return compared
+
+
+def _unary(name: str) -> Callable[..., Any]:
+    def applied(self: Any, *arguments: Any) -> Any:
+        if not self.__ref__.made and not self.__tests__.is_kin(self):
+            raise self.__tests__.returned(self, f"{name} is asked for")
+        return self.__tests__.ask(name, self, *arguments)
+
+    return applied
+
+
+def _binary(name: str, *, reflected: bool) -> Callable[[Any, Any], Any]:
+    operation = {"and": "and_", "or": "or_"}.get(name, name)
+
+    def calculated(self: Any, other: Any) -> Any:
+        tests, both = self.__tests__, isinstance(other, Proxy)
+        if not both and not (self.__ref__.made or tests.is_kin(self)):
+            raise tests.with_data(self, name)
+        value = tests.ask(operation, *((other, self) if reflected else (self, other)))
+        if isinstance(value, Proxy) or (both and self.__ref__.made and other.__ref__.made):
+            return value
+        raise tests.with_data(self, name)
+
+    return calculated
+
+
+Operators: Any = type(  # at once: each method that is set later costs as much as a class
+    "Operators",
+    (),
+    {"__slots__": ()}
+    | {f"__{name}__": _ordered(name) for name in ORDER}
+    | {f"__{name}__": _unary(name) for name in UNARY}
+    | {f"__{name}__": _binary(name, reflected=False) for name in BINARY}
+    | {f"__r{name}__": _binary(name, reflected=True) for name in BINARY},
+)
+
+
+class Proxy(Operators):  # type: ignore[misc]
+    """An object of the program's."""
+
+    __slots__ = ("__ref__",)
+    __ref__: Reference
+    __tests__: ClassVar[Any]  # tests_side.Tests, which imports this module
+
+    def __init__(self, reference: Reference) -> None:
+        object.__setattr__(self, "__ref__", reference)
+
+    # attributes
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name not in _ATTRIBUTES:
+            raise AttributeError(name)
+        if name == "__dict__" and not self.__ref__.made:
+            raise self.__tests__.returned(self, "its attributes are asked for")
+        reference, tests = self.__ref__, self.__tests__
+        value = tests.ask("getattr", self, name)
+        if isinstance(value, Proxy):
+            reference.touched = True
+            if reference.made and reference.is_class:
+                tests.exempt.add(value.__ref__.number)
+                self._read(value)
+            elif not self._as_made(name):
+                value.__ref__.member, value.__ref__.owner_is_kin = name, tests.is_kin(self)
+                value.__ref__.used = tests.uses(self, name)
+        elif type(value) is bool and not reference.made and (not tests.is_kin(self) or name in tests.of_data):
+            raise tests.returned(self, f"its attribute {name} is true or false")
+        return value
+
+    def _read(self, value: "Proxy") -> None:
+        """`Color.RED`, or `Date.parse`: an object of a class under test is under test if it is read from the class, or
+        if what is read from it returns it."""
+        value.__ref__.class_read = self.__ref__.number if self.__ref__.is_class else self.__ref__.class_read
+        value.__ref__.made = value.__ref__.class_read in value.__ref__.classes and not value.__ref__.is_class
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__tests__.ask("setattr", self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self.__tests__.ask("delattr", self, name)
+
+    def __dir__(self) -> Any:
+        return self.__tests__.ask("dir", self)
+
+    # calls
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        reference, tests = self.__ref__, self.__tests__
+        if reference.member:
+            return self._called(arguments, keywords, discarded=False)
+        if reference.made and reference.is_class:
+            return tests.construct(self, arguments, keywords)
+        value = tests.ask(self, *arguments, **keywords)
+        if reference.class_read >= 0 and isinstance(value, Proxy):
+            self._read(value)
+        return value
+
+    def _called(self, arguments: tuple[Any, ...], keywords: dict[str, Any], *, discarded: bool) -> Any:
+        """A call of a method of an object that came back."""
+        reference, tests = self.__ref__, self.__tests__
+        name = reference.member
+        own = name in _OF_FUNCTIONS or reference.used
+        if not own and (not reference.owner_is_kin or name in tests.of_data):
+            raise tests.returned(self, "it is called")
+        value = tests.ask(self, *arguments, **keywords)
+        if own:
+            return value
+        if isinstance(value, Proxy):
+            value.__ref__.chained = bool(arguments or keywords)
+        elif not discarded and (arguments or keywords or value is None or type(value) is bool):
+            raise tests.returned(self, f"its answer {value!r:.40} decides")
+        return value
+
+    # comparisons
+
+    def __eq__(self, other: Any) -> bool:
+        if isinstance(other, Proxy):
+            return _equal(self, other)
+        if other is None:
+            return same(self, None)
+        raise self.__tests__.with_data(self, "eq")
+
+    def __ne__(self, other: Any) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return int(self.__tests__.ask("hash", self))
+
+    def __bool__(self) -> bool:
+        reference, tests = self.__ref__, self.__tests__
+        if reference.chained or (reference.member in tests.of_data and not reference.used):
+            raise tests.returned(self, "its truth decides")
+        return bool(tests.ask("bool", self)) if reference.made else True
+
+    def __contains__(self, item: Any) -> bool:
+        if self._as_made("__contains__"):
+            return bool(self.__tests__.ask("contains", self, item))
+        return any(each is item or each == item for each in iter(self))
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return isinstance(instance, Proxy) and not instance.__ref__.is_class and self._is_class_of(instance)
+
+    def __subclasscheck__(self, subclass: Any) -> bool:
+        return isinstance(subclass, Proxy) and subclass.__ref__.is_class and self._is_class_of(subclass)
+
+    def _is_class_of(self, other: "Proxy") -> bool:
+        if not self.__ref__.is_class:
+            raise TypeError(f"{self.__ref__.label} is not a class")
+        return self.__ref__.number in other.__ref__.classes
+
+    # contents
+
+    def _as_made(self, name: str) -> bool:
+        """Whether an attribute or method is one of what is under test, and not of data in its place."""
+        reference, tests = self.__ref__, self.__tests__
+        if reference.made and (reference.class_read < 0 or reference.is_class or name not in tests.of_data):
+            return True
+        return bool(tests.uses(self, name))
+
+    def __iter__(self) -> Any:
+        return self.__tests__.ask("iter", self)
+
+    def __next__(self) -> Any:
+        return self.__tests__.ask("next", self)
+
+    def __len__(self) -> int:
+        if not self._as_made("__len__"):
+            raise NoLength(self.__tests__.what_returned(self, "its length is asked for"))
+        return int(self.__tests__.ask("len", self))
+
+    def __getitem__(self, key: Any) -> Any:
+        if not self._as_made("__getitem__"):
+            raise self.__tests__.returned(self, "an item is asked for")
+        return self.__tests__.ask("getitem", self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.__tests__.ask("setitem", self, key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        self.__tests__.ask("delitem", self, key)
+
+    def __reversed__(self) -> Any:
+        if not self._as_made("__reversed__"):
+            raise self.__tests__.returned(self, "it is reversed")
+        return self.__tests__.ask("reversed", self)
+
+    def __str__(self) -> str:
+        return str(self.__tests__.ask("str", self))
+
+    def __repr__(self) -> str:
+        return str(self.__tests__.ask("repr", self))
+
+    def __format__(self, format_spec: str) -> str:
+        made = self.__ref__.made
+        return str(self.__tests__.ask("format", self, format_spec)) if made else format(str(self), format_spec)
+
+    def __copy__(self) -> Any:
+        return self._copied("copy")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self._copied("deepcopy")
+
+    def _copied(self, how: str) -> Any:
+        value = self.__tests__.ask(how, self)
+        if isinstance(value, Proxy):
+            value.__ref__.made, value.__ref__.touched = self.__ref__.made, True
+        return value
+
+    # blocks and coroutines
+
+    def __enter__(self) -> Any:
+        value = self.__tests__.ask("enter", self)
+        return self if same(value, self) else value
+
+    def __exit__(self, kind: Any, error: Any, _trace: Any) -> None:
+        self._leave("exit", kind, error)
+
+    def _leave(self, how: str, kind: Any, error: Any) -> None:
+        if isinstance(error, AssertionError | Refused):  # which tells what is expected
+            kind = error = None
+        if self.__tests__.ask(how, self, kind, error, None) and kind:
+            raise self.__tests__.refused(f"{self.__ref__.label} suppresses {kind.__name__}, which would end the test")
+
+    async def __aenter__(self) -> Any:
+        value = self.__tests__.ask("aenter", self)
+        return self if same(value, self) else value
+
+    async def __aexit__(self, kind: Any, error: Any, _trace: Any) -> None:
+        self._leave("aexit", kind, error)
+
+    def __aiter__(self) -> Any:
+        return self.__tests__.ask("aiter", self)
+
+    async def __anext__(self) -> Any:
+        return self.__tests__.ask("anext", self)
+
+    def __mro_entries__(self, bases: Any) -> Any:
+        raise self.__tests__.refused(f"a test derives a class from {self.__ref__.label}, which is in another process")
+
+
+def same(one: Any, other: Any) -> bool:
+    """`one is other`: an object of the program's may have several proxies."""
+    if isinstance(one, Proxy) and isinstance(other, Proxy):
+        return one.__ref__.number == other.__ref__.number
+    for each in (one, other):
+        if isinstance(each, Proxy) and each.__ref__.chained:
+            raise each.__tests__.returned(each, "that it exists decides")
+    return one is other
+
+
+def discard(function: Any, *arguments: Any, **keywords: Any) -> Any:
+    """A call whose result nobody sees."""
+    if isinstance(function, Proxy) and function.__ref__.member:
+        return function._called(arguments, keywords, discarded=True)
+    return function(*arguments, **keywords)
+
+
+def _equal(one: Proxy, other: Proxy) -> bool:
+    """By attributes. A class may consider objects with other attributes equal as well, as they are constructed, if it
+    does not consider all of them equal."""
+    if same(one, other):
+        return True
+    tests, alike = one.__tests__, _alike(one, other, set(), first=True)
+    others = tests.others(one, other) if alike else []
+    if others and all(_alike(one, each, set()) for each in others):
+        raise tests.refused(f"{one.__ref__.label}: all objects of its class have equal attributes, whatever made them")
+    if alike or not all(each.__ref__.made and not each.__ref__.touched for each in (one, other)):
+        return alike
+    return bool(tests.asked_equal(one, other))
+
+
+def _alike(one: Any, other: Any, seen: set[tuple[int, int]], *, first: bool = False) -> bool:
+    if isinstance(one, Proxy) and isinstance(other, Proxy):
+        pair = one.__ref__.number, other.__ref__.number
+        if pair[0] == pair[1] or pair in seen:
+            return True
+        if not one.__ref__.classes or one.__ref__.classes[0] != other.__ref__.classes[0] or len(seen) > _MOST_COMPARED:
+            return False
+        seen.add(pair)
+        (compares, state), (_, others) = (one.__tests__.ask("state", each) for each in (one, other))
+        return bool((compares or not first) and state and _alike(state, others, seen))
+    if type(one) is not type(other):
+        return not isinstance(one, Proxy) and not isinstance(other, Proxy) and bool(one == other)
+    if type(one) in (list, tuple):
+        return len(one) == len(other) and all(_alike(a, b, seen) for a, b in zip(one, other, strict=True))
+    if type(one) is dict:
+        return one.keys() == other.keys() and all(_alike(value, other[key], seen) for key, value in one.items())
+    return bool(one == other)
+
+
+Proxy.__doc__ = property(lambda self: self.__tests__.ask("getattr", self, "__doc__"))  # type: ignore[assignment]
+
+
+def install(unittest: Any = None) -> None:
+    """Make `same` and `discard` known to rewritten tests, and to unittest."""
+    vars(builtins).update(__same__=same, __discard__=discard)
+    if unittest is None:
+        return
+    for name, right, alone in (
+        ("assertIs", True, False), ("assertIsNot", False, False), ("assertIsNone", True, True),
+        ("assertIsNotNone", False, True),
+    ):  # fmt: skip
+        setattr(unittest.TestCase, name, _assertion(right, alone))
+
+
+def _assertion(right: bool, alone: bool) -> Callable[..., None]:
+    def asserted(case: Any, one: Any, other: Any = None, msg: Any = None) -> None:
+        if alone:
+            other, msg = None, other or msg
+        if same(one, other) is not right:
+            raise case.failureException(msg or f"{one!r} is {'not ' if right else ''}{other!r}")
+
+    return asserted
