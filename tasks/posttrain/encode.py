@@ -17,7 +17,7 @@ template, as in TRL, with the columns `tools` and `chat_template_kwargs`.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import dropwhile, takewhile
 from operator import itemgetter
@@ -274,10 +274,17 @@ class RowEncoder:
 
     def _marked(self, row: Row, messages: list[Row]) -> tuple[str, list[tuple[int, int]]]:
         """A conversation's text, and the ranges that its template marks."""
-        chat, options = self._chat_of(row), self._options(row, messages)
-        assert chat.marked is not None
+        marked = self._chat_of(row).marked
+        assert marked is not None
+
+        def found(messages: list[Row]) -> tuple[str, list[tuple[int, int]]]:
+            options = self._options(row, messages)
+            return rendered_with_marks(self.tokenizer, marked, options.pop("conversation"), **options)
+
         with self._refusing(row):
-            return rendered_with_marks(self.tokenizer, chat.marked, options.pop("conversation"), **options)
+            text, spans = found(messages)
+            _refuse_printed_null(messages, text, lambda others: found(others)[0])
+        return text, spans
 
     def _why(self, row: Row, loss: Loss) -> str:
         if loss != "assistant":
@@ -305,16 +312,18 @@ class RowEncoder:
         return list(self._tokens(self._rendered(row, messages, template, **options)).ids)
 
     def _rendered(self, row: Row, messages: list[Row], template: str | None = None, **options: bool) -> str:
-        chat = self._chat_of(row)
-        with self._refusing(row):
+        template = template or self._chat_of(row).template
+
+        def text(messages: list[Row]) -> str:
             return str(
                 self.tokenizer.apply_chat_template(
-                    chat_template=template or chat.template,
-                    tokenize=False,
-                    **self._options(row, messages),
-                    **options,
+                    chat_template=template, tokenize=False, **self._options(row, messages), **options
                 )
             )
+
+        with self._refusing(row):
+            _refuse_printed_null(messages, rendered := text(messages), text)
+        return rendered
 
     def _options(self, row: Row, messages: list[Row]) -> dict[str, Any]:
         """What a template gets of a row."""
@@ -394,6 +403,20 @@ class RowEncoder:
         end = self._chat_of(row).end
         after = next((back for back, token in enumerate(reversed(ids)) if token == end), None)
         return [*ids, end] if after is None else ids[: len(ids) - after]
+
+
+def _refuse_printed_null(messages: list[Row], text: str, render: Callable[[list[Row]], str]) -> None:
+    """Raise TemplateError if a conversation's text has the word None for a field that is null, which would be learned.
+    `render` returns a conversation's text."""
+    nulls = sorted({name for message in messages for name, value in message.items() if value is None})
+    if not nulls or "None" not in text:
+        return
+    without = [{name: value for name, value in message.items() if value is not None} for message in messages]
+    others = [{"content": ""} | message if "content" in nulls else message for message in without]
+    with suppress(Exception):  # a template is a program: any exception can occur
+        if text.count("None") <= render(others).count("None"):
+            return
+    raise TemplateError(f'it prints the word "None" for {" or ".join(nulls)}: null; write "" or leave the field out')
 
 
 def _messages(value: str | list[Row], role: str) -> list[Row]:

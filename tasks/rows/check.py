@@ -199,7 +199,7 @@ def _message(place: str, message: Any) -> Iterator[str]:
     elif not (content or "").strip() and not calls and role != "tool":
         yield f"{place}.content: non-empty text expected"
     for name in message.keys() - {"role", "content", "tool_calls", TRAIN}:
-        if not isinstance(message[name], str):
+        if not isinstance(message[name], str | None):
             yield f"{place}.{name}: text, not {type_name(message[name])}"
     if calls is not None:
         yield from _functions(f"{place}.tool_calls", calls)
