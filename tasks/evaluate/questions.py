@@ -1,6 +1,7 @@
 """Turn held-out rows into questions: a tokenized prompt, and the reference completion if the row has one.
 
-    messages            the messages before the last assistant turn that is to be learned, which is the reference
+    messages            the messages before the last assistant turn that is to be learned, which is the reference, if the
+                        conversation's label is not false
     prompt_completion   the prompt; the completion is the reference
     preference          the prompt (or the turns shared by both answers); the chosen answer is the reference
     prompt              the prompt; the reference is the answer column, if there is one (see tasks/rewards/gold.py)
@@ -20,6 +21,7 @@ from tasks.evaluate.model_info import ModelInfo
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.posttrain.encode import RowRefused
 from tasks.rewards.gold import own_answer
+from tasks.rows.marks import verdict
 from tasks.rows.stored import TRAIN, common_prefix, drops_faulty, encoded, read_rows
 
 Messages = list[dict[str, Any]]
@@ -100,7 +102,7 @@ def question_of(name: str, row: dict[str, Any]) -> tuple[Prompt, Prompt | None]:
         turns: Messages = row["messages"]
         answers = (at for at, turn in enumerate(turns) if turn["role"] == "assistant" and turn.get(TRAIN, True))
         last = max(answers, default=len(turns))
-        return turns[:last], turns[last : last + 1] or None
+        return turns[:last], None if verdict(row) is False else turns[last : last + 1] or None
     if "chosen" in row and "prompt" not in row:
         shared = common_prefix(row["chosen"], row["rejected"])
         return row["chosen"][:shared], row["chosen"][shared:]

@@ -156,13 +156,14 @@ class RowEncoder:
 
     def learned(self, row: Row, loss: Loss) -> tuple[list[int], list[int]]:
         """(token ids, labels). Raises StageError if no token has a loss."""
-        if "prompt" in row:
-            if why := refusal(row, "prompt_completion"):
-                raise RowRefused(f"{why}. The row: {cut(row)}")
+        kind = "prompt_completion" if "prompt" in row else "messages" if "messages" in row else "text"
+        if kind != "text" and (why := refusal(row, kind)):
+            raise RowRefused(f"{why}. The row: {cut(row)}")
+        if kind == "prompt_completion":
             prompt, completion = self.completion(row)
             ids = prompt + completion
             labels = ids if loss == "all" else [IGNORED] * len(prompt) + completion
-        elif "messages" not in row:
+        elif kind == "text":
             ids = labels = begun(self.begin, self._with_end(self._tokens(row["text"]).ids))
         elif loss == "assistant":
             ids, labels = self._assistant(row)

@@ -14,8 +14,8 @@ is one of
     text                text
 
 where prompt, completion, chosen and rejected are either all text or all lists of messages. `tools` and
-`chat_template_kwargs` are kept, and a text in `system` becomes the first message. Other columns are kept where rewards
-can use them ("…"), in JSON's terms (tasks/data/json_values.py); what JSON cannot represent is dropped. Elsewhere they
+`chat_template_kwargs` are kept, and a text in `system` becomes the first message. A conversation keeps its `label` or `kto_tag`, for KTO.
+Other columns are kept where rewards can use them ("…"), in JSON's terms (tasks/data/json_values.py); what JSON cannot represent is dropped. Elsewhere they
 are dropped, or the row is refused if they say that it is not to be learned (marks.py).
 """
 
@@ -29,7 +29,7 @@ from tasks.data.json_values import TO_NULL, NotJson, json_value
 from tasks.data.source_spec import listed
 from tasks.rows import messages
 from tasks.rows.check import COLUMNS, RowError, decoded, type_name
-from tasks.rows.marks import refusal
+from tasks.rows.marks import labels, refusal
 from tasks.rows.messages import Note, turn
 from tasks.rows.stored import OPTIONAL, Row, common_prefix
 
@@ -134,10 +134,12 @@ class FormatConverter:
         if format.kind in ("prompt_completion", "prompt"):
             row = self._for_rewards(row, notes)
         else:
+            verdicts = labels(row) if format.kind == "messages" else {}
+            row = {name: value for name, value in row.items() if name not in verdicts}
             if why := refusal(row, format.kind):
                 raise RowError(why)
             notes |= {f"dropped: {name}" for name in row if row[name] is not None}
-            row = {}
+            row = verdicts
         if self.format is None:
             self.format, self._first = format, place
         self.changes.update(notes)

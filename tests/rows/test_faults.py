@@ -115,13 +115,10 @@ CASES = [
     Case("a user's turn to learn", chat(USER | {"train": True}, ASSISTANT), r"messages\[0\].train: only the assistant's turns are learned"),
     Case("a completion that is not to be learned", {"prompt": [USER], "completion": [ASSISTANT | {"train": False}]}, r"completion\[0\]: is not to be learned", good={"prompt": [USER], "completion": [ASSISTANT]}),
     Case("a chosen answer that is not to be learned", {"prompt": [USER], "chosen": [ASSISTANT | {"masked": True}], "rejected": [USER]}, r"chosen\[0\]: is not to be learned", good={"prompt": [USER], "chosen": [ASSISTANT], "rejected": [ASSISTANT | {"content": "b"}]}),
-    Case("a conversation that was disliked", chat(USER, ASSISTANT, label=False), "label: False: not to be learned .*columns: {label: null}"),
     Case("a text that is not to be learned", {"text": "a", "train": 0}, "train: 0: not to be learned", good={"text": "b", "train": 1}),
     Case("a text with a loss mask", {"text": "a", "loss_mask": [1, 0]}, r"loss_mask: \[1, 0\]: not to be learned", good={"text": "b", "loss_mask": [1, 1]}),
     Case("a rated preference", PREFERENCE | {"rating": 1}, "rating: all rows are learned alike", good=PREFERENCE),
     Case("a row's fraction", chat(USER, ASSISTANT, weight=0.3), "weight: 0.3: not to be learned as other rows are"),
-    Case("LLaMA-Factory's tag", {"conversations": [USER, ASSISTANT], "kto_tag": False}, "kto_tag: False: not to be learned", good={"conversations": [USER, ASSISTANT], "kto_tag": True}),
-    Case("a verdict that is text", chat(USER, ASSISTANT, label="False"), "label: 'False': not to be learned"),
     Case("axolotl's characters without a loss", chat(USER, ASSISTANT | {"train_detail": [{"begin_offset": 0, "end_offset": 1, "train": False}]}), r"messages\[1\].train_detail: a turn is learned or not"),
     Case("the old form of a call", chat(USER, {"role": "assistant", "function_call": {}}), r"messages\[1\]: 'function_call' is not supported; use tool_calls"),
 ]  # fmt: skip

@@ -35,16 +35,17 @@ class Prompt:
 def choose_prompts(setup: Setup[DPOSpec], sampling: PairsSpec) -> Chosen[Prompt]:
     """Select the prompts to sample. Raises StageError."""
     gold, encoder = sampling.chosen == "gold", setup.encoder
-    if kind_of(setup.job, *PROMPTED) == "prompt" and gold:
+    kind = kind_of(setup.job, *PROMPTED)
+    if kind == "prompt" and gold:
         raise StageError(
             "pairs.chosen: gold needs rows with a completion, but the rows of this set have only a prompt; "
             "use chosen: best, with 2 or more samples"
         )
 
     def encode(row: Row) -> Prompt:
-        row = prompted(row)
-        if why := setup.spec.refused(row, "prompt_completion"):
+        if why := setup.spec.refused(row, kind):
             raise RowRefused(f"{why}. The row: {cut(row)}")
+        row = prompted(row)
         return Prompt(row, *encoder.completion(row)) if gold else Prompt(row, encoder.prompt(row), [])
 
     return choose(setup.job, setup.spec.seed, setup.limits, encode, sampling.prompts)

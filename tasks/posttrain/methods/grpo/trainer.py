@@ -23,7 +23,7 @@ from tasks.core.metric import known_mean
 from tasks.environments.environments import Environments
 from tasks.posttrain import process
 from tasks.posttrain.adapter import base_of
-from tasks.posttrain.encode import prompted
+from tasks.posttrain.encode import RowRefused, cut, prompted
 from tasks.posttrain.methods.grpo.conversations import about, score_conversations, with_tools
 from tasks.posttrain.methods.grpo.rollout_node import open_servers
 from tasks.posttrain.methods.grpo.rollout_servers import RolloutServers
@@ -77,7 +77,7 @@ def tune(job: Job, environments: Environments | None, servers: RolloutServers | 
     # with dropout the completions would be scored by another policy than vLLM samples from
     setup = prepare(job, GRPOSpec, dropout=False)
     spec, model, limits, encoder = setup.spec, setup.model, setup.limits, setup.encoder
-    kind_of(job, *spec.row_kinds())
+    kind = kind_of(job, *spec.row_kinds())
     labels = [reward.label for reward in spec.rewards]
     if environments and environments.owns_reward:
         labels.append(environments.name)
@@ -89,6 +89,8 @@ def tune(job: Job, environments: Environments | None, servers: RolloutServers | 
     prompts = spec.prompts()
 
     def encode(row: Row) -> Prompt:
+        if why := spec.refused(row, kind):
+            raise RowRefused(f"{why}. The row: {cut(row)}")
         row = prompted(row)
         return Prompt(encoder.prompt(with_tools(row, environments) if environments else row), row)
 
