@@ -1,7 +1,7 @@
 """Turn held-out rows into questions: a tokenized prompt, and the reference completion if the row has one.
 
-    messages            the messages before the last assistant turn that is to be learned, which is the reference, if the
-                        conversation's label is not false
+    messages            the messages before the last assistant turn that is to be learned, which is the reference,
+                        unless the conversation's label is false
     prompt_completion   the prompt; the completion is the reference
     preference          the prompt (or the turns shared by both answers); the chosen answer is the reference
     prompt              the prompt; the reference is the answer column, if there is one (see tasks/rewards/gold.py)

@@ -19,7 +19,7 @@ template, as in TRL, with the columns `tools` and `chat_template_kwargs`.
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import dropwhile, takewhile
+from itertools import dropwhile, groupby, takewhile
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -31,11 +31,13 @@ from tasks.core.job import StageError
 from tasks.models.tokenizers import UNKNOWN, beginning, begun
 from tasks.posttrain.chat import Chat, chat_of, marked_tokens, rendered_with_marks
 from tasks.posttrain.unprinted import Unprinted, conversations
+from tasks.rewards.thinking import markers
 from tasks.rows.marks import refusal
 from tasks.rows.stored import ANSWERS, TRAIN, Row, common_prefix, is_conversational, without_marks
 
 Loss = Literal["assistant", "completion", "all"]
 IGNORED = -100  # PyTorch's label of a token without loss
+ENDING = 32  # tokens of a prompt, to look for the beginning of a thought
 AHEAD = 1_000_000  # characters that are tokenized together; as tokens they take 32 MB
 
 NARROWEST: dict[str, tuple[Loss, ...]] = {  # by kind of row: the losses it allows, narrowest first
@@ -186,9 +188,20 @@ class RowEncoder:
         StageError."""
         return self._rendered({}, messages, add_generation_prompt=generates, continue_final_message=not generates)
 
-    def decoded(self, ids: Sequence[int]) -> str:
-        """Decode sampled tokens as TRL does for rewards: without special tokens."""
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+    def decoded(self, ids: Sequence[int], think_end: str | None = None) -> str:
+        """Decode sampled tokens as TRL does for rewards: without special tokens. Those that begin or end a thought stay
+        (tasks/rewards/thinking.py; `think_end` is another): without them a thought could not be told from an answer."""
+        texts = [*markers(think_end)]
+        added = self.tokenizer.added_tokens_decoder
+        kept = {
+            token for token in {*ids} & added.keys() if added[token].special and _is_part(added[token].content, texts)
+        }
+        parts = groupby(ids, key=lambda token: token in kept)
+        return "".join(str(self.tokenizer.decode(list(part), skip_special_tokens=not keep)) for keep, part in parts)
+
+    def ending(self, prompt: Sequence[int]) -> str:
+        """The end of a prompt as text, with special tokens: it may begin a thought."""
+        return str(self.tokenizer.decode(prompt[-ENDING:], skip_special_tokens=False))
 
     def ended(self, text: str) -> list[int]:
         """The tokens of a completion, with the end-of-text token."""
@@ -422,6 +435,10 @@ def _refuse_printed_null(messages: list[Row], text: str, render: Callable[[list[
 
 def _messages(value: str | list[Row], role: str) -> list[Row]:
     return [{"role": role, "content": value}] if isinstance(value, str) else value
+
+
+def _is_part(token: str, texts: Sequence[str]) -> bool:
+    return any(token in text for text in texts)
 
 
 def _answers(messages: list[Row]) -> list[Row]:

@@ -14,9 +14,10 @@ is one of
     text                text
 
 where prompt, completion, chosen and rejected are either all text or all lists of messages. `tools` and
-`chat_template_kwargs` are kept, and a text in `system` becomes the first message. A conversation keeps its `label` or `kto_tag`, for KTO.
-Other columns are kept where rewards can use them ("…"), in JSON's terms (tasks/data/json_values.py); what JSON cannot represent is dropped. Elsewhere they
-are dropped, or the row is refused if they say that it is not to be learned (marks.py).
+`chat_template_kwargs` are kept, a conversation's `label` and `kto_tag` too, and a text in `system` becomes the first
+message. Other columns are kept where rewards can use them ("…"), in JSON's terms (tasks/data/json_values.py); what JSON
+cannot represent is dropped. Elsewhere they are dropped, or the row is refused if they say that it is not to be learned
+(marks.py).
 """
 
 import re

@@ -188,7 +188,8 @@ def _empty_split(name: str, rows: RowsSpec, first: "First") -> Iterator[Problem]
         return
     found = (row for _, row in with_places(rows)) if is_local else iter(first.rows)
     ends, count, keys, splits = time.monotonic() + LOOK_S, 0, set[str](), set[str]()
-    for count, row in enumerate(found, start=1):
+    for row in found:
+        count += 1
         keys.add(key := split_key(row, rows.seed))
         splits.add(split_of(key, rows.held_out))
         if len(splits) > 1 or time.monotonic() > ends:
@@ -199,8 +200,8 @@ def _empty_split(name: str, rows: RowsSpec, first: "First") -> Iterator[Problem]
     yield Problem(
         f"data.{name}.held_out",
         rows.held_out,
-        f"a fraction with rows in both splits: {held_out} of the {count} rows of data.{name} are held out, by a hash of "
-        f"the prompt (distinct prompts: {len(keys)}); {way_out} none, 1 all",
+        f"a fraction with rows in both splits: {held_out} of the {count} rows of data.{name} are held out, by a hash "
+        f"of the prompt (distinct prompts: {len(keys)}); {way_out} none, 1 all",
     )
 
 

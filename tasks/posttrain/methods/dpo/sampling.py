@@ -14,6 +14,7 @@ from tasks.posttrain.score import score, try_on_gold
 from tasks.posttrain.spec import PROMPTED
 from tasks.posttrain.trainer import Setup, ends
 from tasks.rewards.scorer import Scorer, refuse_reserved
+from tasks.rewards.thinking import Thinking
 from tasks.rows.stored import Row
 from tasks.vllm.engine import close_engines, open_engine, sample
 from tasks.vllm.hooks import leave_transformers_alone
@@ -80,7 +81,8 @@ def make_pairs(setup: Setup[DPOSpec], sampling: PairsSpec, prompts: Sequence[Pro
             )
             rows = [prompt.row for prompt in batch for _ in range(sampling.samples)]
             ids = [completion.token_ids for completion in completions]
-            scores = score(scorer, rows, list(map(encoder.decoded, ids)), ids)
+            begun = [Thinking().opened(encoder.ending(prompt.ids)) for prompt in batch for _ in range(sampling.samples)]
+            scores = score(scorer, rows, list(map(encoder.decoded, ids)), ids, begun=begun)
             for name, values in scores.rewards.items():
                 rewards.setdefault(name, []).extend(values)
             answers = [ScoredCompletion(list(tokens), total) for tokens, total in zip(ids, scores.total, strict=True)]
