@@ -38,8 +38,10 @@ class Question:
 
     @property
     def scored(self) -> dict[str, Any]:
-        """The row as rewards see it: with the reference as its completion."""
-        return self.row if self.reference is None else self.row | {"completion": self.reference}
+        """The row as rewards see it: as in training, where a conversation's last turn is its completion."""
+        if self.reference is None or not {"messages", "chosen"} & self.row.keys():
+            return self.row
+        return self.row | {"completion": self.reference}
 
     def answer(self, text: str) -> Prompt:
         """A completion in the prompt's format."""

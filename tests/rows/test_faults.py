@@ -112,6 +112,12 @@ CASES = [
     # not to be learned
     Case("no turn to learn", chat(USER, ASSISTANT | {"weight": 0}), "messages: a turn that is to be learned expected"),
     Case("a fraction of a turn", chat(USER, ASSISTANT | {"weight": 0.5}), r"messages\[1\].weight: a turn is learned or not: .* not 0.5"),
+    Case("a number beyond a float", '{"prompt": "a", "answer": 1e400}', "the number 1e400 is beyond a float of 64 bits", good={"prompt": "b"}),
+    Case("half a character for rewards", r'{"prompt": "a", "answer": {"of": "\ud83d"}}', "answer.of: a lone surrogate", good={"prompt": "b"}),
+    Case("half a character in a column's name", r'{"prompt": "a", "answer\ud83d": "b"}', ".*a lone surrogate", good={"prompt": "b"}),
+    Case("two columns in upper and lower case", {"prompt": "a", "Prompt": "b"}, "columns 'prompt' and 'Prompt' differ in upper and lower case alone.*{Prompt: null}", good={"prompt": "b"}),
+    Case("an answer beside verl's", {"prompt": "a", "reward_model": {"ground_truth": "1"}, "ground_truth": "2"}, "column 'ground_truth' already exists, but the format verl makes it of prompt, reward_model", good={"prompt": "a", "reward_model": {"ground_truth": "1"}, "ground_truth": "1"}),
+    Case("a prompt beside Alpaca's", {"instruction": "a", "output": "b", "prompt": "c"}, "column 'prompt' already exists, but the format alpaca makes it of", good={"instruction": "a", "output": "b"}),
     Case("a user's turn to learn", chat(USER | {"train": True}, ASSISTANT), r"messages\[0\].train: only the assistant's turns are learned"),
     Case("a completion that is not to be learned", {"prompt": [USER], "completion": [ASSISTANT | {"train": False}]}, r"completion\[0\]: is not to be learned", good={"prompt": [USER], "completion": [ASSISTANT]}),
     Case("a chosen answer that is not to be learned", {"prompt": [USER], "chosen": [ASSISTANT | {"masked": True}], "rejected": [USER]}, r"chosen\[0\]: is not to be learned", good={"prompt": [USER], "chosen": [ASSISTANT], "rejected": [ASSISTANT | {"content": "b"}]}),
