@@ -69,6 +69,15 @@ def test_a_template_that_prints_none_for_null_is_refused(encoder: RowEncoder, lo
     assert encoder.learned({"messages": [*ASKED, CALLS | {"content": "None"}]}, loss)
 
 
+def test_special_tokens_that_begin_and_end_a_thought_are_decoded(encoder: RowEncoder) -> None:
+    """Others are not. Without the end, a thought could not be told from the answer."""
+    encoder.tokenizer.add_special_tokens({"additional_special_tokens": ["[THINK]", "[/THINK]", "[END]", "[X]"]})
+    ids = encoder.tokenizer("[X][THINK]It is 7.[/THINK]42[END]")["input_ids"]
+    assert encoder.decoded(ids) == "[THINK]It is 7.[/THINK]42"
+    assert encoder.decoded(ids, think_end="[X]") == "[X][THINK]It is 7.[/THINK]42"
+    assert encoder.decoded([]) == ""
+
+
 def test_of_a_prompt_and_its_completion_the_completion_and_its_end_are_learned(encoder: RowEncoder) -> None:
     row = {"prompt": "2 + 2 =", "completion": " 4"}
 
