@@ -106,7 +106,8 @@ def rewarded(
         for answer in samples:
             one = _completion(question, answer, begun)
             text = answer.text if isinstance(answer, Played) else begun + answer.text
-            thoughts.note(thinking, text)
+            if spec.rewards:
+                thoughts.note(thinking, text)
             sampled.append(_scored(one, thinking, encoder) if one and spec.think_end else one)
     gold: list[Completion | None] = [
         Completion(question.prompt, question.reference, encoder.ended(text_of(question.reference)), question.scored)

@@ -19,6 +19,7 @@ template, as in TRL, with the columns `tools` and `chat_template_kwargs`.
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from itertools import dropwhile, groupby, takewhile
 from operator import itemgetter
 from pathlib import Path
@@ -192,12 +193,14 @@ class RowEncoder:
         """Decode sampled tokens as TRL does for rewards: without special tokens. Those that begin or end a thought stay
         (tasks/rewards/thinking.py; `think_end` is another): without them a thought could not be told from an answer."""
         texts = [*markers(think_end)]
-        added = self.tokenizer.added_tokens_decoder
-        kept = {
-            token for token in {*ids} & added.keys() if added[token].special and _is_part(added[token].content, texts)
-        }
+        kept = {token for token in {*ids} & self._special.keys() if _is_part(self._special[token], texts)}
         parts = groupby(ids, key=lambda token: token in kept)
         return "".join(str(self.tokenizer.decode(list(part), skip_special_tokens=not keep)) for keep, part in parts)
+
+    @cached_property
+    def _special(self) -> dict[int, str]:
+        """Special tokens by id."""
+        return {id: token.content for id, token in self.tokenizer.added_tokens_decoder.items() if token.special}
 
     def ending(self, prompt: Sequence[int]) -> str:
         """The end of a prompt as text, with special tokens: it may begin a thought."""

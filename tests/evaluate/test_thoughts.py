@@ -65,9 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def learn(directory: Path) -> None:
     """Teach the model its answer."""
     model, encoder = AutoModelForCausalLM.from_pretrained(directory), RowEncoder(load(directory))
-    turns = [
-        [{"role": "user", "content": question}, {"role": "assistant", "content": SAID}] for question in QUESTIONS
-    ]
+    turns = [[{"role": "user", "content": question}, {"role": "assistant", "content": SAID}] for question in QUESTIONS]
     rows = [encoder.learned({"messages": each}, "assistant") for each in turns]
     longest = max(len(ids) for ids, _ in rows)
     ids = torch.tensor([ids + [1] * (longest - len(ids)) for ids, _ in rows])
