@@ -52,7 +52,7 @@ class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         self.tokenizer = info.encoder.tokenizer
         self.think_end = think_end
         self.thinking = Thinking.of(think_end, str(self.tokenizer.chat_template or ""))
-        self.thoughts = ThinkingCounts()
+        self.thoughts = ThinkingCounts(think_end or "")
         self.max_length = info.positions - 2  # tokens that can be scored: less one of context and one generated
         self.answers, self.progress = answers, progress
 

@@ -96,7 +96,7 @@ def rewarded(
     """Run the rewards on the answers, and on the references of the questions that have one. `reward_name`: the
     environment's get_reward, which has no value for references, since these were not produced in an environment."""
     refuse_reserved([question.row for question in questions])
-    encoder, thinking, thoughts = info.encoder, Thinking.of(spec.think_end), ThinkingCounts()
+    encoder, thinking, thoughts = info.encoder, Thinking.of(spec.think_end), ThinkingCounts(spec.think_end or "")
     for reward in spec.rewards:
         leaves_out = spec.think_end or (reward.builtin and reward.builtin.reads_answers)
         (thoughts.rewards if leaves_out else thoughts.others).append(reward.label)

@@ -1,11 +1,11 @@
 """Leave out what a model thinks before it answers. Standard library only, since rewards use it beside users' code.
 
     thinking = Thinking.of(think_end, template)
-    thinking.answer(text, opened)      what follows the last end of a thought
+    thinking.answer(thinking.opened(prompt) + text)      what follows the last end of a thought
 
-One rule for lm-eval's tasks and for the rewards that read an answer, in evaluation and in training: a thought with an
-end is left out; one that has begun, in the completion or at the end of its prompt, and has no end has no answer after
-it; a text without a thought is an answer.
+One rule holds for lm-eval's tasks and for the rewards that read an answer, in evaluation and in training. A thought
+with an end is left out. A thought that has begun, in the completion or at the end of its prompt, and has no end leaves
+no answer. A text without a thought is an answer.
 """
 
 from collections.abc import Iterator, Mapping
@@ -63,9 +63,11 @@ class Thinking:
 class ThinkingCounts:
     """What was left out of completions, for a report."""
 
+    named: str = ""  # the end that the recipe names
     completions: int = 0
     left_out: int = 0  # with a thought that has an end
     open: int = 0  # with a thought that has none
+    without: int = 0  # without a thought
     ends: list[str] = field(default_factory=list)  # that were found
     rewards: list[str] = field(default_factory=list)  # that leave thoughts out; none for lm-eval's tasks
     others: list[str] = field(default_factory=list)  # that score a completion with its thought
@@ -75,17 +77,21 @@ class ThinkingCounts:
         self.completions += 1
         ends = thinking.ends(text)
         self.ends += [end for end in ends if end not in self.ends]
-        self.open += thinking.is_open(text)
-        self.left_out += bool(ends) and not thinking.is_open(text)
+        if thinking.is_open(text):
+            self.open += 1
+        elif ends:
+            self.left_out += 1
+        else:
+            self.without += 1
 
     def as_json(self) -> dict[str, Any]:
-        """Empty if there was no thought."""
-        return vars(self) if self.left_out or self.open else {}
+        """Empty if there was no thought, unless the recipe names what ends one."""
+        return vars(self) if self.left_out or self.open or (self.named and self.completions) else {}
 
 
 def in_words(counts: Mapping[str, Any]) -> str:
     """`ThinkingCounts.as_json` as a sentence."""
-    ends = " or ".join(counts["ends"])
+    ends = " or ".join(counts["ends"]) or counts["named"]
     thoughts = f"thoughts{f' up to {ends}' if ends else ''}"
     of = f"of {counts['completions']:,} completions"
     others = ", ".join(counts["others"])
@@ -97,6 +103,8 @@ def in_words(counts: Mapping[str, Any]) -> str:
     return (
         f"{thoughts} were left out of {counts['left_out']:,} {of}"
         + f"; {counts['open']:,} had no end of their thought, and so no answer" * bool(counts["open"])
+        + f"; {counts['without']:,} had no such end, and were scored whole"
+        * bool(counts["named"] and counts["without"])
         + f"; {others} scored them too, which `think_end` changes" * bool(others)
     )
 

@@ -47,6 +47,10 @@ def test_the_counts_say_what_was_left_out_and_what_has_no_end() -> None:
     assert in_words(counts.as_json()) == (
         "thoughts up to </think> were left out of 1 of 3 completions; 1 had no end of their thought, and so no answer"
     )
+    assert ThinkingCounts(completions=3, without=3).as_json() == {}
+    assert in_words(ThinkingCounts("</thnk>", completions=3, without=3).as_json()) == (
+        "thoughts up to </thnk> were left out of 0 of 3 completions; 3 had no such end, and were scored whole"
+    )
     counts.others.append("mine")
     assert in_words(counts.as_json()).endswith("; mine scored them too, which `think_end` changes")
 
