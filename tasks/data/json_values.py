@@ -19,12 +19,21 @@ from typing import Any
 from uuid import UUID
 
 TO_NULL = " -> null"  # the end of a change that loses the value
+ROUNDED = "more digits than a float of 64 bits has -> rounded"
 DEEPEST = 100  # levels of nesting; code that reads rows recurses
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class NotJson(ValueError):
     """JSON cannot represent the value; the message says what it is."""
+
+
+class HalfPair(NotJson):
+    """Text that was cut within a character."""
+
+
+class Rounded(float):
+    """A number that its file has with more digits than a float of 64 bits keeps."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +54,14 @@ def _converted(value: Any, changes: set[str], depth: int) -> Any:
         return value
     if isinstance(value, str):
         if SURROGATE.search(value):
-            raise NotJson("half of a surrogate pair")
+            raise HalfPair("half of a surrogate pair")
         return str(value)
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
         if math.isfinite(value):
+            if isinstance(value, Rounded):
+                changes.add(ROUNDED)
             return float(value)
         changes.add(f"NaN or infinite{TO_NULL}")
         return None

@@ -24,7 +24,7 @@ LEAST = 64
 class Answer(NamedTuple):
     """A completion."""
 
-    text: str  # as a reward in training sees it: without special tokens
+    text: str  # as a reward in training sees it: without special tokens, but with its thoughts
     ended: bool  # by an end-of-text or end-of-turn token, not by max_new_tokens
     tokens: list[int]  # with the stop token
 
@@ -71,8 +71,8 @@ class EvaluatedModel:
             n=spec.samples,
             seed=self.seed + begin * spec.samples,
         )
-        decoded = self.info.encoder.decoded
-        return [Answer(decoded(one.token_ids), one.ended, list(one.token_ids)) for one in completions]
+        texts = [self.info.encoder.decoded(one.token_ids, spec.think_end) for one in completions]
+        return [Answer(text, one.ended, list(one.token_ids)) for text, one in zip(texts, completions, strict=True)]
 
     def turns(
         self, prompts: Sequence[list[int]], spec: EvaluatorSpec, rooms: Sequence[int], seed: int, stops: list[int]

@@ -9,7 +9,7 @@ of `spec.sets()`). Outputs:
                             ceiling      name -> value: rewards of the rows' own completions
                             sets         bits per byte by corpus: "corpus", "more.0", …
                             questions    per evaluator: numbers of prompts asked and left out, of lm-eval's requests
-                                         and of those truncated
+                                         and of those truncated, of completions whose thoughts are left out
                             spec
     documents.jsonl         one line per scored document: set, id, bytes (UTF-8), bits
     completions.jsonl       one line per completion: evaluator, id, prompt, reference, completion (with an environment
@@ -48,6 +48,7 @@ from tasks.evaluate.rewarded import Answers, rewarded, start_rewards
 from tasks.evaluate.saved_answers import SavedAnswers
 from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
 from tasks.models.adapter_base import model_of
+from tasks.rewards.thinking import ThinkingCounts, in_words
 
 if TYPE_CHECKING:
     from tasks.evaluate.answer import EvaluatedModel
@@ -119,12 +120,14 @@ def evaluate(job: Job, spec: EvaluateSpec, environments: Mapping[str, Environmen
             ceiling |= {f"{name}.{key}": value for key, value in scored.ceiling.items()}
             lines += scored.lines(name)
             counts[name] = {"asked": len(chosen), "too_long": asked[name].too_long, "ended": scored.ended}
+            thoughts = scored.thoughts
         else:
-            harnessed = _harnessed(job, name, built[name], info, model)
+            harnessed, thoughts = _harnessed(job, name, built[name], info, model)
             metrics |= {f"{name}.{key}": metric for key, metric in harnessed.metrics.items()}
             results[name] = harnessed.results
             items += [{"evaluator": name} | item for item in harnessed.items]
             counts[name] = {"requests": measured[name].requests, "truncated": measured[name].truncated}
+        counts[name] |= {"thoughts": thoughts.as_json()} if thoughts.as_json() else {}
     _print(metrics, ceiling)
     for text in _left_out(counts, info):
         job.notice(text)
@@ -206,7 +209,9 @@ def _no_engine() -> NoReturn:
     raise AssertionError("requests are measured without an engine")
 
 
-def _harnessed(job: Job, name: str, tasks: "Tasks", info: ModelInfo, model: "EvaluatedModel") -> "Harnessed":
+def _harnessed(
+    job: Job, name: str, tasks: "Tasks", info: ModelInfo, model: "EvaluatedModel"
+) -> tuple["Harnessed", ThinkingCounts]:
     from tasks.evaluate.harness import run_tasks
     from tasks.evaluate.language_model import VLLMModel
 
@@ -215,15 +220,18 @@ def _harnessed(job: Job, name: str, tasks: "Tasks", info: ModelInfo, model: "Eva
         info,
         chats=tasks.spec.chat_template,
         seed=model.seed,
+        think_end=tasks.spec.think_end,
         answers=model.saved.answer,
         progress=lambda done, total: job.progress(done, total, "requests", now=name),
     )
-    return run_tasks(tasks, lm, model.seed)
+    return run_tasks(tasks, lm, model.seed), lm.thoughts
 
 
 def _left_out(counts: Mapping[str, Mapping[str, Any]], info: ModelInfo) -> Iterator[str]:
-    """What did not fit the model's positions."""
+    """What was not scored: thoughts, and what did not fit the model's positions."""
     for name, count in counts.items():
+        if count.get("thoughts"):
+            yield f"evaluate.{name}: {in_words(count['thoughts'])}"
         if count.get("too_long"):
             yield (
                 f"evaluate.{name}: {count['too_long']} held-out rows were left out: they are longer than "

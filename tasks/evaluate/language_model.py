@@ -3,6 +3,10 @@
 lm-eval's own vLLM model requires the distribution "vllm", which the CPU build isn't, and starts its own engine. This
 one shares the engine with the other evaluators, and agrees with lm-eval's `hf` model (tested, to 1e-3) for the same
 `max_length`: vLLM needs one position for the token that it always generates.
+
+Thoughts are left out as lm-eval's `think_end_token` does, and its stop sequences apply to what follows: a thought may
+have them too. A chat with a model that is known to think is sampled without them. Otherwise, a text that has stopped
+within a thought is continued without them.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +23,7 @@ from tasks.core.job import StageError
 from tasks.evaluate.generation import Generation, generation
 from tasks.evaluate.model_info import ModelInfo
 from tasks.models.tokenizers import begun, parsed
+from tasks.rewards.thinking import Thinking, ThinkingCounts
 from tasks.vllm.engine import sample, scores
 
 REQUESTS_A_CALL = 256
@@ -38,12 +43,16 @@ class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         *,
         chats: bool = False,
         seed: int = 0,
+        think_end: str | None = None,
         answers: Answers = lambda ask: ask(),
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         super().__init__()
         self.engine, self.info, self.encoder, self.chats, self.seed = engine, info, info.encoder, chats, seed
         self.tokenizer = info.encoder.tokenizer
+        self.think_end = think_end
+        self.thinking = Thinking.of(think_end, str(self.tokenizer.chat_template or ""))
+        self.thoughts = ThinkingCounts(think_end or "")
         self.max_length = info.positions - 2  # tokens that can be scored: less one of context and one generated
         self.answers, self.progress = answers, progress
 
@@ -119,22 +128,46 @@ class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         calls = _calls([request.args for request in requests])
         for begin, (contexts, kwargs) in calls:
             self.progress(begin, len(requests))
-            texts += self.answers(partial(self._generate, contexts, kwargs, self.seed + begin))
+            sampled = self.answers(partial(self._generate, contexts, kwargs, self.seed + begin))
+            stop = self._generation(kwargs).stop
+            texts += [self._answer(*each, stop) for each in zip(contexts, sampled, strict=True)]
         return texts
 
+    def _answer(self, context: str, text: str, stop: list[str]) -> str:
+        """What a task scores of a text: before a stop sequence, and after the thought."""
+        text = self.thinking.opened(context) + text
+        answer = self.thinking.answer(text)
+        self.thoughts.note(self.thinking, text)
+        return str(postprocess_generated_text(answer if answer == text else answer.lstrip(), stop, None))
+
     def _generate(self, contexts: Sequence[str], gen_kwargs: dict[str, Any], seed: int) -> list[str]:
+        """The sampled texts with their thoughts."""
         settings = self._generation(gen_kwargs)
+        prompts = [self._prompt(context, settings) for context in contexts]
+        thinks = self.thinking.expected and (self.chats or self.think_end is not None)
+        stop = [] if thinks else settings.stop
         completions = sample(
-            self.engine(),
-            [self._prompt(context, settings) for context in contexts],
-            max_tokens=settings.new_tokens,
-            seed=seed,
-            stop=settings.stop,
-            **settings.options,
+            self.engine(), prompts, max_tokens=settings.new_tokens, seed=seed, stop=stop, **settings.options
         )
         # decoded here, since vLLM's text omits an incomplete character at the end
-        texts = [self.tokenizer.decode(one.token_ids, skip_special_tokens=True) for one in completions]
-        return [str(postprocess_generated_text(text, settings.stop, None)) for text in texts]
+        texts = [self.encoder.decoded(one.token_ids, self.think_end) for one in completions]
+        cut = [
+            at
+            for at, (context, one) in enumerate(zip(contexts, completions, strict=True))
+            if stop
+            and one.ended
+            and len(one.token_ids) < settings.new_tokens
+            and any(text in texts[at] for text in stop)
+            and self.thinking.is_open(self.thinking.opened(context) + texts[at])
+        ]
+        if cut:
+            begun = [[*prompts[at], *completions[at].token_ids] for at in cut]
+            rooms = [settings.new_tokens - len(completions[at].token_ids) for at in cut]
+            options = {name: value for name, value in settings.options.items() if name != "min_tokens"}
+            rest = sample(self.engine(), begun, max_tokens=rooms, seed=seed, **options)
+            for at, more in zip(cut, rest, strict=True):
+                texts[at] = self.encoder.decoded([*completions[at].token_ids, *more.token_ids], self.think_end)
+        return texts
 
     def _generation(self, gen_kwargs: dict[str, Any]) -> Generation:
         """Raises StageError."""

@@ -1,6 +1,7 @@
 """Turn held-out rows into questions: a tokenized prompt, and the reference completion if the row has one.
 
-    messages            the messages before the last assistant turn that is to be learned, which is the reference
+    messages            the messages before the last assistant turn that is to be learned, which is the reference,
+                        unless the conversation's label is false
     prompt_completion   the prompt; the completion is the reference
     preference          the prompt (or the turns shared by both answers); the chosen answer is the reference
     prompt              the prompt; the reference is the answer column, if there is one (see tasks/rewards/gold.py)
@@ -20,6 +21,7 @@ from tasks.evaluate.model_info import ModelInfo
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.posttrain.encode import RowRefused
 from tasks.rewards.gold import own_answer
+from tasks.rows.marks import verdict
 from tasks.rows.stored import TRAIN, common_prefix, drops_faulty, encoded, read_rows
 
 Messages = list[dict[str, Any]]
@@ -36,8 +38,10 @@ class Question:
 
     @property
     def scored(self) -> dict[str, Any]:
-        """The row as rewards see it: with the reference as its completion."""
-        return self.row if self.reference is None else self.row | {"completion": self.reference}
+        """The row as rewards see it: as in training, where a conversation's last turn is its completion."""
+        if self.reference is None or not {"messages", "chosen"} & self.row.keys():
+            return self.row
+        return self.row | {"completion": self.reference}
 
     def answer(self, text: str) -> Prompt:
         """A completion in the prompt's format."""
@@ -100,7 +104,7 @@ def question_of(name: str, row: dict[str, Any]) -> tuple[Prompt, Prompt | None]:
         turns: Messages = row["messages"]
         answers = (at for at, turn in enumerate(turns) if turn["role"] == "assistant" and turn.get(TRAIN, True))
         last = max(answers, default=len(turns))
-        return turns[:last], turns[last : last + 1] or None
+        return turns[:last], None if verdict(row) is False else turns[last : last + 1] or None
     if "chosen" in row and "prompt" not in row:
         shared = common_prefix(row["chosen"], row["rejected"])
         return row["chosen"][:shared], row["chosen"][shared:]

@@ -1,7 +1,7 @@
 """Score a model's completions with an evaluator's rewards, and the rows' own completions (the ceiling)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tasks.core.job import Job
@@ -12,9 +12,11 @@ from tasks.evaluate.model_info import ModelInfo
 from tasks.evaluate.questions import Messages, Question
 from tasks.evaluate.saved_answers import SavedAnswers
 from tasks.evaluate.spec import EvaluatorSpec
+from tasks.posttrain.encode import RowEncoder
 from tasks.rewards.call import ENVIRONMENTS, text_of
 from tasks.rewards.scorer import Scorer, refuse_reserved
 from tasks.rewards.spec import RewardSpec
+from tasks.rewards.thinking import Thinking, ThinkingCounts, with_beginning, without_thoughts
 from tasks.rows.stored import reward_columns
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class Completion:
     completion: str | Messages
     tokens: list[int]
     row: dict[str, Any]  # as rewards see it
+    begun: str = ""  # of a thought that the prompt ends with, its beginning
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Rewarded:
     answers: Answers
     rewards: Rewards
     ceiling: dict[str, float]  # metric -> value for the rows' own completions
+    thoughts: ThinkingCounts
 
     def metrics(self, spec: EvaluatorSpec) -> dict[str, Metric]:
         """Mean rewards, `distinct`, and pass@k of the first reward."""
@@ -92,17 +96,26 @@ def rewarded(
     """Run the rewards on the answers, and on the references of the questions that have one. `reward_name`: the
     environment's get_reward, which has no value for references, since these were not produced in an environment."""
     refuse_reserved([question.row for question in questions])
-    sampled = [
-        _completion(question, answer)
-        for question, samples in zip(questions, answers, strict=True)
-        for answer in samples
-    ]
-    ended = info.encoder.ended
+    encoder, thinking, thoughts = info.encoder, Thinking.of(spec.think_end), ThinkingCounts(spec.think_end or "")
+    for reward in spec.rewards:
+        leaves_out = spec.think_end or (reward.builtin and reward.builtin.reads_answers)
+        (thoughts.rewards if leaves_out else thoughts.others).append(reward.label)
+    sampled = []
+    for question, samples in zip(questions, answers, strict=True):
+        begun = thinking.opened(encoder.ending(question.tokens))
+        for answer in samples:
+            one = _completion(question, answer, begun)
+            text = answer.text if isinstance(answer, Played) else begun + answer.text
+            if spec.rewards:
+                thoughts.note(thinking, text)
+            sampled.append(_scored(one, thinking, encoder) if one and spec.think_end else one)
     gold: list[Completion | None] = [
-        Completion(question.prompt, question.reference, ended(text_of(question.reference)), question.scored)
+        Completion(question.prompt, question.reference, encoder.ended(text_of(question.reference)), question.scored)
         for question in questions
         if question.reference is not None and not spec.uses_tools()
     ]
+    if spec.think_end:
+        gold = [_scored(one, thinking, encoder) for one in gold if one]
     (rewards,) = saved.answer(lambda: [_score(job, name, spec.rewards, sampled, spec.samples)])
     (gold_rewards,) = saved.answer(lambda: [_score(job, name, spec.rewards, gold, 1)])
     if reward_name:
@@ -113,13 +126,20 @@ def rewarded(
             "Check the columns of the rows that it reads"
         )
     ceiling = _metrics(gold_rewards, [text_of(one.completion) for one in gold if one]) if gold else {}
-    return Rewarded(questions, answers, rewards, {key: metric.value for key, metric in ceiling.items()})
+    return Rewarded(questions, answers, rewards, {key: metric.value for key, metric in ceiling.items()}, thoughts)
 
 
-def _completion(question: Question, answer: "Answer | Played") -> Completion | None:
+def _scored(one: Completion, thinking: Thinking, encoder: RowEncoder) -> Completion:
+    """A completion without its thoughts, for all rewards: an evaluator's `think_end` says what ends them."""
+    answer = without_thoughts(thinking, with_beginning(one.completion, one.begun))
+    tokens = one.tokens if answer == one.completion else encoder.ended(text_of(answer))
+    return replace(one, completion=answer, tokens=tokens, begun="")
+
+
+def _completion(question: Question, answer: "Answer | Played", begun: str) -> Completion | None:
     """None if its environment is lost: rewards have nothing to score then."""
     if not isinstance(answer, Played):
-        return Completion(question.prompt, question.answer(answer.text), answer.tokens, question.scored)
+        return Completion(question.prompt, question.answer(answer.text), answer.tokens, question.scored, begun)
     if answer.lost:
         return None
     return Completion(answer.prompt, answer.messages, answer.tokens, question.scored | {ENVIRONMENTS: answer.state})
@@ -155,6 +175,7 @@ def _score(
                 [one.completion for one in batch],
                 {column: values[begin:end] for column, values in columns.items()},
                 completion_ids=[one.tokens for one in batch],
+                begun=[one.begun for one in batch],
             )
             for reward, values in scores.rewards.items():
                 scored[reward] += values

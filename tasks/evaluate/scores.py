@@ -10,6 +10,7 @@ from tasks.core.metric import Metric
 from tasks.core.seeds import Spread, by_model
 from tasks.evaluate.results import Results
 from tasks.pages.blocks import Block, Cell, Grid, Mark, Table, Text
+from tasks.rewards.thinking import in_words
 
 REFERENCE = "reference"  # the rewards of the reference completions: the ceiling
 MOST_BARS = 12
@@ -41,7 +42,17 @@ def measured_on(results: list[Results]) -> list[Text]:
         on = "; ".join(f"{name}: {what}" for name, what in measured)
         who = "Measured" if len(labels) == 1 else f"{', '.join(models)}: measured"
         texts += [Text(f"{who} on {on}.", "quiet" if len(labels) == 1 else "bad")] if on else []
-    return texts
+    return [*texts, *_thoughts(results)]
+
+
+def _thoughts(results: list[Results]) -> list[Text]:
+    """What was left out of the completions that were scored: the models' thoughts."""
+    left_out: dict[str, list[str]] = {}
+    for result in results:
+        for name, counts in result.report.get("questions", {}).items():
+            if thoughts := counts.get("thoughts"):
+                left_out.setdefault(name, []).append(f"{result.label}: {in_words(thoughts)}")
+    return [Text(f"{name}: {'. '.join(texts)}.", "quiet") for name, texts in left_out.items()]
 
 
 def seed_table(results: list[Results]) -> list[Block]:

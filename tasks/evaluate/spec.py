@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 from pydantic import ConfigDict, Field
 
 from infra.storage.address import File, digest_of, send_packed
-from tasks.core.spec import PathText, Problem, Spec, StageSpec, not_identity
+from tasks.core.spec import PathText, Problem, Spec, StageSpec, identity_if_set, not_identity
 from tasks.environments.spec import ToolUse
 from tasks.evaluate.results import SETS
 from tasks.evaluate.task_files import gathered, is_file_name
@@ -53,6 +53,12 @@ class EvaluatorSpec(ToolUse):
     chat_template: bool = Field(
         False, description="lm-eval's apply_chat_template: send each task's prompt as a user turn"
     )
+    think_end: str | None = identity_if_set(
+        None,
+        "text that ends a model's thought, which no reward or task then scores; null: the usual ones (</think>, "
+        '[/THINK], …), for lm-eval\'s tasks and the rewards that read an answer; "": none, of lm_eval',
+        max_length=200,
+    )
     few_shot: int | None = Field(None, ge=0, le=100, description="lm-eval's num_fewshot; null: each task's own")
     limit: int | None = Field(None, ge=1, description="Maximum number of documents per lm-eval task; null: all")
 
@@ -85,6 +91,7 @@ class EvaluatorSpec(ToolUse):
             for task in self.lm_eval
             if self.task_files is None and is_file_name(task) and not Path(task).expanduser().is_file()
         ]
+        problems += self._think_problems()
         problems += [
             Problem("pass_at", k, f"1 to samples ({self.samples})") for k in self.pass_at if not 1 <= k <= self.samples
         ]
@@ -114,6 +121,19 @@ class EvaluatorSpec(ToolUse):
         labels = [reward.label for reward in self.rewards if reward.is_one()]
         environment_reward = [self.environment.attribute] if self.environment else []
         return [*labels, *environment_reward, *self._own_measures(), *(f"pass@{k}" for k in self.pass_at)]
+
+    def _think_problems(self) -> list[Problem]:
+        if self.think_end == "" and self.data is not None:
+            return [Problem("think_end", "", "a text, or null: rewards that read an answer leave thoughts out")]
+        looks_at_it = [
+            reward.label
+            for reward in self.rewards
+            if reward.format and any(self.think_end == f"</{tag}>" for tag in reward.format.tags)
+        ]
+        return [
+            Problem("think_end", self.think_end, f"null: the reward {label} looks at the section that this ends")
+            for label in looks_at_it
+        ]
 
     def _own_measures(self) -> list[str]:
         return ["distinct", *(TURNS if self.uses_tools() else ())]

@@ -17,9 +17,10 @@ template, as in TRL, with the columns `tools` and `chat_template_kwargs`.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import dropwhile, takewhile
+from functools import cached_property
+from itertools import dropwhile, groupby, takewhile
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -33,11 +34,13 @@ from tasks.models.tokenizers import UNKNOWN, beginning, begun
 from tasks.models.turns import add_ends
 from tasks.posttrain.chat import TOOL, Chat, Opening, chat_of, marked_tokens, rendered_with_marks, shown, template_of
 from tasks.posttrain.unprinted import Unprinted, conversations
+from tasks.rewards.thinking import markers
 from tasks.rows.marks import refusal
 from tasks.rows.stored import ANSWERS, TRAIN, Row, common_prefix, is_conversational, without_marks
 
 Loss = Literal["assistant", "completion", "all"]
 IGNORED = -100  # PyTorch's label of a token without loss
+ENDING = 32  # tokens of a prompt, to look for the beginning of a thought
 AHEAD = 1_000_000  # characters that are tokenized together; as tokens they take 32 MB
 
 NARROWEST: dict[str, tuple[Loss, ...]] = {  # by kind of row: the losses it allows, narrowest first
@@ -159,13 +162,14 @@ class RowEncoder:
 
     def learned(self, row: Row, loss: Loss) -> tuple[list[int], list[int]]:
         """(token ids, labels). Raises StageError if no token has a loss."""
-        if "prompt" in row:
-            if why := refusal(row, "prompt_completion"):
-                raise RowRefused(f"{why}. The row: {cut(row)}")
+        kind = "prompt_completion" if "prompt" in row else "messages" if "messages" in row else "text"
+        if kind != "text" and (why := refusal(row, kind)):
+            raise RowRefused(f"{why}. The row: {cut(row)}")
+        if kind == "prompt_completion":
             prompt, completion = self.completion(row)
             ids = prompt + completion
             labels = ids if loss == "all" else [IGNORED] * len(prompt) + completion
-        elif "messages" not in row:
+        elif kind == "text":
             ids = labels = begun(self.begin, self._with_end(self._tokens(row["text"]).ids))
         elif loss == "assistant":
             ids, labels = self._assistant(row)
@@ -189,9 +193,22 @@ class RowEncoder:
         row = {"messages": messages}
         return self._rendered(row, messages, add_generation_prompt=generates, continue_final_message=not generates)
 
-    def decoded(self, ids: Sequence[int]) -> str:
-        """Decode sampled tokens as TRL does for rewards: without special tokens."""
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+    def decoded(self, ids: Sequence[int], think_end: str | None = None) -> str:
+        """Decode sampled tokens as TRL does for rewards: without special tokens. Those that begin or end a thought stay
+        (tasks/rewards/thinking.py; `think_end` is another): without them a thought could not be told from an answer."""
+        texts = [*markers(think_end)]
+        kept = {token for token in {*ids} & self._special.keys() if _is_part(self._special[token], texts)}
+        parts = groupby(ids, key=lambda token: token in kept)
+        return "".join(str(self.tokenizer.decode(list(part), skip_special_tokens=not keep)) for keep, part in parts)
+
+    @cached_property
+    def _special(self) -> dict[int, str]:
+        """Special tokens by id."""
+        return {id: token.content for id, token in self.tokenizer.added_tokens_decoder.items() if token.special}
+
+    def ending(self, prompt: Sequence[int]) -> str:
+        """The end of a prompt as text, with special tokens: it may begin a thought."""
+        return str(self.tokenizer.decode(prompt[-ENDING:], skip_special_tokens=False))
 
     def ended(self, text: str) -> list[int]:
         """The tokens of a completion, with the end-of-text token."""
@@ -280,10 +297,17 @@ class RowEncoder:
 
     def _marked(self, row: Row, messages: list[Row]) -> tuple[str, list[tuple[int, int]]]:
         """A conversation's text, and the ranges that its template marks."""
-        chat, options = self._chat_of(row), self._options(row, messages)
-        assert chat.marked is not None
+        marked = self._chat_of(row).marked
+        assert marked is not None
+
+        def found(messages: list[Row]) -> tuple[str, list[tuple[int, int]]]:
+            options = self._options(row, messages)
+            return rendered_with_marks(self.tokenizer, marked, options.pop("conversation"), **options)
+
         with self._refusing(row):
-            return rendered_with_marks(self.tokenizer, chat.marked, options.pop("conversation"), **options)
+            text, spans = found(messages)
+            _refuse_printed_null(messages, text, lambda others: found(others)[0])
+        return text, spans
 
     def _why(self, row: Row, loss: Loss) -> str:
         if loss != "assistant":
@@ -311,16 +335,18 @@ class RowEncoder:
         return list(self._tokens(self._rendered(row, messages, template, **options)).ids)
 
     def _rendered(self, row: Row, messages: list[Row], template: str | None = None, **options: bool) -> str:
-        chat = self._chat_of(row)
-        with self._refusing(row):
+        template = template or self._chat_of(row).template
+
+        def text(messages: list[Row]) -> str:
             return str(
                 self.tokenizer.apply_chat_template(
-                    chat_template=template or chat.template,
-                    tokenize=False,
-                    **self._options(row, messages),
-                    **options,
+                    chat_template=template, tokenize=False, **self._options(row, messages), **options
                 )
             )
+
+        with self._refusing(row):
+            _refuse_printed_null(messages, rendered := text(messages), text)
+        return rendered
 
     def _options(self, row: Row, messages: list[Row]) -> dict[str, Any]:
         """What a template gets of a row."""
@@ -403,6 +429,20 @@ class RowEncoder:
         return [*ids, end] if after is None else ids[: len(ids) - after]
 
 
+def _refuse_printed_null(messages: list[Row], text: str, render: Callable[[list[Row]], str]) -> None:
+    """Raise TemplateError if a conversation's text has the word None for a field that is null, which would be learned.
+    `render` returns a conversation's text."""
+    nulls = sorted({name for message in messages for name, value in message.items() if value is None})
+    if not nulls or "None" not in text:
+        return
+    without = [{name: value for name, value in message.items() if value is not None} for message in messages]
+    others = [{"content": ""} | message if "content" in nulls else message for message in without]
+    with suppress(Exception):  # a template is a program: any exception can occur
+        if text.count("None") <= render(others).count("None"):
+            return
+    raise TemplateError(f'it prints the word "None" for {" or ".join(nulls)}: null; write "" or leave the field out')
+
+
 def _messages(value: str | list[Row], role: str) -> list[Row]:
     return [{"role": role, "content": value}] if isinstance(value, str) else value
 
@@ -412,6 +452,10 @@ def _before_an_answer(row: Row) -> list[Row]:
     if "prompt" in row:
         return _messages(row["prompt"], "user")
     return [*takewhile(lambda message: message["role"] != "assistant", row["messages"])]
+
+
+def _is_part(token: str, texts: Sequence[str]) -> bool:
+    return any(token in text for text in texts)
 
 
 def _answers(messages: list[Row]) -> list[Row]:

@@ -32,15 +32,21 @@ def score(
     texts: Sequence[str | list[Row]],
     completion_ids: Sequence[Sequence[int]],
     state: Mapping[str, float] | None = None,
+    begun: Sequence[str] = (),
 ) -> Scores:
     """Score completions; `rows` and `texts` have one item per completion. As in TRL, the completion of a prompt of
-    messages is a list of messages."""
+    messages is a list of messages. `begun`: of a thought that a prompt ends with, its beginning."""
     completions = [
         [{"role": "assistant", "content": text}] if isinstance(row["prompt"], list) and isinstance(text, str) else text
         for row, text in zip(rows, texts, strict=True)
     ]
     return scorer.score(
-        [row["prompt"] for row in rows], completions, reward_columns(rows), completion_ids=completion_ids, state=state
+        [row["prompt"] for row in rows],
+        completions,
+        reward_columns(rows),
+        completion_ids=completion_ids,
+        state=state,
+        begun=begun,
     )
 
 

@@ -18,6 +18,7 @@ from tasks.posttrain.layout import MICRO_BATCH, TuningLayout
 from tasks.posttrain.rollout_spec import RolloutServers
 from tasks.pretrain.rates import LORA, Rate, default_warmup, rate_for, unusual
 from tasks.rewards.spec import RewardSpec
+from tasks.rows.marks import refusal
 from tasks.rows.stored import Row
 
 if TYPE_CHECKING:  # Transformers: not on the path of --help
@@ -206,8 +207,9 @@ class PostTrainSpec(StageSpec):
         yield from ()
 
     def refused(self, row: Row, kind: str) -> str:
-        """Why a row of this kind cannot be used, whatever the model is; empty if it can."""
-        return ""
+        """Why a row of this kind cannot be used, whatever the model is; empty if it can. By default a conversation with
+        the label of one to avoid cannot."""
+        return refusal(row, kind) if kind == "messages" else ""
 
     def uses_marks(self, kind: str) -> bool:
         """Whether rows of this kind are rendered by the chat template with marks."""

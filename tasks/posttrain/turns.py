@@ -93,7 +93,7 @@ def converse(
 def _begun(row: Row, observation: str | None, calls: ToolCalls, limits: LengthLimits) -> Conversation:
     """The conversation before the model's first turn; as in TRL, an observation is appended to the last message."""
     *before, last = row["prompt"]
-    prompt = [*before, last | {"content": (last["content"] or "") + observation}] if observation else row["prompt"]
+    prompt = [*before, last | {"content": (last.get("content") or "") + observation}] if observation else row["prompt"]
     ids = calls.encoder.prompt(row | {"prompt": prompt, "tools": calls.schemas})
     if not limits.fit(len(ids), 0):
         raise StageError(

@@ -16,7 +16,7 @@ from infra.pod import this_pod
 from infra.progress import say
 from infra.storage.durable import write_json
 from tasks.core.job import Job, StageError, main
-from tasks.evaluate.questions import question_of
+from tasks.evaluate.questions import Question, question_of
 from tasks.posttrain.encode import prompted
 from tasks.reward_check.spec import RewardCheckSpec, RewardListSpec
 from tasks.rewards.gold import ROWS, GoldLine, faults, gold_lines, own_answer, table
@@ -50,13 +50,13 @@ def work(job: Job) -> None:
 
 
 def _rows(one: RewardListSpec, folder: Path) -> Iterator[Row]:
-    """As the stage gives them to its rewards: with a prompt, and the row's answer as completion."""
+    """As the stage gives them to its rewards: with a prompt, and a conversation's last turn as completion."""
     for row in read_rows(folder, one.split):
         if one.split == "train":
             yield prompted(row)
         else:
             prompt, reference = question_of(one.path, row)
-            yield row | {"prompt": prompt} | ({} if reference is None else {"completion": reference})
+            yield Question("", row, prompt, reference, []).scored | {"prompt": prompt}
 
 
 def _lines(job: Job, one: RewardListSpec, rows: list[Row]) -> list[GoldLine]:

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from infra.text import shown
+from tasks.rewards.thinking import with_beginning
 from tasks.user_code.load_function import LONGEST_LINE, Unusable, described
 
 ENVIRONMENTS = "environments"  # column: the final states of the conversations' environments, as objects like TRL's
@@ -47,10 +48,13 @@ class Batch:
     completions: list[Any]
     columns: dict[str, list[Any]] = field(default_factory=dict)
     state: dict[str, float] = field(default_factory=dict)
+    begun: list[str] = field(default_factory=list)  # of a thought that the prompt ends with, its beginning; else ""
 
     def row(self, index: int) -> "Batch":
         columns = {name: [values[index]] for name, values in self.columns.items()}
-        return Batch([self.prompts[index]], [self.completions[index]], columns, self.state)
+        return Batch(
+            [self.prompts[index]], [self.completions[index]], columns, self.state, self.begun[index : index + 1]
+        )
 
     def place(self, index: int) -> str:
         """Describe row `index`."""
@@ -136,7 +140,10 @@ class Reward:
     def _call(self, batch: Batch, log: Log) -> Any:
         if "solution_str" in self.parameters:
             return [_score(_awaited(self._verl(one)), log) for one in map(batch.row, range(len(batch.prompts)))]
-        arguments = {**batch.columns, "prompts": batch.prompts, "completions": batch.completions}
+        completions = batch.completions
+        if batch.begun and getattr(self.function, "reads_answers", False):  # a built-in reward
+            completions = [with_beginning(*each) for each in zip(completions, batch.begun, strict=True)]
+        arguments = {**batch.columns, "prompts": batch.prompts, "completions": completions}
         if ENVIRONMENTS in arguments:
             arguments[ENVIRONMENTS] = [Attributes(**_copied(state)) for state in arguments[ENVIRONMENTS]]
         state = SimpleNamespace(**(_START | batch.state))

@@ -27,7 +27,7 @@ from tasks.core.spec import Problem
 from tasks.rewards.call import Batch
 from tasks.rewards.spec import RewardSpec, rewards_problems
 from tasks.rewards.user_process import UserProcess
-from tasks.rows.stored import Row, partial_columns, reserved_columns
+from tasks.rows.stored import Row, partial_columns, reserved_columns, without_marks
 from tasks.user_code.load_function import SOURCES
 
 MEMORY = "rewards.json"
@@ -74,10 +74,12 @@ class Scorer:
         completion_ids: Sequence[Sequence[int]] | None = None,
         state: Mapping[str, float] | None = None,
         only: Collection[str] | None = None,
+        begun: Sequence[str] = (),
     ) -> Scores:
         """Score completions. Prompts and completions are text or lists of messages; prompts and columns have one value
         per completion. `state` is the trainer's (global_step, max_steps, epoch). `only`: the labels of those that are
-        asked. Raises StageError."""
+        asked. `begun`: of a thought that a prompt ends with, its beginning (tasks/rewards/thinking.py). Raises
+        StageError."""
         asked = [reward for reward in self.rewards if only is None or reward.label in only]
         named = {name: list(values) for name, values in (columns or {}).items() if name != "prompt"}
         if completion_ids is not None:
@@ -87,7 +89,8 @@ class Scorer:
             raise StageError(f"rewards: {len(completions)} completions, but {wrong}: expected one per completion")
         if problems := [problem for reward in asked for problem in self._lacking(reward, named)]:
             raise StageError("\n".join(f"reward {problem}" for problem in problems))
-        batch = asdict(Batch(list(prompts), list(completions), named, dict(state or {})))
+        shown = [without_marks(prompt) if isinstance(prompt, list) else prompt for prompt in prompts]
+        batch = asdict(Batch(shown, list(completions), named, dict(state or {}), list(begun)))
         timeouts = {
             reward.label: reward.timeout_s + (reward.builtin.extra_s(len(completions), named) if reward.builtin else 0)
             for reward in asked

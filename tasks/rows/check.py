@@ -9,12 +9,15 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 from infra.storage.unique_keys import unique
-from tasks.data.json_values import DEEPEST, SURROGATE, Unreadable, kind_of
+from tasks.data.json_values import DEEPEST, SURROGATE, Rounded, Unreadable, kind_of
 from tasks.rows.stored import ANSWERS, OPTIONAL, TRAIN, Row
 
+LONE = "a lone surrogate, which UTF-8 cannot represent; fix the text where it was cut"
+MOST_DIGITS = 17  # significant ones of a float of 64 bits
 ROLES = ("system", "developer", "user", "assistant", "tool")
 COLUMNS = {  # by kind of row
     "messages": ("messages",),
@@ -88,7 +91,16 @@ def _unique(pairs: list[tuple[str, Any]]) -> Row:
         raise RowError(f"key {error}") from error
 
 
-DECODER = json.JSONDecoder(object_pairs_hook=_unique)
+def _float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise RowError(f"the number {text:.40} is beyond a float of 64 bits; write it as text")
+    if len(text) > MOST_DIGITS and Decimal(text) != Decimal(repr(value)):
+        return Rounded(value)
+    return value
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_float)
 
 
 class Columns:
@@ -199,7 +211,7 @@ def _message(place: str, message: Any) -> Iterator[str]:
     elif not (content or "").strip() and not calls and role != "tool":
         yield f"{place}.content: non-empty text expected"
     for name in message.keys() - {"role", "content", "tool_calls", TRAIN}:
-        if not isinstance(message[name], str):
+        if not isinstance(message[name], str | None):
             yield f"{place}.{name}: text, not {type_name(message[name])}"
     if calls is not None:
         yield from _functions(f"{place}.tool_calls", calls)
@@ -219,13 +231,18 @@ def _functions(place: str, value: Any) -> Iterator[str]:
             yield f"{place}[{number}]: expected a function's name, with a call's arguments as an object"
 
 
+def lone_surrogate(value: Any) -> str:
+    """The problem of the first text in a JSON value that UTF-8 cannot represent; "" if there is none."""
+    return next((fault for fault in _values(value) if LONE in fault), "")
+
+
 def _values(value: Any, place: str = "", depth: int = 0) -> Iterator[str]:
     """Find values at any depth that JSON or UTF-8 cannot represent."""
     if depth > DEEPEST:
         yield f"{place[:40]}…: nested too deeply, more than {DEEPEST} levels"
     elif isinstance(value, str):
         if SURROGATE.search(value):
-            yield f"{place}: a lone surrogate, which UTF-8 cannot represent; fix the text where it was cut"
+            yield f"{place}: {LONE}"
     elif isinstance(value, dict):
         for name, inner in value.items():
             yield from _values(name, place, depth + 1)
@@ -235,6 +252,6 @@ def _values(value: Any, place: str = "", depth: int = 0) -> Iterator[str]:
             yield from _values(inner, f"{place}[{number}]", depth + 1)
     elif isinstance(value, float) and not math.isfinite(value):
         yield f"{place}: a finite number, not {value}"
-    elif value is not None and type(value) not in (bool, int, float):
+    elif value is not None and type(value) not in (bool, int, float, Rounded):
         why = value.why if isinstance(value, Unreadable) else ""
         yield f"{place}: {why or f'text, a number, true, false, null, a list or an object, not {type_name(value)}'}"

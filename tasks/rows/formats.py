@@ -14,9 +14,10 @@ is one of
     text                text
 
 where prompt, completion, chosen and rejected are either all text or all lists of messages. `tools` and
-`chat_template_kwargs` are kept, and a text in `system` becomes the first message. Other columns are kept where rewards
-can use them ("…"), in JSON's terms (tasks/data/json_values.py); what JSON cannot represent is dropped. Elsewhere they
-are dropped, or the row is refused if they say that it is not to be learned (marks.py).
+`chat_template_kwargs` are kept, a conversation's `label` and `kto_tag` too, and a text in `system` becomes the first
+message. Other columns are kept where rewards can use them ("…"), in JSON's terms (tasks/data/json_values.py); what JSON
+cannot represent is dropped. Elsewhere they are dropped, or the row is refused if they say that it is not to be learned
+(marks.py).
 """
 
 import re
@@ -25,11 +26,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.data.json_values import TO_NULL, NotJson, json_value
+from tasks.data.json_values import SURROGATE, TO_NULL, HalfPair, NotJson, json_value
 from tasks.data.source_spec import listed
 from tasks.rows import messages
-from tasks.rows.check import COLUMNS, RowError, decoded, type_name
-from tasks.rows.marks import refusal
+from tasks.rows.check import COLUMNS, LONE, RowError, decoded, type_name
+from tasks.rows.marks import LABELS, TURN, labels, refusal
 from tasks.rows.messages import Note, turn
 from tasks.rows.stored import OPTIONAL, Row, common_prefix
 
@@ -58,6 +59,8 @@ def _openai_preference(row: Row, note: Note) -> Row:
     if not isinstance(prompt, dict) or "messages" not in prompt:
         raise RowError("input: expected an object with messages")
     note("input.messages, preferred_output, non_preferred_output -> prompt, chosen, rejected")
+    for name in sorted(prompt.keys() - {"messages", "tools"}):
+        note(f"dropped: input.{name}")
     tools = {"tools": prompt["tools"]} if prompt.get("tools") else {}
     return row | tools | {"prompt": prompt["messages"], "chosen": chosen, "rejected": rejected}
 
@@ -67,6 +70,8 @@ def _verl(row: Row, note: Note) -> Row:
     if not isinstance(model, dict) or "ground_truth" not in model:
         raise RowError("reward_model: expected an object with ground_truth")
     note("reward_model.ground_truth -> ground_truth")
+    for name in sorted(model.keys() - {"ground_truth"}):
+        note(f"dropped: reward_model.{name}")
     return row | {"ground_truth": model["ground_truth"]}
 
 
@@ -109,16 +114,26 @@ class FormatConverter:
         self._explicit = self.format is not None  # given by the recipe, not by the first row
         self._first = ""  # place of the row that decided
         self._usable: set[str] = set()  # further columns that have had a JSON value
-        self._unusable: set[str] = set()  # those that had a value that is not JSON before any JSON value
+        self._unusable: dict[str, str] = {}  # those that had a value that is not JSON before any JSON value; the note
 
     def mapped(self, source: Row, place: str) -> Row:
         """Convert a row to TRL's columns, without validating their values. Raises RowError."""
         notes: set[str] = set()
         note = notes.add
+        if wrong := [name for name in source if SURROGATE.search(str(name))]:
+            raise RowError(f"the column {wrong[0]!r}: {LONE}")
         self.absent -= source.keys()
         row = self._renamed({name: value for name, value in source.items() if name not in self.left_out}, note)
         format = self._format(row)
+        _refuse_alike(row, format)
+        before = {**row}
         row = format.mapped(row, note)
+        for name in before.keys() & row.keys():
+            if before[name] is not None and row[name] is not before[name] and row[name] != before[name]:
+                raise RowError(
+                    f"column {name!r} already exists, but the format {format.name} makes it of "
+                    f"{', '.join(format.columns)}; leave one out, such as columns: {{{name}: null}}"
+                )
         columns = COLUMNS[format.kind]
         given = {name: messages.converted(name, row.pop(name), note) for name in columns if name in row}
         if format.kind == "preference":
@@ -134,10 +149,12 @@ class FormatConverter:
         if format.kind in ("prompt_completion", "prompt"):
             row = self._for_rewards(row, notes)
         else:
+            verdicts = labels(row) if format.kind == "messages" else {}
+            row = {name: value for name, value in row.items() if name not in verdicts}
             if why := refusal(row, format.kind):
                 raise RowError(why)
             notes |= {f"dropped: {name}" for name in row if row[name] is not None}
-            row = {}
+            row = verdicts
         if self.format is None:
             self.format, self._first = format, place
         self.changes.update(notes)
@@ -151,15 +168,17 @@ class FormatConverter:
             try:
                 converted[name], changes = json_value(value)
                 notes |= {f"{name}: {change}" for change in changes}
+            except HalfPair as error:
+                raise RowError(f"{name}: {LONE}") from error
             except NotJson as error:
                 if name in self._usable:
                     converted[name] = None
                     notes.add(f"{name}: {error}{TO_NULL}")
                 else:
-                    self._unusable.add(name)
-                    notes.add(f"dropped: {name}: {error}, which JSON cannot represent")
+                    self._unusable.setdefault(name, f"dropped: {name}: {error}, which JSON cannot represent")
             if name in self._unusable:
                 converted.pop(name, None)
+                notes |= {self._unusable[name]} if value is not None else set()
             elif converted[name] is not None:
                 self._usable.add(name)
         return converted
@@ -204,6 +223,19 @@ class FormatConverter:
     def _is_of(self, row: Row, format: Format) -> bool:
         """Whether a row with the columns of the set's format, some maybe null, has no other format's."""
         return _detected({name for name, value in row.items() if value is not None or name in format.columns}) == format
+
+
+def _refuse_alike(row: Row, format: Format) -> None:
+    """Raise RowError for two columns whose names differ in upper and lower case alone, of which Baton reads one."""
+    read = {*format.columns, *COLUMNS[format.kind], *OPTIONAL, *LABELS, *TURN, "system"}
+    names: dict[str, str] = {}
+    for name in map(str, row):
+        if (other := names.setdefault(name.lower(), name)) != name and {name, other} & read:
+            unread = next((each for each in (name, other) if each not in read), name)
+            raise RowError(
+                f"columns {other!r} and {name!r} differ in upper and lower case alone; leave one out, such as "
+                f"columns: {{{unread}: null}}"
+            )
 
 
 def _detected(columns: Collection[str]) -> Format | None:

@@ -2,15 +2,18 @@
 
     learned_turn(message, "messages[1]")    whether a turn is learned; removes the marks. Raises RowError
     refusal(row, "messages")                why a row is not to be learned; empty if it may be
+    verdict(row)                            whether its completion is desirable, for KTO
 
 A turn that is marked so has no loss on its tokens. A row that is not to be learned, or has a rating or a
-fraction as its weight, is refused, since all rows are learned with the same weight.
+fraction as its weight, is refused, since all rows are learned with the same weight. The label of a completion or of a
+conversation stays in its row: KTO learns from both kinds, and what learns from the desired ones alone refuses others.
 
 The names are those of OpenAI, Mistral and Together (weight), axolotl (train, training, train_detail, train_on_turn),
 ms-swift (loss), torchtune (masked), Megatron and verl (loss_mask), TRL's KTO (label) and LLaMA-Factory's (kto_tag).
 """
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from tasks.rows.check import RowError
@@ -22,7 +25,7 @@ _LEARN = (
 )  # fmt: skip
 _DO_NOT_LEARN = ("masked", "mask")  # true or 1: without a loss
 TURN = (*_LEARN, *_DO_NOT_LEARN)
-_LIKED = ("label", "kto_tag")  # of a completion: false is one to avoid
+LABELS = ("label", "kto_tag")  # of a completion: false is one to avoid
 _WORTH = ("rating",)
 _WORDS = {"true": True, "false": False}
 
@@ -45,13 +48,37 @@ def learned_turn(message: Row, place: str) -> bool:
 def refusal(row: Mapping[str, Any], kind: str) -> str:
     """Why a row of this kind is not learned like the others; empty if it is."""
     fix = "leave out such rows, or the column if it says nothing of the kind: columns: {%s: null}"
-    for name in (*TURN, *_LIKED):
+    for name in (*TURN, *LABELS):
         if row.get(name) is not None and _answer(name, row[name], kind) is not True:
             return f"{name}: {row[name]!r:.40}: not to be learned as other rows are; {fix % name}"
     for name in _WORTH:
         if row.get(name) is not None:
             return f"{name}: all rows are learned alike, whatever their {name}; {fix % name}"
     return ""
+
+
+def verdict(row: Mapping[str, Any]) -> bool | None:
+    """Whether a row's completion is desirable, by its label: true or false, 1 or 0, also as text of true and false.
+    None if it has no such label, or two that contradict each other."""
+    verdicts = {_verdict(row[name]) for name in LABELS if row.get(name) is not None}
+    return verdicts.pop() if len(verdicts) == 1 else None
+
+
+def labels(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The labels of a row, without NaN and text that is neither true nor false: a class."""
+    found = {name: row[name] for name in LABELS if name in row}
+    given = {name: value.item() if hasattr(value, "item") else value for name, value in found.items()}  # NumPy's
+    return {
+        name: value
+        for name, value in given.items()
+        if _verdict(value) is not None or (isinstance(value, int | float) and isfinite(value))
+    }
+
+
+def _verdict(value: Any) -> bool | None:
+    if isinstance(value, str):
+        return _WORDS.get(value.strip().lower())
+    return bool(value) if isinstance(value, bool | int | float) and value in (0, 1) else None
 
 
 def _answer(name: str, value: Any, kind: str = "") -> bool | None:
@@ -63,7 +90,7 @@ def _answer(name: str, value: Any, kind: str = "") -> bool | None:
     if isinstance(value, list):  # of tokens or turns
         answers = {_answer(name, each) for each in value}
         return True if answers <= {True} else False if answers == {False} else None
-    if name in _LIKED and (value not in (0, 1) if kind != "text" else value is not False):
+    if name in LABELS and (value not in (0, 1) if kind != "text" else value is not False):
         return True  # a class of the text, not a verdict on it
     if not isinstance(value, bool | int | float) or value not in (0, 1):
         return None

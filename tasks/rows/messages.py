@@ -1,6 +1,6 @@
 """Convert messages, tools and calls to the names that chat templates use.
 
-A message's field that is null is absent, as in OpenAI's API. What is null within tools and calls is kept.
+Null is kept: a template may ask `content is none`, as of a turn that calls tools in OpenAI's format.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -85,12 +85,12 @@ def _list(value: Any) -> list[Any]:
 def _message(column: str, place: int, message: Any, note: Note) -> Any:
     if not isinstance(message, dict):
         return message
-    message = {name: value for name, value in message.items() if value is not None}
+    message = {**message}
     for old, new in (("from", "role"), ("value", "content")):
-        if old in message and new not in message:
+        if old in message and message.get(new) is None:
             message[new] = message.pop(old)
             note(f"{column}[].{old} -> {new}")
-    if "function_call" in message:
+    if message.get("function_call") is not None:
         raise RowError(f"{column}[{place}]: 'function_call' is not supported; use tool_calls, which replaced it")
     role = message.get("role")
     if isinstance(role, str) and (known := _ROLES.get(role.lower(), role.lower())) != role:
@@ -106,7 +106,8 @@ def _message(column: str, place: int, message: Any, note: Note) -> Any:
         message["tool_calls"] = [_call(_wrapped(call, "tool_calls[]", note), note) for call in calls]
     learned = _learned(column, place, message, note)
     for name in message.keys() - set(FIELDS):
-        note(f"dropped: {column}[].{name}")
+        if message[name] is not None:
+            note(f"dropped: {column}[].{name}")
     return {name: message[name] for name in FIELDS if name in message} | ({} if learned else {TRAIN: False})
 
 

@@ -6,6 +6,7 @@ The value of an unreadable row is a RowError, and reading continues. A damaged f
 """
 
 import inspect
+import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -22,11 +23,12 @@ from tasks.data.readers.arrow_rows import rows_of
 from tasks.data.readers.columnar import parquet_file
 from tasks.data.readers.hugging_face import rows_of_hugging_face, tables_of
 from tasks.data.readers.jsonl import text_of
-from tasks.rows.check import DECODER, RowError
+from tasks.rows.check import DECODER, RowError, lone_surrogate
 from tasks.rows.spec import HuggingFaceRows, RowsSpec
 from tasks.user_code.functions import Function
 from tasks.user_code.load_function import described
 
+ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 BATCH = 64  # rows of Parquet in memory at a time
 LARGEST_JSON_MB = 500  # limit of a .json file, which is read as a whole
 
@@ -99,7 +101,9 @@ def too_large(spec: RowsSpec) -> RowError:
 def _value(line: bytes) -> Any:
     """Parse a line of JSON."""
     try:
-        return DECODER.decode(line.decode())
+        value = DECODER.decode(line.decode())
+        lone = lone_surrogate(value) if ESCAPED_SURROGATE.search(line) else ""
+        return RowError(lone) if lone else value
     except UnicodeDecodeError as error:
         if line.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
             return RowError("UTF-16, by its byte order mark; convert the file: iconv -f UTF-16 -t UTF-8")

@@ -24,7 +24,7 @@ from blake3 import blake3
 from infra.storage.durable import write_json
 from tasks.core.job import Job, StageError, main
 from tasks.data.documents import SPLITS, Split, split_of
-from tasks.data.json_values import TO_NULL, copied
+from tasks.data.json_values import ROUNDED, TO_NULL, copied
 from tasks.rows.check import COLUMNS, Columns, RowError, problems, type_name
 from tasks.rows.decontaminate import count, drop_contaminated
 from tasks.rows.formats import FormatConverter
@@ -84,7 +84,7 @@ class Reading:
         unused = [f"{name.removeprefix(prefix)} ({rows:,} rows)" for name, rows in changes if name.startswith(prefix)]
         if unused:
             yield f"neither learned nor given to rewards: {'; '.join(unused)}"
-        yield from (f"{change} in {rows:,} rows" for change, rows in changes if change.endswith(TO_NULL))
+        yield from (f"{change} in {rows:,} rows" for change, rows in changes if change.endswith((TO_NULL, ROUNDED)))
         yield from self.columns.notices()
         for place, rows in sorted(self.nulls.items()):
             yield (

@@ -7,7 +7,7 @@ from tasks.rows.spec import DecontaminateSpec, RowsSpec
 from tasks.run import run
 from tasks.stage import stage
 
-ROWS = Engine("rows", "tasks.rows.rows", version="4")
+ROWS = Engine("rows", "tasks.rows.rows", version="5")
 DECONTAMINATE = Engine("decontaminate", "tasks.rows.decontaminate", version="3")
 
 

@@ -55,10 +55,11 @@ def own_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in ("text/one.txt", "notes/one.md", "data/one.jsonl"):
         (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_text(json.dumps({"text": "A document."}) + "\n")
-    turns = [{"role": "user", "content": "2+2="}, {"role": "assistant", "content": "4"}]
-    (folder / "chat.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
-    customer = {"prompt": [{"role": "user", "content": "Buy tea."}], "money": 3}
-    (folder / "customers.jsonl").write_text(json.dumps(customer) + "\n")
+    asked = [{"role": "user", "content": f"{number}+2="} for number in range(100)]  # some are held out
+    chat = [{"messages": [each, {"role": "assistant", "content": "4"}]} for each in asked]
+    (folder / "chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in chat))
+    customers = [{"prompt": [each], "money": 3} for each in asked]
+    (folder / "customers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in customers))
     return folder
 
 

@@ -11,7 +11,7 @@ from tasks.core.job import StageError
 from tasks.data.documents import SplitWriter, document
 from tasks.evaluate import held_out
 from tasks.evaluate.model_info import ModelInfo, read_model_info
-from tasks.evaluate.questions import Questions, choose, question_of
+from tasks.evaluate.questions import Question, Questions, choose, question_of
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.models.tokenizers import load, plain
 from tasks.posttrain.encode import RowEncoder
@@ -112,3 +112,22 @@ def test_a_row_s_options_reach_the_chat_template(tmp_path: Path) -> None:
     (question,) = choose("sums", tmp_path, EvaluatorSpec(data="sums"), model, seed=1).questions
     assert model.tokenizer.decode(question.tokens) == "Hello? x x x"
     assert question.tokens == RowEncoder(load(chat)).prompt(row | {"chat_template_kwargs": {"think": True}})
+
+
+def test_rewards_get_the_columns_of_training() -> None:
+    """GRPO has a conversation's last turn as its completion, and no completion of a row with a prompt and an answer."""
+    said = [{"role": "assistant", "content": "4"}]
+    conversation = {"messages": [{"role": "user", "content": "2 + 2?"}, *said]}
+    prompt, reference = question_of("mine", conversation)
+    assert Question("", conversation, prompt, reference, []).scored == conversation | {"completion": said}
+    row = {"prompt": "2 + 2?", "answer": "4"}
+    prompt, reference = question_of("mine", row)
+    assert reference == "4"
+    assert Question("", row, prompt, reference, []).scored == row
+
+
+@pytest.mark.parametrize("label", [{"label": False}, {"kto_tag": "false"}], ids=str)
+def test_an_answer_to_avoid_is_no_reference(label: dict[str, Any]) -> None:
+    conversation = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "5"}]
+    assert question_of("mine", {"messages": conversation, **label}) == (conversation[:1], None)
+    assert question_of("mine", {"messages": conversation, "label": True})[1] == conversation[1:]

@@ -6,10 +6,23 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tasks.evaluate.spec import EvaluateSpec
+from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
+from tasks.rewards.spec import RewardSpec
 
 SHOP = Path(__file__).parents[1] / "environments" / "shop.py"
 SUMS = {"data": "sums", "rewards": ["match"]}
+
+
+def test_an_evaluator_without_think_end_is_identified_as_before_there_was_one() -> None:
+    tasks = EvaluatorSpec(lm_eval=["arc_easy"])
+    assert "think_end" not in tasks.identity()
+    assert tasks.model_copy(update={"think_end": ""}).identity()["think_end"] == ""
+    rows = EvaluatorSpec(data="sums", rewards=[RewardSpec.model_validate({"format": {"tags": ["think", "answer"]}})])
+    assert rows.problems() == []
+    (looks_at_it,) = rows.model_copy(update={"think_end": "</think>"}).problems()
+    assert "the reward format looks at the section that this ends" in str(looks_at_it)
+    (nothing,) = rows.model_copy(update={"think_end": ""}).problems()
+    assert nothing.path == "think_end"
 
 
 def test_bits_per_byte_alone_are_an_evaluation_and_nothing_is_none() -> None:

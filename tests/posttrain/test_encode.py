@@ -44,6 +44,40 @@ def test_a_text_is_learned_whole_with_its_end(encoder: RowEncoder) -> None:
     assert encoder.chat is None
 
 
+CALL = {"type": "function", "function": {"name": "look", "arguments": {"at": "it"}}}
+CALLS = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+NULL_ASKED = (  # as a template for OpenAI's format may ask
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}"
+    "{% if m.content is none %}{{ m.tool_calls[0].function | tojson }}{% else %}{{ m.content }}{% endif %}"
+    "<|endoftext|>{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
+
+
+def test_a_template_sees_null_beside_calls(encoder: RowEncoder) -> None:
+    encoder.tokenizer.chat_template = NULL_ASKED
+    call = '{"name": "look", "arguments": {"at": "it"}}<|endoftext|>'
+
+    assert learned(encoder, {"messages": [*ASKED, CALLS]}, "assistant") == (f"2 + 2?{call}", call)
+
+
+@pytest.mark.parametrize("loss", ["assistant", "all"])
+def test_a_template_that_prints_none_for_null_is_refused(encoder: RowEncoder, loss: Loss) -> None:
+    """The word would be learned."""
+    encoder.tokenizer.chat_template = NULL_ASKED.replace("m.content is none", "m.tool_calls is undefined")
+    with pytest.raises(RowRefused, match='prints the word "None" for content: null; write "" or leave the field out'):
+        encoder.learned({"messages": [*ASKED, CALLS]}, loss)
+    assert encoder.learned({"messages": [*ASKED, CALLS | {"content": "None"}]}, loss)
+
+
+def test_special_tokens_that_begin_and_end_a_thought_are_decoded(encoder: RowEncoder) -> None:
+    """Others are not. Without the end, a thought could not be told from the answer."""
+    encoder.tokenizer.add_special_tokens({"additional_special_tokens": ["[THINK]", "[/THINK]", "[END]", "[X]"]})
+    ids = encoder.tokenizer("[X][THINK]It is 7.[/THINK]42[END]")["input_ids"]
+    assert encoder.decoded(ids) == "[THINK]It is 7.[/THINK]42"
+    assert encoder.decoded(ids, think_end="[X]") == "[X][THINK]It is 7.[/THINK]42"
+    assert encoder.decoded([]) == ""
+
+
 def test_of_a_prompt_and_its_completion_the_completion_and_its_end_are_learned(encoder: RowEncoder) -> None:
     row = {"prompt": "2 + 2 =", "completion": " 4"}
 

@@ -259,11 +259,18 @@ def test_a_turn_that_is_not_to_be_learned_is_marked(mark: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(
-    "mark", [{"label": True}, {"weight": 1.0}, {"train": None}, {"label": 3}, {"label": "sums"}], ids=str
+    "mark", [{"weight": 1.0}, {"train": None}, {"label": None}, {"label": float("nan")}, {"label": "sums"}], ids=str
 )
 def test_a_row_may_say_that_it_is_learned(mark: dict[str, Any]) -> None:
     assert mapped({"messages": [USER, ASSISTANT], **mark}) == {"messages": [USER, ASSISTANT]}
     assert mapped({"text": "a", "label": 0}) == {"text": "a"}  # a class
+
+
+@pytest.mark.parametrize("label", [{"label": False}, {"kto_tag": "true"}, {"label": 1}, {"label": -1}], ids=str)
+def test_a_conversation_keeps_its_label_for_kto(label: dict[str, Any]) -> None:
+    turns = [{"from": "human", "value": QUESTION}, {"from": "gpt", "value": ANSWER}]
+    assert mapped({"messages": [USER, ASSISTANT], "id": 3, **label}) == {"messages": [USER, ASSISTANT], **label}
+    assert mapped({"conversations": turns, **label}) == {"messages": [USER, ASSISTANT], **label}
 
 
 def test_a_common_beginning_of_texts_ends_with_a_word() -> None:

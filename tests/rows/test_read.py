@@ -61,6 +61,7 @@ def test_the_files_of_a_folder_or_a_glob_are_read_by_name(path: str, tmp_path: P
 
 
 def test_messages_in_parquet_lose_what_arrow_filled_in(tmp_path: Path) -> None:
+    """But for the content of a turn with calls, where OpenAI's format has null."""
     call = {"type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
     rows: list[dict[str, Any]] = [
         {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call]}], "tools": "[]"},
@@ -70,6 +71,7 @@ def test_messages_in_parquet_lose_what_arrow_filled_in(tmp_path: Path) -> None:
     first, second = both(prepared(tmp_path / "job", path=str(tmp_path / "a.parquet"), held_out=0.0))
     assert first["messages"][1] == {
         "role": "assistant",
+        "content": None,
         "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}],
     }
     assert second == {"messages": rows[1]["messages"]}
@@ -217,7 +219,12 @@ def stream(): yield datasets.Dataset.from_list(ROWS).to_iterable_dataset()
 """
 
 
-@pytest.mark.parametrize("rows", [TOOLS, ANSWERED], ids=["tools", "columns for rewards"])
+NULL_CONTENT = [json.loads(json.dumps(row).replace('"content": "", "tool', '"content": null, "tool')) for row in TOOLS]
+
+
+@pytest.mark.parametrize(
+    "rows", [TOOLS, NULL_CONTENT, ANSWERED], ids=["tools", "null beside calls", "columns for rewards"]
+)
 @pytest.mark.parametrize("how", ["parquet", "saved", "loaded", "table", "batches", "dataset", "stream"])
 def test_rows_are_the_same_through_arrow_as_from_jsonl(rows: list[dict[str, Any]], how: str, tmp_path: Path) -> None:
     source: dict[str, Any]
@@ -245,6 +252,24 @@ def test_null_of_json_reaches_rewards_and_template_as_it_was_given(tmp_path: Pat
     assert both(prepared(tmp_path / "one", path=str(jsonl(tmp_path / "a.jsonl", *rows)), held_out=0.0)) == rows
     rows = [{"prompt": "a", "extra_info": {"of": None}}, {"prompt": "b", "extra_info": {"of": {"in": [None]}}}]
     assert both(prepared(tmp_path / "two", path=str(jsonl(tmp_path / "b.jsonl", *rows)), held_out=0.0)) == rows
+
+
+def test_null_in_a_message_is_kept_as_its_row_has_it(tmp_path: Path) -> None:
+    row = {
+        "messages": [
+            {"role": "user", "content": "a", "name": None, "tool_calls": None},
+            {"role": "assistant", "content": "b", "reasoning_content": None},
+        ]
+    }
+    assert both(prepared(tmp_path / "one", path=str(jsonl(tmp_path / "a.jsonl", row)), held_out=0.0)) == [row]
+
+
+def test_json_in_a_parquet_column_with_a_name_twice_is_refused(tmp_path: Path) -> None:
+    messages = '[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "content": "c"}]'
+    table = pa.table({"messages": pa.array([messages], pa.json_())})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(StageError, match=r"row 1: messages: not JSON \('content' occurs twice in one object"):
+        prepared(tmp_path / "job", path=str(tmp_path / "a.parquet"), held_out=0.0)
 
 
 def test_null_that_arrow_has_filled_in_before_is_named(tmp_path: Path) -> None:

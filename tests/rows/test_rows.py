@@ -218,10 +218,19 @@ def test_rows_may_have_different_columns_and_the_user_is_told(tmp_path: Path) ->
 
 
 def test_a_value_that_json_cannot_represent_is_null_in_a_column_that_has_others(tmp_path: Path) -> None:
-    rows = [{"prompt": "a", "answer": "4"}, r'{"prompt": "b", "answer": "\ud83d"}', {"prompt": "c", "answer": "5"}]
+    rows = [{"prompt": "a", "answer": 4}, '{"prompt": "b", "answer": NaN}', {"prompt": "c", "answer": 5}]
     made = prepared(tmp_path / "job", path=str(jsonl(tmp_path / "a.jsonl", *rows)), held_out=0.0)
-    assert [row["answer"] for row in both(made)] == ["4", None, "5"]
-    assert notices(made) == ["answer: half of a surrogate pair -> null in 1 rows"]
+    assert [row["answer"] for row in both(made)] == [4, None, 5]
+    assert notices(made) == ["answer: NaN or infinite -> null in 1 rows"]
+
+
+def test_numbers_are_kept_and_one_that_is_rounded_is_named(tmp_path: Path) -> None:
+    row = '{"prompt": "a", "large": 123456789012345678901234567890, "exact": 0.1, "pi": 3.14159265358979323846}'
+    made = prepared(tmp_path / "job", path=str(jsonl(tmp_path / "a.jsonl", row)), held_out=0.0)
+    assert both(made) == [
+        {"prompt": "a", "large": 123456789012345678901234567890, "exact": 0.1, "pi": 3.141592653589793}
+    ]
+    assert notices(made) == ["pi: more digits than a float of 64 bits has -> rounded in 1 rows"]
 
 
 @pytest.mark.parametrize("answers", [{"completion": "{}4"}, {"chosen": "{}4", "rejected": " {}5"}])

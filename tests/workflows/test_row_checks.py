@@ -40,7 +40,7 @@ def problems(tmp_path: Path) -> Callable[..., list[Problem]]:
             "data": {
                 "rows": {
                     "path": str(tmp_path / "rows.jsonl"),
-                    "held_out": more.pop("held_out", 0.1),
+                    "held_out": more.pop("held_out", 0.1 if "evaluate" in more else 0.0),
                     "faulty": more.pop("faulty", "refuse"),
                 }
             },
@@ -289,6 +289,24 @@ def test_too_few_held_out_rows_are_told(
     assert problems(rows, stage="grpo", rewards=["match"], evaluate=evaluate, held_out=0.5) == []
     assert "evaluate.mine.prompts: 19: " in (said := capsys.readouterr().err)
     assert "of the 20 rows of data.rows are held out: raise data.rows.held_out, or lower prompts" in said
+
+
+def test_a_set_whose_rows_all_fall_into_one_split_is_refused_before_the_run(
+    problems: Callable[..., list[Problem]],
+) -> None:
+    """Also one of more rows than are looked at first."""
+    rows = [talk() | {"messages": [ASKED | {"content": f"{number} + 2?"}, SAID]} for number in range(100)]
+    (none,) = problems(rows[:40], held_out=0.001)
+    assert none.path == "data.rows.held_out"
+    assert "0 of the 40 rows of data.rows are held out" in none.allowed
+    assert "distinct prompts: 40); 0.05 holds out some, 0 none, 1 all" in none.allowed
+    (none,) = problems(rows, held_out=0.0001)
+    assert "0 of the 100 rows" in none.allowed
+    (all_of_them,) = problems(rows[:40], held_out=0.999)
+    assert "40 of the 40 rows" in all_of_them.allowed
+    (alike,) = problems([talk(words) for words in range(1, 5)], held_out=0.5)
+    assert "distinct prompts: 1); 0 holds out none, 1 all" in alike.allowed
+    assert problems(rows, held_out=0.05) == problems(rows[:40], held_out=0.0) == []
 
 
 @pytest.fixture

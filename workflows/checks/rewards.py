@@ -6,7 +6,6 @@ from functools import cache
 
 from tasks.core.job import StageError
 from tasks.core.spec import Problem
-from tasks.rewards.gold import own_answer
 from tasks.rewards.scorer import Scorer, lacking
 from tasks.rewards.spec import RewardSpec, rewards_problems
 from tasks.rows.stored import Row, partial_columns, reserved_columns, reward_columns
@@ -48,5 +47,5 @@ def _imported(reward: str) -> dict[str, bool]:
 
 def _columns(rows: Sequence[Row]) -> set[str]:
     """The columns that rewards are called with for every row, beside prompts and completions."""
-    answered = any("messages" in row or own_answer(row) is not None for row in rows)
+    answered = any({"messages", "chosen"} & row.keys() for row in rows)
     return {*reward_columns(rows)} - partial_columns(rows) | {"completion_ids", *(["completion"] if answered else [])}

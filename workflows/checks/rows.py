@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # Transformers: not on the path of --help
     from tasks.rows.rows import First
 
 LOOK_S = 5.0  # at the rows of a set
+SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)  # of held-out rows, to suggest
 
 
 def problems_of_rows(context: RunContext) -> list[Problem]:
@@ -56,11 +57,10 @@ def problems_of_rows(context: RunContext) -> list[Problem]:
     if not problems:
         problems += _rendered(context, steps, looked_at, first)
     if not problems:
-        problems += [
-            problem
-            for name, spec in looked_at.items()
-            for problem in _held_out(name, spec, sets[str(spec.data)], first[str(spec.data)])
-        ]
+        problems += [problem for name in first for problem in _empty_split(name, sets[name], first[name])]
+    if not problems:
+        for name, spec in looked_at.items():
+            _note_few_held_out(name, spec, sets[str(spec.data)], first[str(spec.data)])
     return problems
 
 
@@ -175,19 +175,46 @@ def _refused(
     return []
 
 
-def _held_out(name: str, spec: EvaluatorSpec, rows: RowsSpec, first: "First") -> list[Problem]:
-    """A set that was read whole holds out rows, and warns if they are fewer than `prompts`."""
+def _empty_split(name: str, rows: RowsSpec, first: "First") -> Iterator[Problem]:
+    """A set with no row in one of its splits, which its stage would refuse. Files are read until both have one, as far
+    as there is time; the first rows of another source may be all of it."""
+    from tasks.data.documents import split_of
+    from tasks.rows.rows import with_places
+
+    if rows.documents or not 0 < rows.held_out < 1:
+        return
+    is_local = rows.path is not None and not is_bucket(rows.path)
+    if not is_local and (first.faults or len(first.rows) >= MOST_SEEN):
+        return
+    found = (row for _, row in with_places(rows)) if is_local else iter(first.rows)
+    ends, count, keys, splits = time.monotonic() + LOOK_S, 0, set[str](), set[str]()
+    for row in found:
+        count += 1
+        keys.add(key := split_key(row, rows.seed))
+        splits.add(split_of(key, rows.held_out))
+        if len(splits) > 1 or time.monotonic() > ends:
+            return
+    large_enough = [share for share in SHARES if len({split_of(key, share) for key in keys}) > 1]
+    way_out = f"{large_enough[0]:g} holds out some, 0" if large_enough else "0 holds out"
+    held_out = count if "held_out" in splits else 0
+    yield Problem(
+        f"data.{name}.held_out",
+        rows.held_out,
+        f"a fraction with rows in both splits: {held_out} of the {count} rows of data.{name} are held out, by a hash "
+        f"of the prompt (distinct prompts: {len(keys)}); {way_out} none, 1 all",
+    )
+
+
+def _note_few_held_out(name: str, spec: EvaluatorSpec, rows: RowsSpec, first: "First") -> None:
+    """Warn if a set that was read whole holds out fewer rows than an evaluator's `prompts`."""
     from tasks.data.documents import split_of
 
     if rows.documents or first.faults or len(first.rows) >= MOST_SEEN:
-        return []
+        return
     count = sum(split_of(split_key(row, rows.seed), rows.held_out) == "held_out" for row in first.rows)
     of_all = f"{count} of the {len(first.rows)} rows of data.{spec.data} are held out"
-    if count == 0:
-        return [Problem(f"data.{spec.data}.held_out", rows.held_out, f"more: {of_all}, and evaluate.{name} needs them")]
     if "prompts" in spec.model_fields_set and count < spec.prompts:
         say(f"evaluate.{name}.prompts: {spec.prompts}: {of_all}: raise data.{spec.data}.held_out, or lower prompts")
-    return []
 
 
 def _kind(step: ResolvedStage, first: "First", rows: RowsSpec) -> list[Problem]:

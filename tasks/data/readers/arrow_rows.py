@@ -2,8 +2,10 @@
 
 Arrow gives all structs of a column the same fields, and null to those that a row lacks: to a call the other calls'
 arguments, to a tool's schema the other tools' parameters. Neither Parquet nor `datasets` records which nulls the rows
-had before. So a field of a struct that is null is left out, at every depth, even if it was null on purpose. What is
-null in a list, a map or JSON (Arrow's type arrow.json, `datasets`' Json) stays, and a column that is null is null.
+had before. So a field of a struct that is null is left out, at every depth, even if it was null on purpose. The content
+of a message that calls tools is the exception: it stays null, as in OpenAI's format, where the key is always there.
+What is null in a list, a map or JSON (Arrow's type arrow.json, `datasets`' Json) stays, and a column that is null is
+null.
 
 Maps are objects, if their keys are distinct. Dates, decimals, bytes and the like are Python's.
 """
@@ -14,9 +16,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from infra.storage.unique_keys import unique
 from tasks.core.job import StageError
 from tasks.data.json_values import Unreadable
 
+CONTENT = "content"  # of a message
 Convert = Callable[[Any], Any]
 
 
@@ -79,10 +83,11 @@ _LISTS = (
 
 
 def _struct(value: dict[str, Any], fields: dict[str, Convert | None]) -> dict[str, Any]:
+    kept = {CONTENT} if value.get("tool_calls") else set()
     return {
-        name: convert(value[name]) if convert else value[name]
+        name: convert(value[name]) if convert and value[name] is not None else value[name]
         for name, convert in fields.items()
-        if value[name] is not None
+        if value[name] is not None or name in kept
     }
 
 
@@ -94,6 +99,6 @@ def _map(value: list[tuple[Any, Any]], of_item: Convert | None) -> Any:
 
 def _parsed(value: str) -> Any:
     try:
-        return json.loads(value)
+        return json.loads(value, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         return Unreadable(f"not JSON ({error})")

@@ -11,6 +11,7 @@ from tasks.core.job import Job
 from tasks.core.spec import Problem
 from tasks.posttrain.spec import TRAINING, Method, PostTrainSpec, StepCost
 from tasks.pretrain.rates import ANY_SIZE, Rate
+from tasks.rows.marks import LABELS, verdict
 from tasks.rows.spec import MOST_SEEN
 from tasks.rows.stored import Row
 
@@ -25,7 +26,7 @@ METRICS = TRAINING | {
     "logps/chosen": "logp_chosen",
     "logps/rejected": "logp_rejected",
 }
-LABEL = "label"  # column; TRL's name
+LABEL = LABELS[0]  # column; TRL's name
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class Labelled:
 
 
 class KTOSpec(PostTrainSpec):
-    """Kahneman-Tversky optimization with TRL, on completions with a `label`, true or false, or on rows of kind
-    preference, as two completions each."""
+    """Kahneman-Tversky optimization with TRL, on completions or conversations with a `label` (or `kto_tag`), true or
+    false, or on rows of kind preference, as two completions each."""
 
     method: ClassVar = Method("kto", "tasks.posttrain.methods.kto:train", version="3")
     rates: ClassVar = (
@@ -63,14 +64,15 @@ class KTOSpec(PostTrainSpec):
         return ("prompt_completion", "messages", "preference")
 
     def refused(self, row: Row, kind: str) -> str:
-        if kind == "preference" or row.get(LABEL) in (True, False):
+        if kind == "preference" or verdict(row) is not None:
             return ""
-        has = f"{LABEL}: {row[LABEL]!r:.40}" if LABEL in row else f"there is a row without the column {LABEL}"
-        return f"{has}: true or false expected, or rows of kind preference"
+        given = [f"{name}: {row[name]!r:.40}" for name in LABELS if name in row]
+        has = " and ".join(given) or f"there is a row without the column {LABEL}"
+        return f"{has}: true or false expected (or 1 or 0), or rows of kind preference"
 
     def rows_problems(self, kind: str, rows: Sequence[Row]) -> Iterator[Problem]:
         """None, but tells of a set that was read whole and has one label only."""
-        labels = [bool(row[LABEL]) for row in rows if kind != "preference" and not self.refused(row, kind)]
+        labels = [bool(verdict(row)) for row in rows if kind != "preference" and not self.refused(row, kind)]
         if len(rows) < MOST_SEEN and len({*labels}) == 1:
             say(f"data.{self.data}: {unbalanced(sum(labels), len(labels), self)}")
         yield from ()
@@ -83,7 +85,7 @@ class KTOSpec(PostTrainSpec):
         if kind == "preference":
             chosen, rejected = encoder.preference(row)
             return Labelled([(*chosen, True), (*rejected, False)])
-        return Labelled([(*encoder.completion(prompted(row)), bool(row[LABEL]))])
+        return Labelled([(*encoder.completion(prompted(row)), bool(verdict(row)))])
 
     def epochs(self, rows: int, kind: str) -> float | str:
         if not kind:

@@ -57,7 +57,7 @@ class SFTSpec(PostTrainSpec):
         return ("messages", "prompt_completion", "text")
 
     def refused(self, row: Row, kind: str) -> str:
-        return refusal(row, kind) if kind == "prompt_completion" else ""
+        return refusal(row, kind) if kind in ("messages", "prompt_completion") else ""
 
     def rows_problems(self, kind: str, rows: Sequence[Row]) -> Iterator[Problem]:
         """A loss that the rows do not allow."""

@@ -15,14 +15,8 @@ from pydantic import Field, PrivateAttr
 from infra.text import shown
 from tasks.core.spec import Spec
 from tasks.rewards.call import text_of
+from tasks.rewards.thinking import Thinking
 
-# what ends and begins a model's thinking in the chat templates of DeepSeek, Qwen and most others (<think>), of Mistral
-# ([THINK]), OpenAI's gpt-oss (channels), Seed-OSS, Kimi, Cohere and OpenThinker
-THINKING = {
-    "<think>": "</think>", "<thinking>": "</thinking>", "<thought>": "</thought>", "[THINK]": "[/THINK]",
-    "<|channel|>analysis": "<|channel|>final<|message|>", "<seed:think>": "</seed:think>", "◁think▷": "◁/think▷",
-    "<|START_THINKING|>": "<|END_THINKING|>", "<|begin_of_thought|>": "<|end_of_thought|>",
-}  # fmt: skip
 ANSWERS = ("answer", "solution", "ground_truth", "completion")  # columns that may contain the right answer, in order
 
 
@@ -34,6 +28,7 @@ class Builtin(Spec):
     """A reward's options; called as `reward(prompts=…, completions=…, **columns)`."""
 
     runs_code: ClassVar[bool] = False  # whether it runs programs, for which a machine may lack the means: see `prepare`
+    reads_answers: ClassVar[bool] = False  # whether it leaves out thoughts: see `final`
     each_s: ClassVar[float] = 0.0  # seconds that a completion may need beyond timeout_s
 
     _told: set[str] = PrivateAttr(default_factory=set)
@@ -89,6 +84,8 @@ class Answered(Builtin):
 class Comparing(Answered):
     """A reward that compares a completion with its row's answer."""
 
+    reads_answers: ClassVar[bool] = True
+
     def compares(self) -> bool:
         return True
 
@@ -118,8 +115,6 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def final(completion: Any) -> str:
-    """The text of a completion after its thinking: nothing if that does not end. A template may have begun it."""
-    text = text_of(completion)
-    for begin, end in THINKING.items():
-        text = text.rpartition(end)[2].partition(begin)[0]
-    return text
+    """The text of a completion after its thinking: nothing if that does not end. A template may have begun it:
+    tasks/rewards/call.py."""
+    return Thinking().answer(text_of(completion))

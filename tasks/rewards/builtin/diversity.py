@@ -19,7 +19,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
@@ -34,6 +34,8 @@ Answer = tuple[str, str, str]  # prompt, text, shape: hashes of them
 
 class Diversity(Answered):
     """1 for a unique answer, towards 0 for one given to every prompt."""
+
+    reads_answers: ClassVar[bool] = True
 
     window: int = Field(1024, ge=0, description="number of earlier completions to compare with")
     shapes: bool = Field(False, description="count shapes too; the rows' answers must be written as completions should")

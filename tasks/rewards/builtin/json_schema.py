@@ -18,6 +18,7 @@ class JsonSchema(Builtin):
     """1 for a valid document, ½ for other JSON, 0 for anything else."""
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+    reads_answers: ClassVar[bool] = True
     each_s: ClassVar[float] = EACH_S
 
     schema_: dict[str, Any] = Field(alias="schema", description="a JSON Schema; draft 2020-12 unless it names another")

@@ -78,6 +78,8 @@ class Sandboxed(Builtin):
 class Code(Sandboxed):
     """A reward that runs the program in a completion."""
 
+    reads_answers: ClassVar[bool] = True
+
     with_prompt: bool = Field(
         False, description="whether the program is the prompt and the completion, as in HumanEval, not the completion"
     )

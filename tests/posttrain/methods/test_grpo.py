@@ -210,6 +210,7 @@ def test_rewards_are_given_the_rows_that_were_asked_as_trl_gives_them() -> None:
         "prompts": [[{"role": "user", "content": "b"}], "a"],
         "completions": [said("x"), "y"],
         "columns": {"answer": [2, 1]},
+        "begun": [],
         "completion_ids": [[1], [2]],
         "state": {"global_step": 4, "max_steps": 10, "epoch": 0},
     }

@@ -8,7 +8,13 @@ import pytest
 
 from tasks.core.job import StageError, open_job
 from tasks.core.manifest import read_manifest, verify
+from tasks.posttrain.encode import RowEncoder
+from tasks.posttrain.methods.grpo.spec import GRPOSpec
 from tasks.posttrain.methods.kto import KTOSpec, train, unbalanced
+from tasks.posttrain.methods.sft import SFTSpec
+from tasks.posttrain.spec import PostTrainSpec
+from tasks.rows.rows import peek
+from tasks.rows.spec import RowsSpec
 from tests.posttrain.tiny import (
     metrics,
     said_twice,
@@ -112,6 +118,46 @@ def test_a_row_without_a_label_is_refused(model: Path, tmp_path: Path) -> None:
 
     refused = KTOSpec(data="twice").refused({"prompt": "a", "completion": "b", "label": "yes"}, "prompt_completion")
     assert "label: 'yes': true or false expected" in refused
+
+
+ASKED, SAID = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4."}
+SHAREGPT = [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "4."}]
+SHAPES: dict[str, dict[str, Any]] = {
+    "TRL": {"prompt": [ASKED], "completion": [SAID]},
+    "messages": {"messages": [ASKED, SAID]},
+    "ShareGPT": {"conversations": SHAREGPT},
+    "Alpaca": {"instruction": "2 + 2?", "input": "", "output": "4."},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", ["label", "kto_tag"])
+@pytest.mark.parametrize("values", [(True, False), ("true", "False"), (1, 0), (1.0, 0.0)], ids=str)
+def test_a_label_arrives(shape: str, name: str, values: tuple[Any, Any], tokenizer: Any, tmp_path: Path) -> None:
+    """In the shapes of TRL and LLaMA-Factory, and as files and libraries write them."""
+    spec, encoder = KTOSpec(data="liked"), RowEncoder(tokenizer)
+    for value, desirable in zip(values, (True, False), strict=True):
+        (tmp_path / "rows.jsonl").write_text(json.dumps(SHAPES[shape] | {name: value}))
+        first = peek(RowsSpec(path=str(tmp_path / "rows.jsonl")), tmp_path)
+        assert first.kind in spec.row_kinds()
+        ((_, ids, label),) = spec.encode(first.rows[0], str(first.kind), encoder).answers
+        assert label is desirable
+        assert tokenizer.decode(ids).startswith("4.")
+
+
+@pytest.mark.parametrize("label", [{"label": -1}, {"label": 2}, {"label": True, "kto_tag": False}], ids=str)
+def test_a_label_that_is_neither_true_nor_false_is_refused_with_its_value(label: dict[str, Any]) -> None:
+    refused = KTOSpec(data="liked").refused({"messages": [ASKED, SAID]} | label, "messages")
+    assert f"{next(iter(label))}: {next(iter(label.values()))}" in refused
+    assert "true or false expected (or 1 or 0)" in refused
+
+
+@pytest.mark.parametrize("spec", [SFTSpec(data="liked"), GRPOSpec(data="liked")], ids=lambda spec: spec.method.name)
+def test_other_methods_refuse_a_conversation_that_was_disliked(spec: PostTrainSpec) -> None:
+    row: dict[str, Any] = {"messages": [ASKED, SAID]}
+    assert spec.refused(row | {"label": True}, "messages") == ""
+    for label in ({"label": False}, {"kto_tag": "false"}, {"label": 0}):
+        assert "not to be learned as other rows are" in spec.refused(row | label, "messages")
 
 
 def test_a_row_without_a_label_is_left_out_of_a_set_that_drops_faulty_rows(model: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tasks.posttrain.score import score, try_on_gold
 from tasks.posttrain.spec import PROMPTED
 from tasks.posttrain.trainer import Setup, ends
 from tasks.rewards.scorer import Scorer, refuse_reserved
+from tasks.rewards.thinking import Thinking
 from tasks.rows.stored import Row
 from tasks.vllm.engine import close_engines, open_engine, sample
 from tasks.vllm.hooks import leave_transformers_alone
@@ -35,16 +36,17 @@ class Prompt:
 def choose_prompts(setup: Setup[DPOSpec], sampling: PairsSpec) -> Chosen[Prompt]:
     """Select the prompts to sample. Raises StageError."""
     gold, encoder = sampling.chosen == "gold", setup.encoder
-    if kind_of(setup.job, *PROMPTED) == "prompt" and gold:
+    kind = kind_of(setup.job, *PROMPTED)
+    if kind == "prompt" and gold:
         raise StageError(
             "pairs.chosen: gold needs rows with a completion, but the rows of this set have only a prompt; "
             "use chosen: best, with 2 or more samples"
         )
 
     def encode(row: Row) -> Prompt:
-        row = prompted(row)
-        if why := setup.spec.refused(row, "prompt_completion"):
+        if why := setup.spec.refused(row, kind):
             raise RowRefused(f"{why}. The row: {cut(row)}")
+        row = prompted(row)
         return Prompt(row, *encoder.completion(row)) if gold else Prompt(row, encoder.prompt(row), [])
 
     return choose(setup.job, setup.spec.seed, setup.limits, encode, sampling.prompts)
@@ -79,7 +81,8 @@ def make_pairs(setup: Setup[DPOSpec], sampling: PairsSpec, prompts: Sequence[Pro
             )
             rows = [prompt.row for prompt in batch for _ in range(sampling.samples)]
             ids = [completion.token_ids for completion in completions]
-            scores = score(scorer, rows, list(map(encoder.decoded, ids)), ids)
+            begun = [Thinking().opened(encoder.ending(prompt.ids)) for prompt in batch for _ in range(sampling.samples)]
+            scores = score(scorer, rows, list(map(encoder.decoded, ids)), ids, begun=begun)
             for name, values in scores.rewards.items():
                 rewards.setdefault(name, []).extend(values)
             answers = [ScoredCompletion(list(tokens), total) for tokens, total in zip(ids, scores.total, strict=True)]

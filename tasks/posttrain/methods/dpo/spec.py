@@ -79,7 +79,9 @@ class DPOSpec(PostTrainSpec):
 
     def refused(self, row: Row, kind: str) -> str:
         why = refusal(row, "prompt_completion") if self.pairs and self.pairs.chosen == "gold" else ""
-        return why and f"{why}, and as pairs.chosen: gold it would be the better answer"
+        if not why:
+            return super().refused(row, kind)
+        return f"{why}, and as pairs.chosen: gold it would be the better answer"
 
     def encode(self, row: Row, kind: str, encoder: "RowEncoder") -> Example:
         if kind != "preference":

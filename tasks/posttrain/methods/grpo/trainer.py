@@ -23,7 +23,7 @@ from tasks.core.metric import known_mean
 from tasks.environments.environments import Environments
 from tasks.posttrain import process
 from tasks.posttrain.adapter import base_of
-from tasks.posttrain.encode import prompted
+from tasks.posttrain.encode import RowEncoder, RowRefused, cut, prompted
 from tasks.posttrain.methods.grpo.conversations import about, score_conversations, with_tools
 from tasks.posttrain.methods.grpo.rollout_node import open_servers
 from tasks.posttrain.methods.grpo.rollout_servers import RolloutServers
@@ -38,6 +38,7 @@ from tasks.posttrain.trl_hooks.shared_prompts import share_prompts
 from tasks.posttrain.trl_hooks.turns import rollouts
 from tasks.posttrain.turns import Conversation
 from tasks.rewards.scorer import Scorer, refuse_reserved
+from tasks.rewards.thinking import Thinking
 from tasks.rows.stored import Row
 
 EQUAL = "equal_groups"  # share of a step's groups whose rewards are all equal: they have no advantages
@@ -77,7 +78,7 @@ def tune(job: Job, environments: Environments | None, servers: RolloutServers | 
     # with dropout the completions would be scored by another policy than vLLM samples from
     setup = prepare(job, GRPOSpec, dropout=False)
     spec, model, limits, encoder = setup.spec, setup.model, setup.limits, setup.encoder
-    kind_of(job, *spec.row_kinds())
+    kind = kind_of(job, *spec.row_kinds())
     labels = [reward.label for reward in spec.rewards]
     if environments and environments.owns_reward:
         labels.append(environments.name)
@@ -89,6 +90,8 @@ def tune(job: Job, environments: Environments | None, servers: RolloutServers | 
     prompts = spec.prompts()
 
     def encode(row: Row) -> Prompt:
+        if why := spec.refused(row, kind):
+            raise RowRefused(f"{why}. The row: {cut(row)}")
         row = prompted(row)
         return Prompt(encoder.prompt(with_tools(row, environments) if environments else row), row)
 
@@ -111,7 +114,9 @@ def tune(job: Job, environments: Environments | None, servers: RolloutServers | 
             prompt_ids,
             spec.drift.max if spec.drift else None,
             **setup.model_arguments(),
-            reward_funcs=of_all_ranks(reward_function(scorer, rows, spec.generations, environments), job.heart),
+            reward_funcs=of_all_ranks(
+                reward_function(scorer, rows, spec.generations, environments, encoder, prompt_ids), job.heart
+            ),
             rollout_func=rollouts(about(rows, environments, calls, spec, limits)) if environments and calls else None,
             args=GRPOConfig(
                 **setup.arguments(),
@@ -138,10 +143,17 @@ def tune(job: Job, environments: Environments | None, servers: RolloutServers | 
 
 
 def reward_function(
-    scorer: Scorer | None, rows: Sequence[Row], generations: int, environments: Environments | None = None
+    scorer: Scorer | None,
+    rows: Sequence[Row],
+    generations: int,
+    environments: Environments | None = None,
+    encoder: RowEncoder | None = None,
+    prompt_ids: Sequence[list[int]] = (),
 ) -> Callable[..., list[float | None]]:
     """A reward function with TRL's signature: the weighted sum of the rewards. Each reward is logged as a metric. It
-    cannot be called without a scorer, which rank 0 alone has."""
+    cannot be called without a scorer, which rank 0 alone has. `encoder` decodes completions so that their thoughts can
+    be recognized, as in an evaluation."""
+    begun = [Thinking().opened(encoder.ending(ids)) for ids in prompt_ids] if encoder else []
 
     def reward(
         prompts: list[str],
@@ -158,7 +170,9 @@ def reward_function(
         if environments:
             scores = score_conversations(scorer, conversation, environments, state)
         else:
-            scores = score(scorer, prompt_rows, completions, completion_ids, state)
+            texts = list(map(encoder.decoded, completion_ids)) if encoder else completions
+            opened = [begun[int(index)] for index in prompts] if begun else []
+            scores = score(scorer, prompt_rows, texts, completion_ids, state, opened)
         if all(total is None for total in scores.total):
             raise StageError(
                 f"step {trainer_state.global_step + 1}: no reward applies to any of {len(completions)} completions "

@@ -1,0 +1,138 @@
+"""Leave out what a model thinks before it answers. Standard library only, since rewards use it beside users' code.
+
+    thinking = Thinking.of(think_end, template)
+    thinking.answer(thinking.opened(prompt) + text)      what follows the last end of a thought
+
+One rule holds for lm-eval's tasks and for the rewards that read an answer, in evaluation and in training. A thought
+with an end is left out. A thought that has begun, in the completion or at the end of its prompt, and has no end leaves
+no answer. A text without a thought is an answer.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+# what ends and begins a model's thinking in the chat templates of DeepSeek, Qwen and most others (<think>), of Mistral
+# ([THINK]), OpenAI's gpt-oss (channels), Seed-OSS, Kimi, Cohere and OpenThinker
+THINKING = {
+    "<think>": "</think>", "<thinking>": "</thinking>", "<thought>": "</thought>", "[THINK]": "[/THINK]",
+    "<|channel|>analysis": "<|channel|>final<|message|>", "<seed:think>": "</seed:think>", "◁think▷": "◁/think▷",
+    "<|START_THINKING|>": "<|END_THINKING|>", "<|begin_of_thought|>": "<|end_of_thought|>",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Thinking:
+    """What begins and ends a thought of a model."""
+
+    pairs: tuple[tuple[str, str], ...] = tuple(THINKING.items())  # the beginning may be "", if it is not known
+    expected: bool = False  # the model is known to think: a recipe or its chat template says so
+
+    @classmethod
+    def of(cls, think_end: str | None, template: str = "") -> Self:
+        """`think_end` as a recipe has it: None stands for the usual ends, "" for no thought at all."""
+        if think_end is None:
+            return cls(expected=any(end in template for end in THINKING.values()))
+        if think_end == "":
+            return cls(())
+        known = tuple((begin, end) for begin, end in THINKING.items() if end == think_end)
+        return cls(known or (("", think_end),), expected=True)
+
+    def ends(self, text: str) -> list[str]:
+        """The ends of thoughts that a text has."""
+        return [end for _, end in self.pairs if end in text]
+
+    def opened(self, prompt: str) -> str:
+        """The beginning of a thought that a prompt ends with; "" if it does not."""
+        prompt = prompt.rstrip()
+        return next((begin for begin, _ in self.pairs if begin and prompt.endswith(begin)), "")
+
+    def is_open(self, text: str) -> bool:
+        """Whether a thought has begun in a text and has no end."""
+        return any(begin and text.rfind(begin) > text.rfind(end) for begin, end in self.pairs)
+
+    def answer(self, text: str) -> str:
+        """The text after its thought: nothing if that has no end."""
+        for begin, end in self.pairs:
+            text = text.rpartition(end)[2]
+            text = text.partition(begin)[0] if begin else text
+        return text
+
+
+@dataclass
+class ThinkingCounts:
+    """What was left out of completions, for a report."""
+
+    named: str = ""  # the end that the recipe names
+    completions: int = 0
+    left_out: int = 0  # with a thought that has an end
+    open: int = 0  # with a thought that has none
+    without: int = 0  # without a thought
+    ends: list[str] = field(default_factory=list)  # that were found
+    rewards: list[str] = field(default_factory=list)  # that leave thoughts out; none for lm-eval's tasks
+    others: list[str] = field(default_factory=list)  # that score a completion with its thought
+
+    def note(self, thinking: Thinking, text: str) -> None:
+        """Count a completion, which begins with the thought that its prompt has opened."""
+        self.completions += 1
+        ends = thinking.ends(text)
+        self.ends += [end for end in ends if end not in self.ends]
+        if thinking.is_open(text):
+            self.open += 1
+        elif ends:
+            self.left_out += 1
+        else:
+            self.without += 1
+
+    def as_json(self) -> dict[str, Any]:
+        """Empty if there was no thought, unless the recipe names what ends one."""
+        return vars(self) if self.left_out or self.open or (self.named and self.completions) else {}
+
+
+def in_words(counts: Mapping[str, Any]) -> str:
+    """`ThinkingCounts.as_json` as a sentence."""
+    ends = " or ".join(counts["ends"]) or counts["named"]
+    thoughts = f"thoughts{f' up to {ends}' if ends else ''}"
+    of = f"of {counts['completions']:,} completions"
+    others = ", ".join(counts["others"])
+    if others and not counts["rewards"]:
+        return (
+            f"{counts['left_out'] + counts['open']:,} {of} have {thoughts}, which {others} scored too; `think_end` "
+            "leaves them out"
+        )
+    return (
+        f"{thoughts} were left out of {counts['left_out']:,} {of}"
+        + f"; {counts['open']:,} had no end of their thought, and so no answer" * bool(counts["open"])
+        + f"; {counts['without']:,} had no such end, and were scored whole"
+        * bool(counts["named"] and counts["without"])
+        + f"; {others} scored them too, which `think_end` changes" * bool(others)
+    )
+
+
+def markers(think_end: str | None = None) -> Iterator[str]:
+    """Texts that may begin or end a thought."""
+    yield from (text for pair in THINKING.items() for text in pair)
+    if think_end:
+        yield think_end
+
+
+def with_beginning(completion: Any, begin: str) -> Any:
+    """A completion, text or messages, after the beginning of a thought that its prompt has."""
+    if not begin:
+        return completion
+    if isinstance(completion, str):
+        return begin + completion
+    first, *others = completion
+    return [first | {"content": begin + (first.get("content") or "")}, *others]
+
+
+def without_thoughts(thinking: Thinking, completion: Any) -> Any:
+    """A completion, text or messages, without the model's thoughts and the line ends after them."""
+    if isinstance(completion, str):
+        answer = thinking.answer(completion)
+        return answer if answer == completion else answer.lstrip("\n")
+    if isinstance(completion, list):
+        return [without_thoughts(thinking, message) for message in completion]
+    if completion.get("role") != "assistant" or not isinstance(completion.get("content"), str):
+        return completion
+    return completion | {"content": without_thoughts(thinking, completion["content"])}
