@@ -172,7 +172,7 @@ class Job:
             with self.notices.open("a") as stream:
                 stream.write(json.dumps({"text": text}) + "\n")
 
-    def finish(self, **facts: Any) -> None:
+    def finish(self, /, **facts: Any) -> None:
         """Seal the output and write result.json. Nothing may be written to output/ after this."""
         for path in (self.metrics, self.notices):
             if path.exists():
