@@ -46,7 +46,9 @@ def pin(config: Path, pinned: dict[str, str]) -> None:
         partial.replace(config)
     except (OSError, YAMLError, UnicodeDecodeError, AttributeError, TypeError) as error:  # the last two: no mapping
         reason = " ".join(str(error).split())[:300]
-        raise UserError(f"{config}: is no configuration that can be changed ({reason}); give another with --config") from error
+        raise UserError(
+            f"{config}: is no configuration that can be changed ({reason}); give another with --config"
+        ) from error
 
 
 @click.command()

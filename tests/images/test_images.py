@@ -168,7 +168,9 @@ def test_a_first_configuration_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["- a list", "a: [", "images: 3"])
-def test_a_configuration_that_cannot_be_changed_is_refused_before_images_are_built(content: str, tmp_path: Path) -> None:
+def test_a_configuration_that_cannot_be_changed_is_refused_before_images_are_built(
+    content: str, tmp_path: Path
+) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(content)
     ended = build("localhost:1", "train", "--config", str(config))
