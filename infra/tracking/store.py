@@ -22,8 +22,8 @@ ANSWER_S = 5.0  # timeout of a server's health check
 SCHEMES = ("postgresql", "mysql", "mssql", "databricks")  # beside http, https and sqlite
 LONGEST_HOME = 480  # bytes; SQLite opens no file whose path, with that of its journal, has more than 512
 HOME_OF_STORE = (
-    f"a folder whose path has at most {LONGEST_HOME} bytes and no ? or %, which the tracking store's SQLite file cannot "
-    "have; or set MLFLOW_TRACKING_URI"
+    f"a folder whose path has at most {LONGEST_HOME} bytes and no ? or %, which the store's SQLite file cannot have; "
+    "or set MLFLOW_TRACKING_URI"
 )
 ADDRESSES = f"http(s)://HOST, sqlite:///FILE, or one with {', '.join(f'{scheme}://' for scheme in SCHEMES)}"
 
