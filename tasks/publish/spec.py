@@ -6,7 +6,6 @@ from pydantic import Field
 
 from tasks.core.spec import Problem, StageSpec, not_identity
 
-
 ALIAS = re.compile(r"(?!latest$|v\d+$)[\w-]{1,255}", re.IGNORECASE)  # as MLflow allows it
 RESERVED = "latest and v1, v2, …, which are MLflow's own"
 

@@ -121,7 +121,7 @@ def test_a_wrong_length_in_an_uncompressed_file_is_never_read_as_text(
     broken = Broken()
     assert numbers(found(path, broken, on_broken="skip")) == ["0000", *after]
     assert bool(broken[path.name].records) == bool(after) and bool(broken[path.name].rest) != bool(after)
-    with pytest.raises(BrokenFile, match="Content-Length| of "):
+    with pytest.raises(BrokenFile, match=r"Content-Length| of "):
         found(path)
 
 
@@ -134,7 +134,7 @@ def test_after_a_damaged_gzip_member_reading_goes_on_at_the_next(tmp_path: Path,
     broken = Broken()
     assert numbers(found(path, broken, on_broken="skip")) == ["0000", "0002"]
     assert broken[path.name].records == 1
-    with pytest.raises(BrokenRecord, match="after record 0000.*damaged"):
+    with pytest.raises(BrokenRecord, match=r"after record 0000.*damaged"):
         found(path)
 
 
