@@ -17,6 +17,7 @@ from tasks.convert.import_model import ImportOptions, description, import_model,
 from tasks.convert.load_hf_spec import MODEL_FILES, LoadHFSpec
 from tasks.core.job import Job, main
 from tasks.models.errors import ConversionError
+from tasks.models.hf_files import listing
 
 
 def work(job: Job) -> None:
@@ -24,7 +25,7 @@ def work(job: Job) -> None:
     folder = spec.fetch() or Path(snapshot_download(spec.model, revision=spec.revision, allow_patterns=[*MODEL_FILES]))
     source = open_hugging_face(folder)
     if source.left_out:
-        print(f"left out: {', '.join(source.left_out)}")
+        job.notice(f"not part of the model's safetensors, and left out: {listing(source.left_out)}")
     try:
         about = description(source, None)
     except Untrainable as error:

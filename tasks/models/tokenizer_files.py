@@ -7,12 +7,12 @@ Of several chat templates Transformers' rule applies: "tool_use" for a conversat
 name, and "default" for all others. A single template is the default, whatever its name is.
 """
 
-import json
 import re
 from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
+from infra.storage.unique_keys import strict_json
 from tasks.core.job import StageError
 from tasks.core.spec import Problem
 
@@ -191,8 +191,8 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        content = json.loads(_read(path))
-    except (ValueError, RecursionError) as error:  # RecursionError: deep nesting
+        content = strict_json(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:  # RecursionError: deep nesting
         raise StageError(f"{path}: cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise StageError(f"{path}: an object expected")
