@@ -20,7 +20,8 @@ from tasks.core.stored import RECREATE_HINT, fetch, manifest_at
 
 
 class Artifact(BaseModel):
-    """A content-addressed directory. `digest` is BLAKE3 over its file manifest."""
+    """A content-addressed directory. `digest` is BLAKE3 over its file manifest, and `identity` that of its files and
+    facts (tasks/core/manifest.py); it is empty if it was made before facts were part of cache keys."""
 
     model_config = ConfigDict(protected_namespaces=())
     kind: ClassVar[str] = "artifact"  # in a mapping of mixed kinds: the manifest has the actual kind and its facts
@@ -29,6 +30,7 @@ class Artifact(BaseModel):
 
     directory: FlyteDirectory
     digest: str
+    identity: str = ""
 
     @field_validator("directory", mode="wrap")
     @classmethod
@@ -58,11 +60,17 @@ class Artifact(BaseModel):
     def described(cls, place: str, manifest: Manifest) -> Self:
         """The artifact at a place with this manifest."""
         # remote_directory=False: the files stay where they are; Flyte copies nothing
-        return cls(directory=FlyteDirectory(place, remote_directory=False), digest=manifest.digest, **manifest.facts)
+        directory = FlyteDirectory(place, remote_directory=False)
+        return cls(directory=directory, digest=manifest.digest, identity=manifest.identity, **manifest.fields)
 
     def facts(self) -> dict[str, Any]:
         """Its fields other than directory and digest, as in its manifest."""
-        return self.model_dump(exclude={"directory", "digest"})
+        return self.model_dump(exclude={"directory", "digest", "identity"})
+
+    @property
+    def key(self) -> str:
+        """It in the cache keys of the stages that it is an input of."""
+        return self.identity or self.digest
 
     def detail(self) -> str:
         """Its main fact, as the lineage pages show it."""
@@ -99,6 +107,7 @@ class Corpus(Artifact):
     family = "data"
     page = "tasks.data.page:corpus"
     held_out_files: ClassVar[Sequence[str]] = ("held_out-*.parquet",)
+    partitions_file: ClassVar[str] = "record/partitions.json"  # those that it was made of, for the next increment
     documents: int
     held_out_documents: int
     bytes: int
@@ -246,6 +255,8 @@ class HFModel(Artifact):
     kind = "hf_model"
     family = "model"
     page = "tasks.convert.page:model"
+    # what an engine of another library, and the audit, compare with what they compute
+    checks: ClassVar[Sequence[str]] = ("record/probe.json", "record/conversion.json")
     label: str  # base, or the name of the post-training stage
     architecture: str
     parameters: int

@@ -1,7 +1,7 @@
 """Run a stage's engine on its inputs: tracked, retried, finished work is reused."""
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
@@ -27,12 +27,14 @@ from tasks.artifacts import Artifact, HFModel, shown
 from tasks.cached_stages import note_upstream
 from tasks.core import lacking
 from tasks.core.called import called
+from tasks.core.inputs import input_key, view, views_of
 from tasks.core.manifest import ALL, MANIFEST, ArtifactError, Manifest, read_manifest, remove, verify
 from tasks.core.offsite import Offsite, offsite
 from tasks.core.spec import Spec, StageSpec
 from tasks.models.adapter_base import BASE
 
 A = TypeVar("A", bound=Artifact)
+T = TypeVar("T")
 
 FETCHES = 8  # inputs at a time
 
@@ -70,6 +72,7 @@ def run(
     max_restarts: int = 0,
     hang_timeout_s: float | None = None,
     files: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    checks: Mapping[str, Sequence[str]] = MappingProxyType({}),
     on_demand: str = "",
     implied: Collection[str] = (),
     **inputs: Artifact | Sequence[Artifact] | Mapping[str, Artifact],
@@ -80,20 +83,24 @@ def run(
     starts it with torchrun, on each of `nodes` machines, and `helpers` more run the engine's helper; `max_restarts` and
     `hang_timeout_s` are those of run_engine. A list of artifacts, `more=[…]`, becomes the inputs more.0, more.1, …, a
     mapping, `parts={…}`, the inputs parts.corpus, parts.tokenizer, … (`Job.names` lists them). `files` has patterns of
-    the files that the engine needs of such an input or list (none: the manifest alone); others are neither fetched nor
-    verified. `on_demand` names one that the engine itself fetches from storage, as far as it needs it. `implied` names
-    inputs that are ancestors of others, and are not recorded as the artifact's parents. In a pod, the artifact and its
-    checkpoints are in storage (tasks/core/offsite.py). An artifact found there, or finished in the job directory, is
-    recorded as cached, unless the engine repeats.
+    the files that the engine needs of such an input, list or item of a list (none: the manifest alone); others are
+    neither fetched nor verified. Those of the record are given only if they are named, here or in `checks`
+    (tasks/core/inputs.py). `on_demand` names an input that the engine itself fetches from storage, as far as it needs
+    it. `implied` names inputs that are ancestors of others, and are not recorded as the artifact's parents. In a pod,
+    the artifact and its checkpoints are in storage (tasks/core/offsite.py). An artifact found there, or finished in the
+    job directory, is recorded as cached, unless the engine repeats.
     Raises EngineFailed, ArtifactError, StorageError, FlyteRecoverableException.
     """
     title = called().title or title or engine.stage
     named = {name: restored(artifact) for name, artifact in _flat(inputs).items()}
     if this_pod() and called().upstream:
         note_upstream(named.values(), called().upstream)
-    digests = {name: artifact.digest for name, artifact in named.items()}
-    parents = {name: digest for name, digest in digests.items() if name not in implied}
-    job_dir = job_directory(engine, spec.identity(), digests)
+    groups = {name: name.partition(".")[0] for name in named}
+    needed = {name: tuple(files.get(name) or files.get(group, ALL)) for name, group in groups.items()}
+    keys = _side_by_side(lambda name: input_key(named[name].key, named[name].place, needed[name]), named)
+    patterns = {name: (*needed[name], *checks.get(group, ())) for name, group in groups.items()}
+    parents = {name: artifact.digest for name, artifact in named.items() if name not in implied}
+    job_dir = job_directory(engine, spec.identity(), keys)
     remote = offsite(job_dir)
     _drop_damaged(job_dir / "output")
     spec_json = spec.model_dump(mode="json")
@@ -106,7 +113,7 @@ def run(
         "kind": artifact_type.kind,
         "spec": spec.model_dump(mode="json", exclude={"placement": {"setup"}}),  # setup may contain secrets
         "storage": remote.storage if remote else None,
-        "inputs": _fetched(named, files, on_demand, implied),
+        "inputs": _fetched(job_dir, named, patterns, on_demand, implied),
     }
     command = shlex.join(["python", *engine.command(job_dir, processes, Node(nodes=nodes, address="MASTER_ADDR"))[1:]])
     start = partial(
@@ -125,7 +132,7 @@ def run(
         artifact = artifact_type.from_directory(output)
         place = remote.finish(artifact.digest) if remote else address_of(str(output))
         record.log_output(
-            artifact.kind, artifact.digest, facts := read_manifest(output).facts, shown(artifact.kind, facts)
+            artifact.kind, artifact.digest, facts := read_manifest(output).fields, shown(artifact.kind, facts)
         )
     produced.add(artifact.digest)
     _draw_deck(title, output)
@@ -133,23 +140,32 @@ def run(
 
 
 def _fetched(
-    named: Mapping[str, Artifact], files: Mapping[str, Sequence[str]], on_demand: str, implied: Collection[str]
+    job_dir: Path,
+    named: Mapping[str, Artifact],
+    patterns: Mapping[str, Sequence[str]],
+    on_demand: str,
+    implied: Collection[str],
 ) -> dict[str, dict[str, Any]]:
-    """The inputs, as the fields of Input, fetched unless the engine does so. Those of which a few files are needed
-    may be many: they are fetched side by side."""
+    """The views of the inputs, as the fields of Input, fetched unless the engine does so. Those of which a few files
+    are needed may be many: they are fetched side by side."""
 
     def fetched(name: str) -> dict[str, Any]:
-        item, group = named[name], name.partition(".")[0]
-        patterns = tuple(files.get(group, ALL))
-        path = "" if group == on_demand and is_bucket(item.place) else str(item.local(patterns))
-        source = {"path": path, "digest": item.digest, "place": item.place, "files": patterns}
+        item, files, by_engine = named[name], patterns[name], name.partition(".")[0] == on_demand
+        origin = "" if by_engine and is_bucket(item.place) else str(item.local(files))
+        path = origin if by_engine else str(view(Path(origin), views_of(job_dir) / name, files))
+        source = {"path": path, "digest": item.digest, "place": item.place, "files": files, "origin": origin}
         return source | {"implied": True} if name in implied else source
 
-    in_part = [name for name in named if name.partition(".")[0] in files]
+    in_part = _side_by_side(fetched, [name for name in named if patterns[name] != ALL])
+    return {name: in_part.get(name) or fetched(name) for name in named}
+
+
+def _side_by_side(function: Callable[[str], T], names: Iterable[str]) -> dict[str, T]:
+    """The results by name."""
     pool = ThreadPoolExecutor(FETCHES, thread_name_prefix="inputs")
     try:  # with a copy of the context, which has Flyte's access to storage
-        pending = {name: pool.submit(copy_context().run, fetched, name) for name in in_part}
-        return {name: pending[name].result() if name in pending else fetched(name) for name in named}
+        pending = {name: pool.submit(copy_context().run, function, name) for name in names}
+        return {name: future.result() for name, future in pending.items()}
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -181,7 +197,7 @@ def _reuse(
     job_dir: Path | None = None,
 ) -> A:
     """The artifact that another run of the same job has made, recorded as cached."""
-    facts = manifest.facts
+    facts = manifest.fields
     note_cached(
         title, artifact_type.kind, manifest.digest, facts,
         spec=spec, inputs=inputs, job_dir=job_dir, shown=shown(artifact_type.kind, facts),

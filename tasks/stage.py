@@ -4,9 +4,9 @@
     def pretrain(spec: PretrainSpec, data: TokenizedCorpus) -> MegatronCheckpoint:
         return run(ENGINE, MegatronCheckpoint, spec, data=data)
 
-A stage is served from Flyte's cache if its engine's version, its spec's identity and the *digests* of its inputs are
-the same. Paths, machines, layouts and retries do not count: they are in a separate input, `how`, which the cache
-ignores.
+A stage is served from Flyte's cache if its engine's version, its spec's identity and the identities of its inputs
+(their files and facts, see tasks/core/inputs.py) are the same. Paths, machines, layouts and retries do not count: they
+are in a separate input, `how`, which the cache ignores.
 """
 
 import inspect
@@ -74,12 +74,12 @@ def stage(
                 told = {name: _settled(inputs[name]) for name in describes if name in inputs}
                 return function(spec=spec.with_options(rest), **inputs | told)
 
-        # the digest is the artifact's identity in the cache keys of the stages that follow
+        # the artifact in the cache keys of the stages that follow
         wrapped.__annotations__ = {
             **hints,
             "spec": Annotated[kind, HashMethod(_identity_digest)],
             "how": str,
-            "return": Annotated[artifact_type, HashMethod(lambda artifact: artifact.digest)],
+            "return": Annotated[artifact_type, HashMethod(lambda artifact: artifact.key)],
         }
         how = inspect.Parameter("how", inspect.Parameter.KEYWORD_ONLY, default="{}")
         wrapped.__signature__ = inspect.Signature([*parameters, how])  # type: ignore[attr-defined]

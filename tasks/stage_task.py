@@ -19,7 +19,7 @@ from infra.tracking.relations import CONTAINS, relation
 from tasks.artifacts import Artifact, HFModel, shown
 from tasks.core import lacking
 from tasks.core.called import read_how
-from tasks.core.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, verify
+from tasks.core.manifest import MANIFEST, ArtifactError, Manifest, digest_in, read_manifest, verify
 from tasks.core.spec import Spec, StageSpec
 from tasks.core.stored import check_sizes, send
 from tasks.run import produced, restored
@@ -102,9 +102,13 @@ class StageTask(CachedTask[Stage]):
 def _check(artifact: Artifact) -> None:
     """Check an artifact's files, unless they are gone. Raises ArtifactError."""
     if is_bucket(artifact.place):  # the stage that reads its files checks them
-        check_sizes(artifact.place, artifact.digest)
-    elif not is_gone(artifact.place):
-        verify(Path(artifact.place), artifact.digest)
+        manifest = check_sizes(artifact.place, artifact.digest)
+    elif is_gone(artifact.place):
+        return
+    else:
+        manifest = verify(Path(artifact.place), artifact.digest)
+    if artifact.identity and manifest.identity != artifact.identity:
+        raise ArtifactError(f"{artifact.kind} {artifact.digest[:12]} in {artifact.place}: its facts were changed")
 
 
 def is_gone(place: str) -> bool:
@@ -132,7 +136,7 @@ def _digests(value: Any) -> Iterator[str]:
         for item in value.values() if isinstance(value, dict) else value:
             yield from _digests(item)
     else:
-        yield from hashes(value)
+        yield from map(digest_in, hashes(value))
 
 
 def _sent(value: Any, storage: str) -> Any:
@@ -140,9 +144,9 @@ def _sent(value: Any, storage: str) -> Any:
     if isinstance(value, Artifact):
         value = restored(value)
     if isinstance(value, HFModel) and value.base:
-        value = value.with_base_at(send(value.base.place, value.base.digest, storage))
+        value = value.with_base_at(send(value.base.place, storage))
     if isinstance(value, Artifact):
-        return value.at(send(value.place, value.digest, storage))
+        return value.at(send(value.place, storage))
     if isinstance(value, StageSpec):
         return value.sent(storage)
     if isinstance(value, dict):

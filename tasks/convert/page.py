@@ -11,7 +11,7 @@ MOST_TENSORS = 400  # that are listed
 
 
 def model(source: Source) -> list[Block]:
-    facts = source.manifest.facts
+    facts = source.manifest.fields
     what = f"{facts['architecture']}, {count(facts['parameters'])} parameters, {facts['dtype']}."
     return [Text(what), *training_curves(source)]
 

@@ -32,7 +32,8 @@ def convert(spec: ConvertSpec, checkpoint: MegatronCheckpoint, tokenizer: Tokeni
 def audit(spec: AuditSpec, checkpoint: MegatronCheckpoint, model: HFModel, data: TokenizedCorpus) -> ConversionAudit:
     """Check that the exported model equals the trained one in config, weights and logits."""
     files = {"data": TokenizedCorpus.held_out_files}
-    return run(AUDIT, ConversionAudit, spec, files=files, checkpoint=checkpoint, model=model, data=data)
+    checks = {"model": HFModel.checks}
+    return run(AUDIT, ConversionAudit, spec, files=files, checks=checks, checkpoint=checkpoint, model=model, data=data)
 
 
 @stage(IMPORT_HF, image=images.TRAIN)

@@ -58,10 +58,11 @@ class Input:
     """An artifact that a job is given."""
 
     digest: str
-    path: str  # on this machine; empty if it is fetched when it is needed
+    path: str  # of its view on this machine (tasks/core/inputs.py); empty if it is fetched when it is needed
     place: str = ""  # valid on other machines too
     files: Sequence[str] = ALL  # patterns of those that the job needs; others may be missing
     implied: bool = False  # an ancestor of another input, and not recorded as a parent
+    origin: str = ""  # the folder that the view has links to
 
     def local(self) -> Path:
         """Its directory, fetched first if necessary, its files checked against the digest: by one process per machine,
@@ -69,7 +70,7 @@ class Input:
         if not self.path:
             return fetch(self.place, self.digest, self.files)
         if os.environ.get("LOCAL_RANK", "0") == "0":
-            verify(Path(self.path), self.digest, self.files)
+            verify(Path(self.path), self.digest, self.files, self.origin)
         return Path(self.path)
 
 
@@ -127,6 +128,11 @@ class Job:
         """A parent artifact's directory, its files checked against its digest."""
         return Input(**self.inputs[name]).local()
 
+    def origin(self, name: str) -> Path:
+        """The folder of an input that stays when the job's folder is deleted, for what people are shown."""
+        entry = Input(**self.inputs[name])
+        return Path(entry.origin or entry.path)
+
     def names(self, group: str) -> list[str]:
         """The names of the inputs of a list (`group.0`, `group.1`, …) or a mapping (`group.key`), in order."""
         return [name for name in self.inputs if name.startswith(f"{group}.")]
@@ -172,13 +178,16 @@ class Job:
             with self.notices.open("a") as stream:
                 stream.write(json.dumps({"text": text}) + "\n")
 
-    def finish(self, /, **facts: Any) -> None:
-        """Seal the output and write result.json. Nothing may be written to output/ after this."""
+    def finish(self, display: dict[str, Any] | None = None, /, **facts: Any) -> None:
+        """Seal the output and write result.json. Nothing may be written to output/ after this. `display` has fields of
+        the artifact that no other stage can read, since they depend on more than the result: layout, place."""
         for path in (self.metrics, self.notices):
             if path.exists():
                 (self.record / path.name).write_bytes(path.read_bytes())
         parents = {name: entry["digest"] for name, entry in self.inputs.items() if not entry.get("implied")}
-        manifest = write_manifest(self.output, self.kind, facts, redact_spec(self.raw_spec), parents, title=self.title)
+        manifest = write_manifest(
+            self.output, self.kind, facts, redact_spec(self.raw_spec), parents, title=self.title, display=display
+        )
         write_json(self.directory / "result.json", {"digest": manifest.digest})
 
 

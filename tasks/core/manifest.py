@@ -5,6 +5,9 @@ the package versions. It is written last and atomically, when all listed files a
 manifest is not an artifact. The artifact's *digest* is BLAKE3 over the sorted (path, size, file digest) lines alone, so
 that it depends on the content and on nothing else. Files under `record/` (metrics with their times, samples, plots)
 document the run and are not part of the result: they are stored with it, but are not in the digest.
+
+Facts are not in the digest either, so that equal files stay one artifact. The *identity* is the digest and the facts:
+cache keys are made of identities, since a stage reads both (tasks/core/inputs.py).
 """
 
 import json
@@ -23,7 +26,8 @@ from infra.versions import package_versions
 
 MANIFEST = "manifest.json"
 RECORD = "record"
-ALL = ("*",)  # the patterns of all files
+ALL = ("*",)  # the patterns of all files of the content
+ALL_AND_RECORD = ("*", f"{RECORD}/*", MANIFEST)  # and of what documents the run
 _MANIFESTS = re.compile(r"manifest\.json(\.\d+\.partial)?")  # also a killed writer's partial one
 
 
@@ -47,6 +51,13 @@ class Manifest:
     parents: dict[str, str] = field(default_factory=dict)  # input name -> digest
     versions: dict[str, str] = field(default_factory=dict)
     title: str = ""  # of the run that made it; empty for what no stage made
+    identity: str = ""  # empty: written before facts were part of cache keys
+    display: dict[str, Any] = field(default_factory=dict)  # fields of its Artifact that no stage reads: layout, place
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of its Artifact."""
+        return self.facts | self.display
 
 
 def file_digest(path: Path) -> str:
@@ -66,6 +77,16 @@ def json_key(value: Any) -> str:
     return blake3(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
 
 
+def identity_of(kind: str, digest: str, facts: dict[str, Any]) -> str:
+    """The digest, followed by a key of the kind and the facts."""
+    return f"{digest}-{json_key([kind, facts])[:16]}"
+
+
+def digest_in(identity: str) -> str:
+    """The digest in an identity."""
+    return identity.partition("-")[0]
+
+
 def content_digest(directory: Path) -> str:
     """The digest that the directory would get from `write_manifest`."""
     return _digest_of({name: FileEntry(path.stat().st_size, file_digest(path)) for name, path in _content(directory)})
@@ -79,15 +100,21 @@ def write_manifest(
     parents: dict[str, str] | None = None,
     known: dict[str, FileEntry] | None = None,
     title: str = "",
+    display: dict[str, Any] | None = None,
 ) -> Manifest:
     """Seal a directory: digest and sync its files (except the digests that are already `known`), then write
-    manifest.json atomically. When it returns, the artifact survives a power cut."""
+    manifest.json atomically. When it returns, the artifact survives a power cut. `display` has fields of the Artifact
+    that depend on the machine or the layout, which no other stage can read."""
     sync_tree(directory)
     known = known or {}
     files = {
         name: known.get(name) or FileEntry(path.stat().st_size, file_digest(path)) for name, path in _content(directory)
     }
-    manifest = Manifest(kind, _digest_of(files), files, facts, spec or {}, parents or {}, package_versions(), title)
+    digest = _digest_of(files)
+    manifest = Manifest(
+        kind, digest, files, facts, spec or {}, parents or {}, package_versions(), title,
+        identity_of(kind, digest, facts), display or {},
+    )  # fmt: skip
     write_text(directory / MANIFEST, json.dumps(asdict(manifest), indent=1, sort_keys=True))
     return manifest
 
@@ -123,16 +150,18 @@ def parse_manifest(text: bytes, place: str) -> Manifest:
         raise ArtifactError(f"{place}: not a manifest ({error}); make the artifact again") from error
 
 
-def verify(directory: Path, digest: str | None = None, patterns: Sequence[str] = ALL) -> Manifest:
+def verify(directory: Path, digest: str | None = None, patterns: Sequence[str] = ALL, origin: str = "") -> Manifest:
     """Check the files against the manifest, and the manifest against `digest`. Files whose names match none of the
     patterns (as in fnmatch) may be missing and are not checked. Raises ArtifactError with the artifact's kind and
-    digest and every file that differs."""
+    digest, its folder (`origin`, if the directory only has links to it), and every file that differs."""
     manifest = read_manifest(directory)
-    name = f"{manifest.kind} {manifest.digest[:12]} in {directory}"
+    name = f"{manifest.kind} {manifest.digest[:12]} in {origin or directory}"
     if digest is not None and manifest.digest != digest:
         raise ArtifactError(f"{name}: another artifact than expected, which has digest {digest[:12]}")
     if _digest_of(manifest.files) != manifest.digest:
         raise ArtifactError(f"{name}: the manifest's file list was changed; make the artifact again")
+    if manifest.identity and manifest.identity != identity_of(manifest.kind, manifest.digest, manifest.facts):
+        raise ArtifactError(f"{name}: the manifest's facts were changed; make the artifact again")
     wrong = wrong_files(directory, manifest, patterns=patterns)
     if wrong:
         raise ArtifactError(f"{name}: {'; '.join(wrong)}. Delete the directory and run again to recreate it.")
@@ -160,8 +189,10 @@ def wrong_files(
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a file's name matches one of the patterns, in which `*` stands for `/` too."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    """Whether a file's name matches one of the patterns, in which `*` stands for `/` too. A file of the record matches
+    only patterns that begin with `record/`."""
+    recorded = name.startswith(f"{RECORD}/")
+    return any(fnmatchcase(name, pattern) for pattern in patterns if pattern.startswith(f"{RECORD}/") == recorded)
 
 
 def _content(directory: Path) -> list[tuple[str, Path]]:

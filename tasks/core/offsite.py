@@ -34,7 +34,7 @@ from infra.storage.buckets import StorageError, storage_of
 from infra.storage.durable import make_folder, rename
 from infra.tracking.execution import execution_id
 from infra.tracking.remote_run import JOB
-from tasks.core.manifest import MANIFEST, RECORD, ArtifactError, Manifest, read_manifest, remove, verify
+from tasks.core.manifest import ALL_AND_RECORD, MANIFEST, RECORD, ArtifactError, Manifest, read_manifest, remove, verify
 from tasks.core.stored import DAMAGED, check_sizes, download, is_complete, manifest_at, mark_damaged, send, send_sealed
 
 KEEP = 2  # checkpoints of a series
@@ -90,7 +90,7 @@ class Offsite:
     def finish(self, digest: str) -> str:
         """Send the artifact and mark the job as done; returns the artifact's address. Its checkpoints are deleted.
         Raises StorageError."""
-        place = send(str(self.job_dir / "output"), digest, self.storage)
+        place = send(str(self.job_dir / "output"), self.storage)
         logs = [path.name for path in self.job_dir.glob("*.jsonl")]
         storage.put(self.job_dir, logs, self.address)
         storage.write(f"{self.address}/result.json", json.dumps({"digest": digest, "place": place}).encode())
@@ -141,7 +141,7 @@ class Offsite:
             partial = self.job_dir / "downloading"
             remove(partial)
             try:
-                download(address, manifest_at(address), partial)
+                download(address, manifest_at(address), partial, ALL_AND_RECORD)
                 verify(partial)
             except ArtifactError as error:
                 try:

@@ -1,8 +1,10 @@
 """Artifacts in storage: uploaded once, downloaded once, and verified by their digests.
 
-STORAGE/artifacts/<digest>/…    complete once it has its manifest.json, which is sent last
-CACHE/artifacts/<digest>/…      downloaded; CACHE is BATON_CACHE, which a node's pods may share, or Baton's home
-CACHE/parts/<key>/…             the manifest and some files of an artifact, for stages that need no others
+STORAGE/artifacts/<identity>/…    complete once it has its manifest.json, which is sent last
+CACHE/artifacts/<identity>/…      downloaded; CACHE is BATON_CACHE, which a node's pods may share, or Baton's home
+CACHE/parts/<key>/…               the manifest and some files of an artifact, for stages that need no others
+
+Artifacts with equal files and other facts have folders of their own.
 """
 
 import fcntl
@@ -18,10 +20,12 @@ from infra.storage.buckets import StorageError, is_bucket
 from infra.storage.durable import make_folder, rename, sync_tree, write_text
 from tasks.core.manifest import (
     ALL,
+    ALL_AND_RECORD,
     MANIFEST,
     RECORD,
     ArtifactError,
     Manifest,
+    digest_in,
     json_key,
     matches,
     parse_manifest,
@@ -34,14 +38,15 @@ DAMAGED = "damaged-manifest.json"  # the manifest of a damaged artifact
 RECREATE_HINT = "Run the same command with --overwrite-cache: only what is missing is made again"
 
 
-def send(directory: str, digest: str, root: str) -> str:
+def send(directory: str, root: str) -> str:
     """The address below the storage `root` of a complete directory, uploaded first if necessary. Raises ArtifactError,
     StorageError."""
     if is_bucket(directory) or directory.startswith(f"{root}/"):
         return directory
-    address = f"{root}/artifacts/{digest}"
+    manifest = read_manifest(Path(directory))
+    address = f"{root}/artifacts/{manifest.identity or manifest.digest}"
     known = storage.sizes(address)
-    if MANIFEST not in known or _missing(read_manifest(Path(directory)), known):
+    if MANIFEST not in known or _missing(manifest, known):
         send_sealed(Path(directory), address, known)
     return address
 
@@ -90,9 +95,12 @@ def check_sizes(place: str, digest: str) -> Manifest:
 def fetch(place: str, digest: str, patterns: Sequence[str] = ALL) -> Path:
     """Download an artifact, unless it is in the cache, and check its files against the digest; returns its local
     directory. Only the files that match a pattern are sure to be there. Raises ArtifactError, StorageError."""
-    cache, key = cache_folder("artifacts"), digest
-    if tuple(patterns) != ALL and not (cache / digest / MANIFEST).exists():
-        cache, key = cache_folder("parts"), json_key([digest, *patterns])
+    cache, identity = cache_folder("artifacts"), place.rpartition("/")[2]
+    if digest_in(identity) != digest:  # at an address of another form
+        identity = digest
+    key, complete = identity, {*ALL} <= {*patterns} or (cache / identity / MANIFEST).exists()
+    if not complete:
+        cache, key = cache_folder("parts"), json_key([identity, *patterns])
     folder = cache / key
     with (cache / f"{key}.lock").open("a") as lock:  # another process may be fetching it
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -108,7 +116,7 @@ def fetch(place: str, digest: str, patterns: Sequence[str] = ALL) -> Path:
             remove(leftover)
         partial = cache / f"{key}.{uuid4().hex}.partial"
         try:
-            _download_verified(place, digest, partial, ALL if key == digest else patterns)
+            _download_verified(place, digest, partial, ALL_AND_RECORD if complete else patterns)
             rename(partial, folder)
         finally:
             remove(partial)
@@ -116,7 +124,7 @@ def fetch(place: str, digest: str, patterns: Sequence[str] = ALL) -> Path:
 
 
 def download(place: str, manifest: Manifest, folder: Path, patterns: Sequence[str] = ALL) -> None:
-    """Download the files of a manifest and those of the record, as far as they match a pattern, and last the manifest.
+    """Download the files of a manifest and of the record that match a pattern, and last the manifest.
     Their contents are not checked. Raises ArtifactError, StorageError."""
     known = _sizes(place, manifest)
     listed = {name: known[name] for name in known if name in manifest.files or name.startswith(f"{RECORD}/")}

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from tasks.core.job import Job, StageError
@@ -65,9 +64,10 @@ def _items(job: Job, step: DecontaminateStep) -> Iterator[tuple[str, list[str]]]
             if not sets:
                 raise StageError("decontaminate: against: [evaluate] needs the evaluation's rows, which this run lacks")
             for folder in sets:
+                rows = f"rows {read_manifest(folder).digest[:12]}"
                 with (folder / "held_out.jsonl").open(encoding="utf-8") as lines:
                     for row, line in enumerate(lines, start=1):
-                        yield f"{_title(folder)}, held-out row {row}", list(texts_of(json.loads(line)))
+                        yield f"{rows}, held-out row {row}", list(texts_of(json.loads(line)))
             continue
         for file in files[number].files():
             records: Iterator[Any]
@@ -80,15 +80,6 @@ def _items(job: Job, step: DecontaminateStep) -> Iterator[tuple[str, list[str]]]
                     records = iter([opened.read().decode("utf-8", "replace")])
             for row, record in enumerate(records, start=1):
                 yield f"{file.name}, row {row}", list(texts_of(record))
-
-
-def _title(folder: Path) -> str:
-    """The name of the source of a set of rows."""
-    spec = read_manifest(folder).spec
-    source = spec.get("path") or spec.get("huggingface") or spec.get("function") or {}
-    if isinstance(source, str):
-        return source.rpartition("/")[2] or source
-    return str(source.get("name"))
 
 
 def texts_of(value: Any) -> Iterator[str]:

@@ -7,7 +7,7 @@ import images
 from infra.process.launch import Engine
 from infra.process.torchrun_env import placed_nodes
 from tasks.artifacts import Corpus, Rows, StoredPartitions, TokenizedCorpus, Tokenizer
-from tasks.core.manifest import json_key
+from tasks.core.manifest import ALL, MANIFEST, json_key
 from tasks.data.source_changes import GONE, GONE_COUNTS
 from tasks.data.spec import CorpusSpec, GatherSpec, ReadShareSpec, ShardsSpec, ShareSpec, TokenizerSpec
 from tasks.run import run
@@ -69,8 +69,9 @@ def find_new(spec: CorpusSpec, known: list[Corpus], against: list[Rows]) -> Corp
     """The sources' documents that are in none of the known corpora (oldest first), possibly none; `changes.json` lists
     the changes to the others. `against`: rows that no document may contain, as for `prepare_clean_corpus`."""
     nodes = placed_nodes(spec.partitions.machines)
+    files = AGAINST | {f"known.{len(known) - 1}": (*ALL, Corpus.partitions_file)}
     return run(
-        INCREMENT, Corpus, spec, nodes=nodes, files=AGAINST, on_demand="known", implied=ancestors_of_last(known),
+        INCREMENT, Corpus, spec, nodes=nodes, files=files, on_demand="known", implied=ancestors_of_last(known),
         known=known, against=against,
     )  # fmt: skip
 
@@ -95,5 +96,6 @@ def compact(
 ) -> TokenizedCorpus:
     """Make one data set of the shards of several corpora, in order, without the documents of `corpora` that the source
     no longer had at the increment `newest`; both are empty if it still has all."""
-    files = LOST | {"corpora": Corpus.held_out_files}
+    # the manifests of the shards name the corpora that they were tokenized from
+    files = LOST | {"corpora": Corpus.held_out_files, "data": (*ALL, MANIFEST)}
     return run(COMPACT, TokenizedCorpus, spec, files=files, data=data, corpora=corpora, newest=newest)

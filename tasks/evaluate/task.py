@@ -15,4 +15,7 @@ def evaluate(spec: EvaluateSpec, model: HFModel, corpora: list[Corpus], rows: li
     """Run the spec's evaluators on a model. Bits per byte are measured on each corpus separately, the metric being that
     of the first; `rows` are in the order of `spec.sets()`."""
     title, files = f"evaluate-{model.label}", {"corpora": Corpus.held_out_files}
-    return run(ENGINE, EvalReport, spec, title=title, files=files, model=model, corpora=corpora, rows=rows)
+    checks = {"model": HFModel.checks}
+    return run(
+        ENGINE, EvalReport, spec, title=title, files=files, checks=checks, model=model, corpora=corpora, rows=rows
+    )

@@ -62,7 +62,7 @@ def open_model(directory: Path, base: Path | None = None) -> ModelFolders:
     """The model in an HFModel's or a PublishedModel's directory. An adapter's base is in `base`, or where it was when
     the adapter was trained. Every file is verified. Raises ArtifactError."""
     manifest = verify(directory)
-    recorded = manifest.facts.get("base")
+    recorded = manifest.fields.get("base")
     if recorded and base is None:
         place = located(recorded["place"])
         base = fetch(place, recorded["digest"]) if is_bucket(place) else Path(place)

@@ -33,7 +33,7 @@ def facts(source: Source) -> list[Block]:
 
 
 def facts_table(source: Source) -> Table:
-    return _pairs("Facts", {words(name): fact for name, fact in source.manifest.facts.items()})
+    return _pairs("Facts", {words(name): fact for name, fact in source.manifest.fields.items()})
 
 
 def _made_with(source: Source) -> list[Block]:

@@ -11,9 +11,9 @@ from infra.drawing.charts import LARGEST, Points
 from infra.tracking.relations import sources
 from tasks.artifacts import KINDS, Artifact
 from tasks.core.job import json_lines
-from tasks.core.manifest import RECORD, Manifest, read_manifest
+from tasks.core.manifest import MANIFEST, RECORD, Manifest, read_manifest
 
-PAGE_FILES = (f"{RECORD}/*", "*.json", "README.md")  # what pages show of an artifact, except of an evaluation
+PAGE_FILES = (f"{RECORD}/*", "*.json", "README.md", MANIFEST)  # what pages show of an artifact, except of an evaluation
 
 
 @dataclass(frozen=True)

@@ -48,10 +48,10 @@ def _write_merged(model: ModelFolders, adapter: Path, folder: Path) -> None:
     copy_small_files(model.directory, folder)
 
 
-def base_facts(job: Job) -> dict[str, str]:
+def base_of(job: Job) -> dict[str, str]:
     """The base of an adapter that the stage trains: its model, or that model's base."""
     entry = job.inputs.get(f"model.{BASE}") or job.inputs["model"]
-    return {"digest": entry["digest"], "place": entry.get("place", entry["path"])}
+    return {"digest": entry["digest"], "place": entry.get("place") or entry["path"]}
 
 
 def forget_source(job: Job) -> None:
@@ -71,7 +71,7 @@ def write_adapter(job: Job, lora: LoRASpec, trained: Mapping[str, torch.Tensor])
         alpha = float(rank)
     config = LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=alpha, inference_mode=True).to_dict()  # type: ignore[arg-type]
     config |= {
-        "base_model_name_or_path": base_facts(job)["digest"],
+        "base_model_name_or_path": base_of(job)["digest"],
         "target_modules": sorted({name.split(".")[-3] for name in weights}),
     }
     del config["peft_version"]  # as everything else in it, it would change the digest

@@ -20,7 +20,8 @@ ENGINES = {
 
 def _tune(spec: PostTrainSpec, model: HFModel, rows: Rows) -> HFModel:
     engine = ENGINES[spec.method.name]
-    return run(engine, HFModel, announced(spec, model.parameters), **spec.processes(), model=model, rows=rows)
+    spec, checks = announced(spec, model.parameters), {"model": HFModel.checks}
+    return run(engine, HFModel, spec, **spec.processes(), checks=checks, model=model, rows=rows)
 
 
 def _task(name: str, spec: type[PostTrainSpec]) -> Any:

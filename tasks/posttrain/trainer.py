@@ -35,7 +35,7 @@ from tasks.models.agreement import probe
 from tasks.models.tokenizers import load
 from tasks.posttrain import process
 from tasks.posttrain.adapter import merged, peft_config
-from tasks.posttrain.adapter_files import base_facts, forget_source, source_of, write_adapter
+from tasks.posttrain.adapter_files import base_of, forget_source, source_of, write_adapter
 from tasks.posttrain.batches import loader
 from tasks.posttrain.chat import with_end
 from tasks.posttrain.encode import IGNORED, RowEncoder
@@ -141,6 +141,7 @@ class Setup(Generic[S]):
         job, spec = self.job, self.spec
         facts = read_manifest(Path(job.inputs["model"]["path"])).facts | {"label": spec.label or job.stage}
         facts.pop("base", None)
+        display: dict[str, Any] = {}
         with _full_disk_as_stage_error(job.output, "the run continues from its last checkpoint"):
             for old in job.output.iterdir() if job.output.exists() else ():
                 if old.name != RECORD:  # left by a killed engine
@@ -150,13 +151,14 @@ class Setup(Generic[S]):
                 save_like(model, self.source, job.output)
             elif spec.adapter and weights is not None:
                 write_adapter(job, spec.adapter.lora, weights)
-                facts["base"] = base_facts(job)
+                display["base"] = base_of(job)
+                facts["base"] = {"digest": display["base"]["digest"]}
                 copy_small_files(self.source, job.output)
             if model is not None or not self._has_no_whole_weights():
                 tuned = trainer.model if model is None else model
                 probe(tuned, trainer.processing_class).write(job.record)
             self.encoder.write(job.output)
-            job.finish(**facts)
+            job.finish(display, **facts)
         checkpoints(job).remove_all()
         forget_source(job)
 

@@ -8,7 +8,7 @@ from tasks.pages.training import training_curves
 
 
 def checkpoint(source: Source) -> list[Block]:
-    facts = source.manifest.facts
+    facts = source.manifest.fields
     return [
         Text(
             f"{count(facts['parameters'])} parameters, step {number(facts['step'])}, "

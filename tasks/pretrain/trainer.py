@@ -227,13 +227,13 @@ class Trainer:
         (output / "model.json").write_text(json.dumps(description, indent=1))
         self.anomalies.copy_to(self.job.record)
         self.job.finish(
+            {"layout": {name: getattr(spec.layout, name) for name in LAYOUT_FACTS}},
             step=self.state.step,
             tokens_seen=self.state.tokens,
             parameters=spec.model.parameters(self.vocab_size),
             vocab_size=self.vocab_size,
             sequence_length=spec.sequence_length,
             precision=spec.precision,
-            layout={name: getattr(spec.layout, name) for name in LAYOUT_FACTS},
             validation_loss=validation_loss,
             tokenizer_digest=self.data_facts["tokenizer_digest"],
         )

@@ -52,7 +52,7 @@ def _index(base: Path) -> dict[str, Any]:
 def _link_or_copy(source: Path, target: Path) -> None:
     if source.stat().st_size >= LINK_BYTES:
         try:
-            os.link(source, target)
+            os.link(source.resolve(), target)  # an input is a folder of links
             return
         except OSError as error:
             if error.errno not in _NO_LINK:

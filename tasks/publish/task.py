@@ -3,6 +3,7 @@
 import images
 from infra.process.launch import Engine
 from tasks.artifacts import Artifact, EvalReport, HFModel, PublishedModel
+from tasks.core.manifest import ALL, MANIFEST
 from tasks.publish.spec import PublishSpec
 from tasks.run import run
 from tasks.stage import stage
@@ -22,5 +23,5 @@ def publish(
     another one or have changed. The card covers `models` (those it was tuned from), their `reports`, and `parts` by
     name: corpus, tokenizer, …"""
     before = [other for other in models if (other.digest, other.label) != (model.digest, model.label)]
-    manifests: dict[str, tuple[str, ...]] = {"models": (), "reports": (), "parts": ()}
-    return run(ENGINE, PublishedModel, spec, files=manifests, model=model, models=before, reports=reports, parts=parts)
+    described = {"model": (*ALL, MANIFEST)} | dict.fromkeys(("models", "reports", "parts"), (MANIFEST,))
+    return run(ENGINE, PublishedModel, spec, files=described, model=model, models=before, reports=reports, parts=parts)

@@ -6,6 +6,7 @@ from infra.process.launch import Engine
 from infra.tracking.execution import mark_last
 from tasks.artifacts import Artifact, EvalReport, HFModel, Report
 from tasks.cached_stages import note_used
+from tasks.core.manifest import ALL_AND_RECORD
 from tasks.pages.source import PAGE_FILES
 from tasks.report.spec import ReportSpec
 from tasks.run import run
@@ -22,7 +23,7 @@ def report(spec: ReportSpec, models: list[HFModel], reports: list[EvalReport], p
         mark_last()
     if this_pod():
         note_used([*parts.values(), *models, *reports])
-    files = {"models": PAGE_FILES, "parts": PAGE_FILES}
+    files = {"models": PAGE_FILES, "parts": PAGE_FILES, "reports": ALL_AND_RECORD}
     artifact = run(ENGINE, Report, spec, files=files, models=models, reports=reports, parts=parts)
     print((artifact.local(("report.md",)) / "report.md").read_text(encoding="utf-8"))
     return artifact

@@ -9,7 +9,7 @@ from typing import Any
 from infra.storage.durable import write_json
 from tasks.core.job import Job, StageError, main
 from tasks.core.manifest import read_manifest
-from tasks.models.adapter_base import model_of
+from tasks.models.adapter_base import BASE, model_of
 from tasks.serve.server import Server, engine_arguments, open_served
 from tasks.serve.smoke import smoke_test
 from tasks.serve.spec import ServeSpec
@@ -32,7 +32,7 @@ def work(job: Job) -> None:
     finally:
         server.stop()
     best = max(levels, key=lambda level: level["requests_per_s"], default=None)
-    paths = {"path": str(directory)} | ({"base": str(base)} if base else {})
+    paths = {"path": str(job.origin("model"))} | ({"base": str(job.origin(f"model.{BASE}"))} if base else {})
     write_json(job.record / MODEL, paths | {"digest": model.digest})
     job.finish(
         label=label,

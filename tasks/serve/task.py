@@ -13,4 +13,4 @@ ENGINE = Engine("serve", "tasks.serve.serve", version="1")
 @stage(ENGINE, image=images.SERVE)
 def serve(spec: ServeSpec, model: HFModel) -> Endpoint:
     """Start a server of the model, test and measure it."""
-    return run(ENGINE, Endpoint, spec, model=model)
+    return run(ENGINE, Endpoint, spec, checks={"model": HFModel.checks}, model=model)

@@ -144,8 +144,10 @@ class Reads:
     def __init__(self) -> None:
         self.files = self.bytes = 0
 
-    def verify(self, directory: Path, digest: str | None = None, patterns: Sequence[str] = ALL) -> Manifest:
-        manifest = verify(directory, digest, patterns)
+    def verify(
+        self, directory: Path, digest: str | None = None, patterns: Sequence[str] = ALL, origin: str = ""
+    ) -> Manifest:
+        manifest = verify(directory, digest, patterns, origin)
         self.files += 1 + len(manifest.files)
         self.bytes += sum(entry.size for entry in manifest.files.values())
         return manifest

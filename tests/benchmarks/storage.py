@@ -33,7 +33,7 @@ def main(scratch: Path, megabytes: int) -> None:
     shared = scratch / "shared"
     with s3_server(scratch) as server, server.flyte(scratch):
         plain = FlyteContextManager.current_context().file_access.get_filesystem_for_path(server.address)
-        sent = send(str(output), digest, f"{server.address}/ours")
+        sent = send(str(output), f"{server.address}/ours")
 
         def fetch_ours() -> None:
             shutil.rmtree(scratch / "cache", ignore_errors=True)
@@ -45,7 +45,7 @@ def main(scratch: Path, megabytes: int) -> None:
 
         def send_ours() -> None:
             where = f"{server.address}/{uuid4().hex}"
-            send(str(output), digest, where)
+            send(str(output), where)
             plain.rm(where, recursive=True)
 
         def send_plainly() -> None:
@@ -55,7 +55,7 @@ def main(scratch: Path, megabytes: int) -> None:
 
         def share_ours() -> None:
             shutil.rmtree(shared, ignore_errors=True)
-            send(str(output), digest, str(shared))
+            send(str(output), str(shared))
 
         def share_plainly() -> None:
             shutil.rmtree(shared, ignore_errors=True)

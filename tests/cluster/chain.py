@@ -69,6 +69,11 @@ def manifests(storage: Storage) -> list[dict[str, Any]]:
     return [json.loads(storage.get(uri) or b"") for uri in storage.list(folder) if uri.endswith("/manifest.json")]
 
 
+def folder_of(storage: Storage, manifest: dict[str, Any]) -> str:
+    """The folder of an artifact in storage."""
+    return f"{baton(storage)}/artifacts/{manifest['identity']}"
+
+
 def digests(storage: Storage, kinds: Collection[str] = KINDS) -> set[tuple[str, str]]:
     """The artifacts in storage, without those that have times in them."""
     return {(each["kind"], each["digest"]) for each in manifests(storage) if each["kind"] in kinds}
@@ -77,7 +82,7 @@ def digests(storage: Storage, kinds: Collection[str] = KINDS) -> set[tuple[str, 
 def whole(storage: Storage) -> bool:
     """Whether every artifact in storage is what its manifest says."""
     return all(
-        blake3(storage.get(f"{baton(storage)}/artifacts/{each['digest']}/{name}") or b"").hexdigest() == file["blake3"]
+        blake3(storage.get(f"{folder_of(storage, each)}/{name}") or b"").hexdigest() == file["blake3"]
         for each in manifests(storage)
         for name, file in each["files"].items()
     )
@@ -85,8 +90,9 @@ def whole(storage: Storage) -> bool:
 
 def lose(cluster: Cluster, kind: str) -> None:
     """Delete the files of all artifacts of a kind, and not what the catalog says of them."""
-    for _, digest in digests(cluster.storage, [kind]):
-        assert cluster.storage.remove(f"{baton(cluster.storage)}/artifacts/{digest}/")
+    for manifest in manifests(cluster.storage):
+        if manifest["kind"] == kind:
+            assert cluster.storage.remove(f"{folder_of(cluster.storage, manifest)}/")
 
 
 def forget(cluster: Cluster, stage: str, function: str, kind: str) -> None:
@@ -150,6 +156,6 @@ def training(storage: Storage, stage: str) -> dict[str, Any]:
 
 def recorded(storage: Storage, manifest: dict[str, Any]) -> list[dict[str, Any]]:
     """The metrics of a training, a line for each step."""
-    there = f"{baton(storage)}/artifacts/{manifest['digest']}/record/metrics.jsonl"
+    there = f"{folder_of(storage, manifest)}/record/metrics.jsonl"
     lines = map(json.loads, (storage.get(there) or b"").splitlines())
     return [line for line in lines if "loss" in line]

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from tests.cluster.chain import baton, digests, manifests
+from tests.cluster.chain import baton, digests, folder_of, manifests
 from tests.cluster.propeller import Cluster, Done, Watch
 from tests.cluster.storage import Storage
 
@@ -43,7 +43,7 @@ class Ran:
         self.worked_on = Counter[str]()  # documents by round, of this run and those before; not of killed pods
         self.shares: list[tuple[set[str], int]] = []  # their partitions, and the documents that were worked on
         for manifest in manifests(storage):
-            folder = f"{baton(storage)}/artifacts/{manifest['digest']}"
+            folder = folder_of(storage, manifest)
             speeds = json.loads(storage.get(f"{folder}/record/speeds.json") or b"[]")
             for speed in speeds:
                 self.worked_on[speed["round"]] += speed["documents"]

@@ -16,6 +16,7 @@ from tests.cluster.chain import (
     Disturbed,
     baton,
     digests,
+    folder_of,
     forget,
     lose,
     manifests,
@@ -55,7 +56,7 @@ def test_what_the_stages_made_is_in_storage_by_its_digest(tracked: Cluster, run:
     storage = tracked.storage
     assert {kind for kind, _ in digests(storage)} == {*KINDS} - {"eval_report", "rows"}
     for manifest in manifests(storage):
-        there = f"{baton(storage)}/artifacts/{manifest['digest']}/"
+        there = f"{folder_of(storage, manifest)}/"
         assert {uri.removeprefix(there) for uri in storage.list(there)} >= manifest["files"].keys()
 
 
@@ -194,10 +195,10 @@ def before(tracked: Cluster, run: Done) -> set[tuple[str, str]]:
 def disturbed(tracked: Cluster, client: Client, before: Any, submitted: Any) -> tuple[Done, Disturbed]:
     """Pretraining and conversion anew: the first is killed once, and the second's storage is slow, refuses requests
     and cuts connections. In it is half of what a pod before them has sent: a checkpoint, and the artifact."""
-    ((_, model),) = [each for each in before if each[0] == "hf_model"]
+    (model,) = [each for each in manifests(tracked.storage) if each["kind"] == "hf_model"]
     (done,) = [uri for uri in tracked.storage.list(f"{baton(tracked.storage)}/jobs/pretrain-") if "result" in uri]
     half = [
-        f"{baton(tracked.storage)}/artifacts/{model}/model.safetensors",
+        f"{folder_of(tracked.storage, model)}/model.safetensors",
         done.replace("result.json", "work/checkpoints/step-00000190/00/common.pt"),
     ]
     forget(tracked, "pretrain", "pretrain", "megatron_checkpoint")

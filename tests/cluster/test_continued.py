@@ -16,6 +16,7 @@ from tests.cluster.chain import (
     Disturbed,
     baton,
     digests,
+    folder_of,
     forget,
     manifests,
     recorded,
@@ -72,7 +73,7 @@ class Tuned:
             cluster.catalog.forget(stage)
         for each in manifests(self.storage):
             if each["kind"] == "hf_model" and each["facts"]["label"] in TUNED:
-                self.storage.remove(f"{baton(self.storage)}/artifacts/{each['digest']}/")
+                self.storage.remove(f"{folder_of(self.storage, each)}/")
         self.lost = Lost()
         seconds: dict[str, Callable[[Pod], None]] = {"sft": Pod.kill, "dpo": self.lost, "grpo": Pod.kill}
         self.acts = {stage: Disturbed(self.storage, stage, Pod.delete, seconds[stage]) for stage in TUNED}

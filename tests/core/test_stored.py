@@ -48,8 +48,8 @@ def key(place: str, name: str) -> str:
 
 def test_what_is_sent_comes_back_with_its_record(where: str, tmp_path: Path) -> None:
     artifact = made(tmp_path / "output")
-    place = send(artifact.place, artifact.digest, where)
-    assert place == f"{where}/artifacts/{artifact.digest}"
+    place = send(artifact.place, where)
+    assert place == f"{where}/artifacts/{artifact.key}"
     here = artifact.at(place).local()
     assert verify(here, artifact.digest).facts == FACTS
     assert (here / "record/metrics.jsonl").read_text() == "{}\n"
@@ -58,19 +58,19 @@ def test_what_is_sent_comes_back_with_its_record(where: str, tmp_path: Path) -> 
 def test_it_is_sent_once_and_its_manifest_last(s3: S3, where: str, tmp_path: Path) -> None:
     artifact = made(tmp_path / "output")
     with disturbed(s3, faults := Faults()) as proxied, proxied.flyte(tmp_path):
-        place = send(artifact.place, artifact.digest, where)
+        place = send(artifact.place, where)
         puts = [line.partition("?")[0] for line in faults.seen if line.startswith("PUT")]
         assert puts[-1] == f"PUT /flyte/{key(place, 'manifest.json')}" and len(puts) == 4
-        send(artifact.place, artifact.digest, where)
+        send(artifact.place, where)
     assert len([line for line in faults.seen if line.startswith("PUT")]) == 4
 
 
 def test_what_was_lost_since_is_sent_again_and_nothing_else(s3: S3, where: str, tmp_path: Path) -> None:
     artifact = made(tmp_path / "output")
-    place = send(artifact.place, artifact.digest, where)
+    place = send(artifact.place, where)
     s3.delete(key(place, "folder/merges.txt"))
     with disturbed(s3, faults := Faults()) as proxied, proxied.flyte(tmp_path):
-        send(artifact.place, artifact.digest, where)
+        send(artifact.place, where)
     puts = [line.partition("?")[0].rpartition("/")[2] for line in faults.seen if line.startswith("PUT")]
     assert puts == ["merges.txt", "manifest.json"]
     check_sizes(place, artifact.digest)
@@ -80,7 +80,7 @@ def test_a_large_file_goes_in_parts(s3: S3, where: str, tmp_path: Path, monkeypa
     monkeypatch.setattr(storage, "PART_BYTES", 5 << 20)  # S3 takes no smaller ones
     artifact = made(tmp_path / "output", {"weights.bin": bytes(range(256)) * (13 << 12)})
     with disturbed(s3, faults := Faults()) as proxied, proxied.flyte(tmp_path):
-        place = send(artifact.place, artifact.digest, where)
+        place = send(artifact.place, where)
         verify(fetch(place, artifact.digest), artifact.digest)
     assert sum("partNumber=" in line for line in faults.seen) == 3
 
@@ -90,7 +90,7 @@ def test_a_long_transfer_says_how_far_it_is(
 ) -> None:
     monkeypatch.setattr(storage, "REPORT_AFTER_S", 0.0)
     artifact = made(tmp_path / "output", {"weights.bin": bytes(3_000_000)})
-    place = send(artifact.place, artifact.digest, where)
+    place = send(artifact.place, where)
     fetch(place, artifact.digest)
     said = capsys.readouterr().err
     assert f"3 of 3 MB to {place}, " in said and f"3 of 3 MB from {place}, " in said
@@ -98,9 +98,9 @@ def test_a_long_transfer_says_how_far_it_is(
 
 def test_a_shared_folder_is_storage_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     artifact = made(tmp_path / "output")
-    place = send(artifact.place, artifact.digest, str(tmp_path / "shared"))
+    place = send(artifact.place, str(tmp_path / "shared"))
     verify(Path(place), artifact.digest)
-    assert send(artifact.place, artifact.digest, str(tmp_path / "shared")) == place
+    assert send(artifact.place, str(tmp_path / "shared")) == place
     assert artifact.at(place).local() == Path(place)
 
 
@@ -111,7 +111,7 @@ def test_a_shared_folder_is_storage_too(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_disturbed_network_is_waited_for(s3: S3, where: str, tmp_path: Path, fault: dict[str, Any]) -> None:
     artifact = made(tmp_path / "output")
     with disturbed(s3, going := Faults(**fault)) as proxied, proxied.flyte(tmp_path):
-        place = send(artifact.place, artifact.digest, where)
+        place = send(artifact.place, where)
     check_sizes(place, artifact.digest)
     with disturbed(s3, coming := Faults(**fault)) as proxied, proxied.flyte(tmp_path):
         verify(fetch(place, artifact.digest), artifact.digest)
@@ -124,13 +124,13 @@ def test_storage_that_stays_away_is_a_named_error_that_another_attempt_may_cure(
     monkeypatch.setattr(storage, "PATIENCE_S", 1.0)
     artifact = made(tmp_path / "output")
     with s3.at("http://127.0.0.1:9").flyte(tmp_path), pytest.raises(StorageError, match="tried for") as caught:
-        send(artifact.place, artifact.digest, where)
+        send(artifact.place, where)
     assert caught.value.curable and artifact.digest in str(caught.value)
 
 
 def test_flyte_s_literals_fetch_nothing_and_a_manifest_comes_alone(s3: S3, where: str, tmp_path: Path) -> None:
     artifact = made(tmp_path / "output")
-    artifact = artifact.at(send(artifact.place, artifact.digest, where))
+    artifact = artifact.at(send(artifact.place, where))
     with disturbed(s3, faults := Faults()) as proxied, proxied.flyte(tmp_path):
         context = FlyteContextManager.current_context()
         literal = TypeEngine.to_literal(context, artifact, Tokenizer, TypeEngine.to_literal_type(Tokenizer))
@@ -144,7 +144,7 @@ def test_a_refusal_is_not_waited_for(s3: S3, where: str, tmp_path: Path) -> None
     artifact = made(tmp_path / "output")
     faults = Faults(refused=1000, status=403)
     with disturbed(s3, faults) as refusing, refusing.flyte(tmp_path), pytest.raises(StorageError) as caught:
-        send(artifact.place, artifact.digest, where)
+        send(artifact.place, where)
     assert "credentials" in str(caught.value)
     assert not caught.value.curable
 
@@ -152,7 +152,7 @@ def test_a_refusal_is_not_waited_for(s3: S3, where: str, tmp_path: Path) -> None
 def test_a_bucket_that_is_not_there_is_named(where: str, tmp_path: Path) -> None:
     artifact = made(tmp_path / "output")
     with pytest.raises(StorageError, match=r"s3://elsewhere.*BATON_STORAGE"):
-        send(artifact.place, artifact.digest, "s3://elsewhere/baton")
+        send(artifact.place, "s3://elsewhere/baton")
 
 
 # What is not whole
@@ -169,7 +169,7 @@ def test_a_literal_whose_folder_is_gone_names_the_way_out(tmp_path: Path) -> Non
 
 def test_without_a_manifest_nothing_is_there(s3: S3, where: str, tmp_path: Path) -> None:
     artifact = made(tmp_path / "output")
-    place = send(artifact.place, artifact.digest, where)
+    place = send(artifact.place, where)
     s3.delete(key(place, "manifest.json"))
     with pytest.raises(ArtifactError, match=r"no manifest.json") as caught:
         fetch(place, artifact.digest)
@@ -179,7 +179,7 @@ def test_without_a_manifest_nothing_is_there(s3: S3, where: str, tmp_path: Path)
 @pytest.mark.parametrize("content", [None, b"cut"], ids=["missing", "cut off"])
 def test_a_file_that_is_not_there_is_named(s3: S3, where: str, tmp_path: Path, content: bytes | None) -> None:
     artifact = made(tmp_path / "output")
-    place = send(artifact.place, artifact.digest, where)
+    place = send(artifact.place, where)
     s3.delete(key(place, "vocabulary.txt"))
     if content:
         s3.write(key(place, "vocabulary.txt"), content)
@@ -191,7 +191,7 @@ def test_a_file_that_is_not_there_is_named(s3: S3, where: str, tmp_path: Path, c
 
 def test_damage_is_seen_and_nobody_relies_on_it_any_more(s3: S3, where: str, tmp_path: Path) -> None:
     artifact = made(tmp_path / "output", {"vocabulary.txt": b"good"})
-    place = send(artifact.place, artifact.digest, where)
+    place = send(artifact.place, where)
     s3.write(key(place, "vocabulary.txt"), b"evil")
     with pytest.raises(ArtifactError, match=r"is damaged: .*vocabulary.txt was changed"):
         fetch(place, artifact.digest)
@@ -199,7 +199,7 @@ def test_damage_is_seen_and_nobody_relies_on_it_any_more(s3: S3, where: str, tmp
     with pytest.raises(ArtifactError, match=r"no manifest.json"):
         check_sizes(place, artifact.digest)
     s3.delete(key(place, "vocabulary.txt"))
-    verify(fetch(send(artifact.place, artifact.digest, where), artifact.digest))
+    verify(fetch(send(artifact.place, where), artifact.digest))
 
 
 # The cache
@@ -207,16 +207,16 @@ def test_damage_is_seen_and_nobody_relies_on_it_any_more(s3: S3, where: str, tmp
 
 def test_a_node_fetches_it_once(s3: S3, where: str, tmp_path: Path) -> None:
     artifact = made(tmp_path / "output")
-    place = send(artifact.place, artifact.digest, where)
+    place = send(artifact.place, where)
     here = fetch(place, artifact.digest)
-    assert here == tmp_path / "cache/artifacts" / artifact.digest
+    assert here == tmp_path / "cache/artifacts" / artifact.key
     with s3.at("http://127.0.0.1:9").flyte(tmp_path):
         assert fetch(place, artifact.digest) == here
 
 
 def test_only_some_files_are_fetched_and_those_are_checked(s3: S3, where: str, tmp_path: Path) -> None:
     artifact = made(tmp_path / "output", {"vocabulary.txt": b"good", "folder/merges.txt": b"a b"})
-    place = send(artifact.place, artifact.digest, where)
+    place = send(artifact.place, where)
     part = fetch(place, artifact.digest, ["*.txt", "record/*"])
     assert verify(part, artifact.digest)
     assert (part / "record/metrics.jsonl").exists()
@@ -230,7 +230,7 @@ def test_only_some_files_are_fetched_and_those_are_checked(s3: S3, where: str, t
 
 def test_what_was_fetched_whole_is_not_fetched_again_in_part(s3: S3, where: str, tmp_path: Path) -> None:
     artifact = made(tmp_path / "output")
-    place = send(artifact.place, artifact.digest, where)
+    place = send(artifact.place, where)
     whole = fetch(place, artifact.digest)
     with s3.at("http://127.0.0.1:9").flyte(tmp_path):
         assert fetch(place, artifact.digest, ["voc*"]) == whole
@@ -238,7 +238,7 @@ def test_what_was_fetched_whole_is_not_fetched_again_in_part(s3: S3, where: str,
 
 def test_a_damaged_copy_is_fetched_again(where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     artifact = made(tmp_path / "output")
-    place = send(artifact.place, artifact.digest, where)
+    place = send(artifact.place, where)
     (fetch(place, artifact.digest) / "vocabulary.txt").write_bytes(b"evil")
     verify(fetch(place, artifact.digest), artifact.digest)
     assert "Fetching it again" in capsys.readouterr().err
@@ -246,8 +246,8 @@ def test_a_damaged_copy_is_fetched_again(where: str, tmp_path: Path, capsys: pyt
 
 def test_what_a_killed_fetch_left_is_removed(where: str, tmp_path: Path) -> None:
     artifact = made(tmp_path / "output")
-    place = send(artifact.place, artifact.digest, where)
-    left = tmp_path / f"cache/artifacts/{artifact.digest}.0.partial"
+    place = send(artifact.place, where)
+    left = tmp_path / f"cache/artifacts/{artifact.key}.0.partial"
     shutil.copytree(tmp_path / "output", left)
     fetch(place, artifact.digest)
     assert not left.exists()
@@ -260,7 +260,7 @@ def _fetch_in_a_process(server: S3, sandbox: Path, place: str, digest: str) -> N
 
 def test_pods_of_a_node_may_fetch_at_the_same_time(s3: S3, where: str, tmp_path: Path) -> None:
     artifact = made(tmp_path / "output")
-    place = send(artifact.place, artifact.digest, where)
+    place = send(artifact.place, where)
     context = multiprocessing.get_context("spawn")
     with disturbed(s3, faults := Faults(delay_s=0.1)) as proxied:
         words = (proxied, tmp_path, place, artifact.digest)
@@ -286,5 +286,5 @@ def test_any_tree_comes_back_as_it_was(where: str, tmp_path: Path, files: dict[s
         artifact = made(folder, files)
     except (FileExistsError, NotADirectoryError, IsADirectoryError):  # a name that is a file and a folder
         return
-    here = fetch(send(artifact.place, artifact.digest, where), artifact.digest)
+    here = fetch(send(artifact.place, where), artifact.digest)
     verify(here, artifact.digest)

@@ -164,7 +164,7 @@ def test_a_pod_fetches_blocks_and_the_newest_corpus_alone(
             corpus.mkdir()
             write_names(corpus / "train-00000.parquet", [(f"{night:064}", f"{night}.txt")])
             made = write_manifest(corpus, "corpus", {}).digest
-            corpora.append(Input(made, "", send(str(corpus), made, root)))
+            corpora.append(Input(made, "", send(str(corpus), root)))
 
 
 def test_without_its_blocks_a_night_says_that_it_reads_the_corpora(

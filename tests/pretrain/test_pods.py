@@ -28,7 +28,7 @@ def test_a_killed_pod_costs_at_most_one_checkpoint_interval_and_changes_nothing(
 
     storage = f"{s3.address}/pretrain"
     with s3.flyte(tmp_path):
-        words = ("pretrain", SPEC.model_dump_json(), send(data.place, data.digest, storage))
+        words = ("pretrain", SPEC.model_dump_json(), send(data.place, storage))
         first = start(s3, tmp_path, storage, *words)
         while not any(key.endswith("manifest.json") for key in s3.keys("pretrain/jobs")):  # its first checkpoint
             assert first.process.poll() is None, first.succeed()

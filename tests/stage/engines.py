@@ -16,6 +16,7 @@ class MakeSpec(StageSpec):
 
     text: str = Field("ab", description="what to write")
     times: int = Field(1, ge=1, description="how often")
+    author: str = Field("", description="a fact of the text")
 
 
 class CountSpec(Spec):
@@ -31,7 +32,7 @@ def work(job: Job) -> None:
     if job.stage == "make":
         make = job.spec(MakeSpec)
         (job.output / "text.txt").write_text(make.text * make.times)
-        job.finish(letters=len(make.text) * make.times)
+        job.finish(letters=len(make.text) * make.times, **({"author": make.author} if make.author else {}))
     else:
         texts = [(job.input(name) / "text.txt").read_text() for name in job.inputs]
         found = sum(text.count(job.spec(CountSpec).letter) for text in texts)

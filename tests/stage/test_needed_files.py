@@ -4,12 +4,13 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
 import pytest
 
-from tasks.core.manifest import RECORD, write_manifest
+from tasks.core.manifest import RECORD, digest_in, write_manifest
 from tasks.core.stored import fetch, send
 from tasks.data.documents import Split, SplitWriter, document, read_documents
 from tasks.data.gone import CorpusPart, Gone
@@ -39,11 +40,17 @@ def corpus(
         writer.add(document("", f"{split} {source or ''} {text}"))
         writer.close()
     Changes().write(place)
-    digests = [address.rpartition("/")[2] for address in known]
+    digests = [digest_in(address.rpartition("/")[2]) for address in known]
     Gone({part: np.array([row]) for part, row in gone.items()}, digests).write(place)
     (place / RECORD).mkdir()
     (place / RECORD / "samples.json").write_text("[]")
-    return send(str(place), write_manifest(place, "corpus", FACTS).digest, storage)
+    return _send(place, "corpus", FACTS, storage)
+
+
+def _send(folder: Path, kind: str, facts: dict[str, Any], storage: str) -> str:
+    """The address of a sealed folder."""
+    write_manifest(folder, kind, facts)
+    return send(str(folder), storage)
 
 
 def fetched(pod: Pod) -> list[str]:
@@ -57,7 +64,9 @@ def test_held_out_text_is_merged_without_the_training_text(s3: S3, tmp_path: Pat
     with s3.flyte(tmp_path):
         storage = f"{s3.address}/{uuid4().hex}"
         earlier = [corpus(tmp_path / "0", storage, "a"), corpus(tmp_path / "1", storage, "b")]
-        newest = corpus(tmp_path / "2", storage, "c", {(earlier[0].rpartition("/")[2], "held_out"): 0}, known=earlier)
+        newest = corpus(
+            tmp_path / "2", storage, "c", {(digest_in(earlier[0].rpartition("/")[2]), "held_out"): 0}, known=earlier
+        )
         pod = start(s3, tmp_path, storage, "gather", json.dumps({"train": False}), *earlier, newest)
         made = pod.succeed()
         merged = fetch(made["place"], made["digest"])
@@ -69,7 +78,7 @@ def send_inputs(tmp_path: Path, storage: str, sources: Sequence[str]) -> tuple[s
     """The addresses of a corpus with these sources and of a tokenizer."""
     tokenizer = folder(tmp_path / "tokenizer", byte_level())
     facts = {"vocab_size": 400, "eos_id": 0, "pad_id": 1}
-    known = send(str(tokenizer), write_manifest(tokenizer, "tokenizer", facts).digest, storage)
+    known = _send(tokenizer, "tokenizer", facts, storage)
     return corpus(tmp_path / "0", storage, "some text", sources=sources), known
 
 
@@ -130,7 +139,7 @@ def test_a_report_needs_no_texts_and_no_weights(s3: S3, tmp_path: Path) -> None:
         model.mkdir()
         (model / "model.safetensors").write_bytes(b"weights")
         facts = {"label": "base", "parameters": 1, "architecture": "", "dtype": "", "vocab_size": 1, "max_positions": 1}
-        sent = send(str(model), write_manifest(model, "hf_model", facts).digest, storage)
+        sent = _send(model, "hf_model", facts, storage)
         pod = start(s3, tmp_path, storage, "report", "{}", corpus(tmp_path / "0", storage, "a"), sent)
         pod.succeed()
     assert fetched(pod) == ["changes.json", "gone.json", "report.md", "samples.json"]

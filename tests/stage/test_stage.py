@@ -83,6 +83,21 @@ def test_the_same_content_at_another_path_is_a_hit_for_what_follows(home: Path, 
     assert other.count == first.count
 
 
+def test_equal_files_with_another_fact_run_what_can_read_it(home: Path, first: Run) -> None:
+    signed = chain(home, {"text": "ab", "times": 2, "author": "ada"})
+    manifests = [read_manifest(Path(run.text["path"])) for run in (first, signed)]
+    assert manifests[0].digest == manifests[1].digest
+    assert signed.ran == ["make", "count"]
+    assert chain(home, {"text": "abab", "author": "ada"}).ran == ["make"]
+
+
+def test_a_stage_finds_no_path_time_or_title_in_its_input(first: Run) -> None:
+    given = job_of(first.count) / "inputs" / "text"
+    assert sorted(path.name for path in given.iterdir()) == ["manifest.json", "text.txt"]
+    manifest = read_manifest(given)
+    assert (manifest.title, manifest.spec, manifest.parents, manifest.versions) == ("", {}, {}, {})
+
+
 def test_another_spec_runs_its_stage_and_no_other(home: Path, first: Run) -> None:
     other = chain(home, {"text": "ab", "times": 2}, {"letter": "b"})
     assert other.ran == ["count"]
@@ -122,8 +137,8 @@ def test_another_item_of_a_list_runs_what_depends_on_it(home: Path, longer: Run)
 def test_an_empty_list_leaves_no_trace_in_the_identity(first: Run) -> None:
     words = json.loads((job_of(first.count) / "spec.json").read_text())
     assert words["inputs"].keys() == {"text"}
-    digests = {"text": read_manifest(Path(first.text["path"])).digest}
-    plain = job_directory(Engine("count", "tests.stage.engines", "1"), words["spec"], digests)
+    keys = {"text": read_manifest(Path(first.text["path"])).identity}
+    plain = job_directory(Engine("count", "tests.stage.engines", "1"), words["spec"], keys)
     assert plain.name == job_of(first.count).name
 
 

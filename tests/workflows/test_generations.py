@@ -34,7 +34,7 @@ def generation(folder: Path, storage: str, number: int) -> Generation:
     folder.mkdir()
     (folder / "train-00000.parquet").write_text(f"{number}")
     digest = write_manifest(folder, "corpus", FACTS).digest
-    corpus = GenerationArtifact("corpus", digest, send(str(folder), digest, storage))
+    corpus = GenerationArtifact("corpus", digest, send(str(folder), storage))
     return Generation("model", number, number, "promoted", {"corpus": corpus})
 
 
