@@ -21,6 +21,7 @@ from infra.errors import UserError
 from infra.placement.config import VariableName
 from infra.storage.address import DIGEST, File, digest_of, fetch, find, state_of
 from infra.storage.buckets import StorageError, is_bucket, read
+from tasks.core.json_data import JsonObject
 from tasks.core.spec import NotSeen, PathText, Problem, Spec, identity_if_set, not_identity
 from tasks.data.found_files import FoundFiles, find_files, suffix_of, unread_text
 from tasks.user_code.functions import Function
@@ -247,7 +248,7 @@ class FunctionSource(_Bounded):
 
     kind: Literal["function"] = "function"
     function: Function = Field(description="`file.py:function` or `package.module:function`")
-    arguments: dict[str, Any] = Field(
+    arguments: JsonObject = Field(
         default_factory=dict, description="keyword arguments of the function; no secrets: see environment"
     )
     environment: list[VariableName] = not_identity(

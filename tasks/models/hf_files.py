@@ -245,8 +245,8 @@ def _listed(files: dict[str, File]) -> dict[str, set[str] | None]:
         if SINGLE not in files and others:
             place = files[others[0]].place.rpartition("/")[0]
             raise ModelFilesError(
-                f"{place}: has {listing(others)}, and neither {SINGLE} nor {INDEX}, which says which tensor is in which "
-                f"file: add the index, which is beside the files where they are from, or rename a single file to {SINGLE}"
+                f"{place}: has {listing(others)}, and neither {SINGLE} nor {INDEX}, which says which tensor is in "
+                f"which file: add the index from where they are from, or rename a single file to {SINGLE}"
             )
         return {SINGLE: None} if SINGLE in files else {}
     index = _json(files[INDEX])

@@ -65,6 +65,12 @@ def without_end(folder: Path) -> None:
             (folder / name).write_text(json.dumps({key: value for key, value in fields.items() if key != "eos_token"}))
 
 
+def with_200_tokens(folder: Path) -> None:
+    outer = ("model.embed_tokens.weight", "lm_head.weight")
+    rewrite(folder, lambda found: found.update({name: found[name][:200].clone() for name in outer}))
+    change(folder, vocab_size=200)
+
+
 NORM = "model.norm.weight"
 WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "a byte order mark": (
@@ -93,18 +99,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
         "has model.norm.weight, which model.safetensors.index.json does not list",
     ),
     "no end of text": (without_end, "says of no token of tokenizer.json that it ends a text"),
-    "an embedding for fewer tokens": (
-        lambda folder: (
-            rewrite(
-                folder,
-                lambda found: found.update(
-                    {name: found[name][:200].clone() for name in ("model.embed_tokens.weight", "lm_head.weight")}
-                ),
-            ),
-            change(folder, vocab_size=200),
-        ),
-        "its vocab_size 200 is smaller than its tokenizer's",
-    ),
+    "an embedding for fewer tokens": (with_200_tokens, "its vocab_size 200 is smaller than its tokenizer's"),
     "a temperature that vLLM refuses": (text("generation_config.json", '{"temperature": 3}'), "temperature is 3"),
     "an adapter": (text("adapter_config.json", "{}"), "merge_and_unload"),
 }
