@@ -16,7 +16,7 @@ from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel
 
 from infra.storage.durable import write_json
-from tasks.convert.base_license import license_of
+from tasks.convert.base_license import license_notices, license_of
 from tasks.convert.check_model import CheckedModel, check_model, errors_named, load
 from tasks.convert.load_hf_spec import MODEL_FILES, LoadHFSpec, StartFromSpec
 from tasks.convert.unconverted_files import adapter_problem, left_out
@@ -34,6 +34,8 @@ def work(job: Job) -> None:
     spec = job.spec(StartFromSpec)
     try:
         folder = spec.fetch() or _downloaded(spec)
+        for notice in license_notices(folder):
+            job.notice(notice)
         take_over(job, folder, label="base", license=license_of(folder), chat_template=spec.chat_template)
     except (StageError, ModelFilesError) as error:
         raise StageError(f"start_from.model {spec.model}: {error}") from error

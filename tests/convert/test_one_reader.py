@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tasks.convert.base_license import license_notices, license_of
 from tasks.convert.import_model import open_hugging_face
 from tasks.core.job import StageError
 from tests.convert.test_load_hf import change, load_hf, model, rewrite
@@ -121,6 +122,25 @@ def test_buffers_of_old_checkpoints_are_left_out_at_both(model: Path, tmp_path: 
     rewrite(model, lambda found: found.update({name: torch.ones(4) for name in buffers}))
     assert load_hf(model, tmp_path / "job")[0] == 0
     assert {*open_hugging_face(model).dropped} == {*buffers}
+
+
+@pytest.mark.parametrize(
+    ("card", "license", "said"),
+    [
+        ("\ufeff---\r\nlicense: mit\r\n---\r\n# Model", {"license": "mit"}, ""),
+        ("# Model\n\n---\nlicense: mit\n---\n", {}, ""),
+        ("---\nlicense: [mit, apache-2.0]\n---\n", {}, "license is ['mit', 'apache-2.0'], not one name"),
+        ("---\nlicense: no\n---\n", {}, "license is False, not one name"),
+        ("---\nlicense: mit: x\n---\n", {}, "its front matter cannot be read (mapping values are not allowed"),
+        ("---\nlicense: mit\n", {}, "its front matter cannot be read (it has no end"),
+    ],
+)
+def test_a_license_that_cannot_be_taken_over_is_named(
+    card: str, license: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "README.md").write_bytes(card.encode())
+    assert license_of(tmp_path) == license
+    assert [said in notice for notice in license_notices(tmp_path)] == [True] * bool(said)
 
 
 def test_what_is_beside_the_model_is_named(model: Path, tmp_path: Path) -> None:
