@@ -98,7 +98,7 @@ def export_command(
         for check in checks:
             check()
         opened = open_model()
-        _notes(export_notes(opened, options))
+        _notes(export_notes(opened, options, tokenizer))
         with _bar("export") as progress:
             account = export_model(opened, target, options, tokenizer, progress)
     click.echo(f"{target}: {sum(len(entry.parts) for entry in account)} tensors of {len(account)} weights")

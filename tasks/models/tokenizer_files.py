@@ -60,6 +60,19 @@ def described(folder: Path, vocabulary: Mapping[str, int], special: Set[str]) ->
     }, absent
 
 
+def contradictions(folder: Path, begins: bool, ends: bool) -> list[str]:
+    """The settings of tokenizer_config.json that Transformers' own classes apply, and that say other than
+    tokenizer.json, which counts. `begins`, `ends`: whether that adds tokens before and behind a text. Raises
+    StageError."""
+    given = _json(folder / CONFIG)
+    says = {"add_bos_token": begins, "add_eos_token": ends, "split_special_tokens": False}
+    return [
+        f"{name}: {str(given[name]).lower()}"
+        for name, does in says.items()
+        if isinstance(given.get(name), bool) and given[name] != does
+    ]
+
+
 def with_special(config: dict[str, Any], special: dict[str, Any]) -> dict[str, Any]:
     """The content of tokenizer_config.json, with the tokens of special_tokens_map.json as Transformers reads them."""
     return config if "added_tokens_decoder" in config else config | special

@@ -376,7 +376,7 @@ def test_a_config_that_says_no_type_or_another_one_comes_back_byte_for_byte(dtyp
     back = there_and_back(folder, tmp_path)
     assert (back / "config.json").read_bytes() == (folder / "config.json").read_bytes()
     opened = open_megatron(tmp_path / "megatron")
-    assert export_notes(opened, ExportOptions()) == [
+    assert export_notes(opened, ExportOptions(), None) == [
         f"config.json says dtype {dtype!r}, but the weights are bfloat16; it is left as imported"
     ]
 

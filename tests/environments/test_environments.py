@@ -176,10 +176,8 @@ def test_two_tools_of_one_name_are_refused(tmp_path: Path) -> None:
     for name, sign in (("one", "+"), ("other", "-")):
         (tmp_path / f"{name}.py").write_text(f"def add(a: int) -> int:\n    return {sign}a\n")
     tools = [f"{tmp_path / 'one.py'}:add", f"{tmp_path / 'other.py'}:add"]
-    with (
-        pytest.raises(StageError, match="several tools of the name add"),
-        Environments(ToolUse.model_validate({"tools": tools})),
-    ):
+    both = ToolUse.model_validate({"tools": tools})
+    with pytest.raises(StageError, match="several tools of the name add"), Environments(both):
         pass
 
 
