@@ -313,7 +313,11 @@ class HuggingFaceSource(_Bounded):
                 if self.split not in splits["splits"]:
                     return [Problem("split", self.split, f"one of {', '.join(map(str, splits['splits']))} ({folder})")]
                 folder = f"{folder}/{self.split}"
-            if json_at(f"{folder}/state.json") is not None:
+            if (state := json_at(f"{folder}/state.json")) is not None:
+                if splits is None and self.split not in ("train", state.get("_split")):
+                    return [Problem("split", self.split, f"left out: {folder} is one data set, without splits")]
+                if self.config is not None:
+                    return [Problem("config", self.config, f"left out: {folder} has no configurations")]
                 features = list(json_at(f"{folder}/dataset_info.json")["features"])
                 return without_field(self.text_field, features, folder) + without(self.metadata, features, folder)
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
