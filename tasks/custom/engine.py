@@ -55,7 +55,10 @@ def _called(spec: CustomSpec, inputs: Mapping[str, Path], output: Path, job: Job
     function, kind = load(spec, folder)
     try:
         returned = function(own_fields(kind, spec), dict(inputs), output, job)
-    except (StageError, ArtifactError, UserError, OSError):
+    except (StageError, ArtifactError, UserError, OSError) as error:
+        if isinstance(error, FileNotFoundError) and Path(str(error.filename)).is_relative_to(folder):
+            beside = "data files beside a stage's source are not taken along: bring data as a set of rows"
+            raise StageError(f"{spec.stage}: {described(error, folder)}; {beside}") from error
         raise
     except (Exception, SystemExit) as error:
         traceback.print_exc()

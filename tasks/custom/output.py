@@ -44,6 +44,8 @@ def checked_facts(facts: Any, stage: str, *, of_model: bool) -> dict[str, Any]:
 def check_artifact(folder: Path, stage: str) -> list[str]:
     """Raises StageError if an artifact cannot hold what is in the folder. Empty subfolders, which it cannot hold
     either, are removed; returns their names."""
+    if folder.is_symlink() or not folder.is_dir():
+        raise StageError(f"{stage} removed the folder `output`, or put something else in its place")
     wrong, removed = [], []
     for parent, folders, files in os.walk(folder, topdown=False):
         for path in (Path(parent, name) for name in sorted([*folders, *files])):

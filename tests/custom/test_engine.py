@@ -123,6 +123,11 @@ def test_another_artifact_has_the_facts_that_the_function_returns(tmp_path: Path
         ("x = {}; x['x'] = x; return x", r"more than 100 levels"),
         ("return {'x': 10 ** 5000}", r"x: a number of too many digits \(int\)"),
         ("return {'digest': 'x'}", r"mine\.py:stage returned the fact digest, a name that every artifact uses"),
+        (
+            "open(__file__.replace('mine.py', 'data.csv'))",
+            r"FileNotFoundError: .*data files beside a stage's source are",
+        ),
+        ("import shutil; shutil.rmtree(output)", r"mine\.py:stage removed the folder `output`"),
         ("import sys; sys.exit(0)", r"mine\.py:stage: SystemExit: 0 \(mine\.py, line 5: .*\); return to end a stage"),
     ],
 )
