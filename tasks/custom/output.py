@@ -19,7 +19,7 @@ TOKENIZER_FILES = (
     "chat_template.json", "vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model",
     "sentencepiece.bpe.model",
 )  # fmt: skip
-UNUSED = ("README.md", "LICENSE", "LICENSE.txt", ".gitattributes", MANIFEST)  # publishing writes a card
+UNUSED = ("README.md", "LICENSE", "LICENSE.txt", MANIFEST)  # publishing writes a card
 _OF_BATON = re.compile(rf"{re.escape(MANIFEST)}(\.\d+\.partial)?")
 _ODD_NAME = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
@@ -68,8 +68,8 @@ def check_artifact(folder: Path, stage: str) -> list[str]:
 
 
 def check_model(folder: Path) -> list[str]:
-    """Raises StageError, ModelFilesError if a model's folder has what would be left out of it. Returns the names of
-    files about it, which are left out."""
+    """Raises StageError, ModelFilesError if a model's folder has what would be left out of it; hidden files belong to
+    tools. Returns the names of files about it, which are left out."""
     if adapter_problem(folder):
         return []  # said where it is read
     used = {CONFIG, GENERATION, *TOKENIZER_FILES, *model_in(folder).weight_files, *UNUSED}
@@ -78,7 +78,12 @@ def check_model(folder: Path) -> list[str]:
         name = path.relative_to(folder).as_posix()
         top, _, rest = name.partition("/")
         of_templates = top == TEMPLATES and (path.is_dir() if not rest else path.suffix == ".jinja" and "/" not in rest)
-        if top == RECORD or of_templates or ((name in used or path.suffix == ".tiktoken") and path.is_file()):
+        if (
+            top == RECORD
+            or top.startswith(".")
+            or of_templates
+            or ((name in used or path.suffix == ".tiktoken") and path.is_file())
+        ):
             continue
         if not path.is_dir() or path.is_symlink() or not any(path.iterdir()):
             odd.append(name if path.exists() else f"{name} (a link to nothing)")
