@@ -30,16 +30,25 @@ def pushed(image: FamilyImage) -> str:
 
 
 def pin(config: Path, pinned: dict[str, str]) -> None:
-    """Set images in a configuration file, and leave the rest of it unchanged."""
+    """Set images in a configuration file, and leave the rest of it unchanged. Raises UserError."""
     from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
 
     yaml = YAML()
-    content = (yaml.load(config) if config.exists() else None) or {}
-    content["images"] = {**content.get("images", {}), **pinned}
-    config.parent.mkdir(parents=True, exist_ok=True)
-    partial = config.with_name(f"{config.name}.partial")
-    yaml.dump(content, partial)
-    partial.replace(config)
+    try:
+        content = (yaml.load(config) if config.exists() else None) or {}
+        content["images"] = {**(content.get("images") or {}), **pinned}
+        config.parent.mkdir(parents=True, exist_ok=True)
+        if not pinned and not config.exists():
+            return
+        partial = config.with_name(f"{config.name}.partial")
+        yaml.dump(content, partial)
+        partial.replace(config)
+    except (OSError, YAMLError, UnicodeDecodeError, AttributeError, TypeError) as error:  # the last two: no mapping
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(
+            f"{config}: is no configuration that can be changed ({reason}); give another with --config"
+        ) from error
 
 
 @click.command()
@@ -55,7 +64,8 @@ def pin(config: Path, pinned: dict[str, str]) -> None:
 @click.option("--cpu", is_flag=True, help="Without CUDA, for clusters without GPUs; --base has Python 3.11 then.")
 def main(registry: str, families: tuple[str, ...], config: Path, base: str | None, cpu: bool) -> None:
     """Build the images of FAMILIES (default: all), push them to REGISTRY, and pin them in Flyte's configuration."""
-    pinned = {}
+    pinned: dict[str, str] = {}
+    pin(config, pinned)  # building takes an hour: what is wrong with the file is said now
     for family in families or BY_FAMILY:
         try:
             image = without_cuda(BY_FAMILY[family]) if cpu else BY_FAMILY[family]

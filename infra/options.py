@@ -28,7 +28,7 @@ class Folder(click.Path):
 
 
 class NewFile(click.Path):
-    """A file that is written when the work is done: it can be, as far as is known before."""
+    """A file that is written when the work is done. Writing is tried before, and a file made by that is removed."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, writable=True, path_type=Path)
@@ -37,4 +37,11 @@ class NewFile(click.Path):
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if not os.access(path.parent, os.W_OK) or not path.parent.is_dir():
             self.fail(f"{str(path.parent)!r} is not a folder that can be written to.", param, ctx)
+        try:
+            existed = os.path.lexists(path)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o666))  # a pipe would wait for a reader
+        except OSError as error:
+            self.fail(f"{str(path)!r} cannot be written: {(error.strerror or str(error)).lower()}.", param, ctx)
+        if not existed:
+            path.unlink()
         return path

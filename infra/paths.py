@@ -42,10 +42,9 @@ def _named_by(variable: str) -> Path | None:
 
 
 def _created(folder: Path, variable: str) -> Path:
-    if folder.is_dir():
-        return folder
     try:
-        make_folder(folder)
+        if not folder.is_dir():  # raises for a name that is too long, or below a folder that may not be searched
+            make_folder(folder)
     except OSError as error:
         raise UserError(
             f"{folder} cannot be a folder: {(error.strerror or str(error)).lower()}. Set {variable} to one that this "

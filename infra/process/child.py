@@ -58,9 +58,10 @@ def ask(module: str, request: str, limit_s: float) -> Any:
                 raise ChildTooSlow(f"its process takes longer than {limit_s:g} s") from error
             finally:
                 stop_group(process)
-        if process.returncode:
+        if process.returncode or not (folder / ANSWER).exists():
             output = end_of(folder / LOG).decode(errors="replace").strip()[-MOST_TOLD:]
-            raise ChildFailed(f"its process exited with code {process.returncode}: {output}")
+            without = "" if process.returncode else " and without an answer"
+            raise ChildFailed(f"its process exited with code {process.returncode}{without}: {output}")
         return json.loads((folder / ANSWER).read_text())
 
 

@@ -123,6 +123,8 @@ def _last_words(text: str) -> str:
 
 
 def _exit(returncode: int) -> str:
+    if returncode == 0:
+        return "ended with exit code 0 and without a result, as after sys.exit(0) or os._exit(0)"
     return f"ended with exit code {returncode}" if returncode >= 0 else _killed(-returncode)
 
 

@@ -208,7 +208,7 @@ def _run(
         raise
     finally:
         _stop(process, supervisor, grace_s)
-        bar.close(process.returncode == 0)
+        bar.close(process.returncode == 0 and is_finished(job_dir))
     return process.returncode
 
 

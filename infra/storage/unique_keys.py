@@ -1,9 +1,33 @@
-"""Refuse JSON objects in which a key occurs twice, of which Python's `json` silently takes the last.
+"""Read JSON without what Python's `json` changes silently or lets pass.
 
-json.loads(text, object_pairs_hook=unique)
+strict_json(content)                          a file's content
+json.loads(text, object_pairs_hook=unique)    of an object in which a key occurs twice, `json` takes the last value
 """
 
+import json
+import re
 from typing import Any
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # an escape of half a pair, or of a pair
+
+
+def strict_json(content: bytes) -> Any:
+    """The value of JSON in UTF-8. Raises ValueError, also for other encodings, a byte order mark, a key that occurs
+    twice, NaN and half of a surrogate pair. Infinity, which JSON lacks, is in the configs of some model families."""
+    text = content.decode("utf-8")
+    value = json.loads(text, object_pairs_hook=unique, parse_constant=_no_nan)
+    if _SURROGATE.search(text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"it has half of a surrogate pair, {error.object[error.start]!a}") from error
+    return value
+
+
+def _no_nan(name: str) -> float:
+    if name == "NaN":
+        raise ValueError("NaN is not JSON")
+    return float(name)
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

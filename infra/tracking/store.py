@@ -20,7 +20,11 @@ __all__ = ["TrackingUnreachable"]
 EXPERIMENT = "baton"  # unless MLFLOW_EXPERIMENT_NAME says otherwise
 ANSWER_S = 5.0  # timeout of a server's health check
 SCHEMES = ("postgresql", "mysql", "mssql", "databricks")  # beside http, https and sqlite
-HOME_OF_STORE = "a folder without ? and % in its path, which an SQLite address cannot have; or set MLFLOW_TRACKING_URI"
+LONGEST_HOME = 480  # bytes; SQLite opens no file whose path, with that of its journal, has more than 512
+HOME_OF_STORE = (
+    f"a folder whose path has at most {LONGEST_HOME} bytes and no ? or %, which the store's SQLite file cannot have; "
+    "or set MLFLOW_TRACKING_URI"
+)
 ADDRESSES = f"http(s)://HOST, sqlite:///FILE, or one with {', '.join(f'{scheme}://' for scheme in SCHEMES)}"
 
 # MLflow's own defaults retry one request for several minutes, and send clients for files to the server's store, by an
@@ -56,8 +60,9 @@ def tracking_uri() -> str:
 
 
 def can_hold_store(home: Path) -> bool:
-    """Whether the address of an SQLite file there means that file. SQLAlchemy ends its path at `?`, and decodes `%`."""
-    return not set("?%") & set(str(home))
+    """Whether the address of an SQLite file there means that file, and SQLite can open it. SQLAlchemy ends its path at
+    `?`, and decodes `%`."""
+    return not set("?%") & set(str(home)) and len(os.fsencode(home)) <= LONGEST_HOME
 
 
 def is_address(uri: str) -> bool:

@@ -23,7 +23,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from infra.options import Number
+from infra.options import NewFile, Number
 from infra.paths import quiet
 from tasks.core.job import StageError
 from tasks.core.manifest import MANIFEST, ArtifactError, verify
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 DTYPES = click.Choice(["bf16", "fp16", "fp32"])
 FOLDER = click.Path(path_type=Path)
-WRITTEN = click.Path(dir_okay=False, writable=True, path_type=Path)
 WORKING = click.Path(exists=True, file_okay=False, path_type=Path)
 SEQUENCE = 128  # an audit's sequence length, tokens
 
@@ -99,7 +98,7 @@ def export_command(
         for check in checks:
             check()
         opened = open_model()
-        _notes(export_notes(opened, options))
+        _notes(export_notes(opened, options, tokenizer))
         with _bar("export") as progress:
             account = export_model(opened, target, options, tokenizer, progress)
     click.echo(f"{target}: {sum(len(entry.parts) for entry in account)} tensors of {len(account)} weights")
@@ -148,7 +147,7 @@ def import_command(
     help="Text to run on; default: random tokens.",
 )
 @click.option("--tokenizer", type=WORKING, help="The --tokenizer that was passed to `export`, if any.")
-@click.option("--json", "to", type=WRITTEN, help="File to write the full comparison to.")
+@click.option("--json", "to", type=NewFile(), help="File to write the full comparison to.")
 @_no_verify
 def audit_command(
     one: Path,
@@ -171,8 +170,6 @@ def audit_command(
     disable_progress_bar()
     megatron, hugging_face = (one, other) if is_megatron(one) else (other, one)
     with _one_line_errors():
-        if to:
-            to.open("a").close()  # an audit takes a while: an OSError now, not then
         _verify(one, no_verify)
         _verify(other, no_verify)
         checkpoint, model = open_megatron(megatron, config), open_hugging_face(hugging_face)

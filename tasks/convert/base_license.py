@@ -1,20 +1,43 @@
 """The license of an existing model, as its model card states it."""
 
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 CARD = "README.md"
 FIELDS = ("license", "license_name", "license_link")  # of the card's front matter (huggingface.co/docs/hub/model-cards)
+ADVICE = "no license is recorded. Correct it, or set publish.license"
 
 
 def license_of(folder: Path) -> dict[str, str]:
     """The license fields of a model's card; empty if it has none."""
+    card, _ = _front_matter(folder)
+    return {name: card[name] for name in FIELDS if isinstance(card.get(name), str)}
+
+
+def license_notices(folder: Path) -> list[str]:
+    """What the card says of a license and `license_of` does not read."""
+    card, problem = _front_matter(folder)
+    if problem:
+        return [f"{CARD}: its front matter cannot be read ({problem}), so {ADVICE}"]
+    odd = [name for name in FIELDS if card.get(name) is not None and not isinstance(card[name], str)]
+    return [f"{CARD}: {name} is {card[name]!r:.80}, not one name, so {ADVICE}" for name in odd]
+
+
+def _front_matter(folder: Path) -> tuple[dict[str, Any], str]:
+    """The fields at the beginning of the card, between two lines `---`, and why they cannot be read."""
     try:
-        _, front_matter, *_ = (folder / CARD).read_text(encoding="utf-8", errors="replace").split("---\n", 2)
-        card = yaml.safe_load(front_matter)
-    except (OSError, ValueError, yaml.YAMLError):
-        return {}
-    if not isinstance(card, dict):
-        return {}
-    return {name: str(card[name]) for name in FIELDS if isinstance(card.get(name), str)}
+        text = (folder / CARD).read_text(encoding="utf-8-sig", errors="replace").lstrip()
+    except OSError:
+        return {}, ""
+    first, *lines = [line.rstrip() for line in text.split("\n")]
+    if first != "---":
+        return {}, ""
+    if "---" not in lines:
+        return {}, "it has no end, a line ---"
+    try:
+        card = yaml.safe_load("\n".join(lines[: lines.index("---")]))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        return {}, " ".join(str(error).split())[:200]
+    return (card, "") if isinstance(card, dict) else ({}, "it is no mapping" if card is not None else "")

@@ -24,6 +24,7 @@ from tasks.core.manifest import MANIFEST, RECORD, file_digest
 from tasks.models.errors import ConversionError
 from tasks.models.fields import generation_problems, read_json
 from tasks.models.hf_files import GENERATION, INDEX, SINGLE, HFModelFiles
+from tasks.models.tokenizer_files import TEMPLATES
 from tasks.models.turns import with_ends
 
 Progress = Callable[[int, int], None]  # bytes done, bytes total
@@ -173,12 +174,14 @@ def _generation(folder: Path | None) -> dict[str, Any]:
     return read_json(folder / GENERATION) if folder and (folder / GENERATION).exists() else {}
 
 
-def export_notes(source: MegatronModel, options: ExportOptions) -> list[str]:
+def export_notes(source: MegatronModel, options: ExportOptions, tokenizer: Path | None) -> list[str]:
     """What the user should know about an export that is possible."""
     name, configured = dtype_name(set(source.dtypes().values())), source.fields.get("dtype")
+    places = [place for place in (source.beside, tokenizer) if place]
+    notes = [f"{place / TEMPLATES} is left out: copy it" for place in places if (place / TEMPLATES).is_dir()]
     if source.imported and options.dtype is None and configured != name:
-        return [f"config.json says dtype {configured!r}, but the weights are {name}; it is left as imported"]
-    return []
+        notes.append(f"config.json says dtype {configured!r}, but the weights are {name}; it is left as imported")
+    return notes
 
 
 def dtype_name(dtypes: set[torch.dtype]) -> str:

@@ -32,10 +32,8 @@ from tasks.convert.transfer import DTYPES, Entry, cast, import_weight, map_weigh
 from tasks.convert.unconverted_files import adapter_problem, left_out
 from tasks.core.manifest import RECORD
 from tasks.models.errors import ConversionError
-from tasks.models.hf_files import HUGGINGFACE
+from tasks.models.hf_files import BUFFERS, HUGGINGFACE, ModelFilesError, model_in
 
-# buffers in old files, which models recompute
-_DERIVED = ("rotary_emb.inv_freq",)
 _OUTPUT = "lm_head.weight"
 _EMBEDDING = "model.embed_tokens.weight"
 
@@ -71,6 +69,10 @@ def open_hugging_face(folder: Path) -> HuggingFaceModel:
         raise ConversionError(problem)
     fields = full_config(folder)
     model = read(fields)
+    try:
+        described = model_in(folder)
+    except ModelFilesError as error:
+        raise ConversionError(str(error)) from error
     files = StoredModel(folder)
     check_total_size(model, sum(prod(tensor.shape) for tensor in files.tensors.values()))
     needed = list(weights(family_of(fields).table, model))
@@ -88,6 +90,9 @@ def open_hugging_face(folder: Path) -> HuggingFaceModel:
         dtypes = {str(files.tensors[name].dtype) for name, _ in weight.parts if name in files.tensors}
         if len(dtypes) > 1:
             wrong.append(f"{', '.join(name for name, _ in weight.parts)} have different types: {', '.join(dtypes)}")
+    wrong += (
+        described.problems() if described.vocabulary else []
+    )  # of a model without tokenizer, one comes from elsewhere
     if wrong:
         raise ConversionError(f"{folder}: {join_problems(wrong)}")
     check_runs(fields)
@@ -97,7 +102,7 @@ def open_hugging_face(folder: Path) -> HuggingFaceModel:
 
 def _dropped(files: StoredModel, expected: dict[str, tuple[int, ...]]) -> list[str]:
     """Tensors that need no conversion: they follow from the config or repeat another tensor."""
-    dropped = [name for name in files.tensors if name.endswith(_DERIVED)]
+    dropped = [name for name in files.tensors if name.endswith(BUFFERS) and name not in expected]
     if _OUTPUT in files.tensors and _OUTPUT not in expected and _EMBEDDING in files.tensors:
         if files.digest(_OUTPUT) != files.digest(_EMBEDDING):
             raise ConversionError(

@@ -10,21 +10,24 @@ from pathlib import Path
 
 from huggingface_hub import snapshot_download
 
-from tasks.convert.base_license import license_of
+from tasks.convert.base_license import license_notices, license_of
 from tasks.convert.families import family_of
 from tasks.convert.from_spec import Untrainable
 from tasks.convert.import_model import ImportOptions, description, import_model, open_hugging_face
 from tasks.convert.load_hf_spec import MODEL_FILES, LoadHFSpec
 from tasks.core.job import Job, main
 from tasks.models.errors import ConversionError
+from tasks.models.hf_files import listing
 
 
 def work(job: Job) -> None:
     spec = job.spec(LoadHFSpec)
     folder = spec.fetch() or Path(snapshot_download(spec.model, revision=spec.revision, allow_patterns=[*MODEL_FILES]))
     source = open_hugging_face(folder)
+    for notice in license_notices(folder):
+        job.notice(notice)
     if source.left_out:
-        print(f"left out: {', '.join(source.left_out)}")
+        job.notice(f"not part of the model's safetensors, and left out: {listing(source.left_out)}")
     try:
         about = description(source, None)
     except Untrainable as error:

@@ -17,17 +17,18 @@ from transformers import PreTrainedModel
 
 from infra.storage.address import files_in
 from infra.storage.durable import write_json
-from tasks.convert.base_license import license_of
+from tasks.convert.base_license import license_notices, license_of
 from tasks.convert.check_model import CheckedModel, check_model, errors_named, load
 from tasks.convert.load_hf_spec import MODEL_FILES, LoadHFSpec, StartFromSpec
 from tasks.convert.published_adapter import merge
-from tasks.convert.unconverted_files import adapter_problem
+from tasks.convert.unconverted_files import adapter_problem, left_out
 from tasks.core.job import Job, StageError, main
 from tasks.core.manifest import remove
 from tasks.models import tokenizers
 from tasks.models.adapter_base import BASE, is_published_adapter
 from tasks.models.agreement import check_causal, probe
 from tasks.models.hf_files import CONFIG, GENERATION, HFModelFiles, ModelFilesError, listing, model_in
+from tasks.models.tokenizer_files import TEMPLATES
 from tasks.posttrain.model_files import FLOATS, check_values
 
 DTYPE_NAMES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F64": "fp64"}
@@ -37,6 +38,8 @@ def work(job: Job) -> None:
     spec = job.spec(StartFromSpec)
     try:
         folder = spec.fetch() or _downloaded(spec)
+        for notice in license_notices(folder):
+            job.notice(notice)
         take_over(job, folder, label="base", license=license_of(folder), chat_template=spec.chat_template)
     except (StageError, ModelFilesError) as error:
         raise StageError(f"start_from.model {spec.model}: {error}") from error
@@ -62,6 +65,10 @@ def take_over(job: Job, folder: Path, *, label: str, license: dict[str, str], ch
     job.empty_output()
     notices = tokenizers.write(folder, job.output, chat_template)
     notices += _write(model, folder, files, checked, job.output)
+    if beside := left_out(folder, {*files.weight_files, TEMPLATES}):
+        notices.append(f"not part of the model's safetensors, and left out: {listing(beside)}")
+    if code := files.config.get("auto_map"):
+        notices.append(f"{CONFIG} names code of its own ({code!s:.80}), which is not run: Transformers' class is used")
     notices += _write_ends(folder, files, job.output)
     for notice in (*notices, *tokenizers.elsewhere(job.output)):
         job.notice(notice)

@@ -102,7 +102,7 @@ def export_preflight(
             _beside(preflight, place, target)
     if source.beside is None:
         preflight.lines.append(f"writes {target / 'config.json'}, created from the checkpoint's description")
-    preflight.notes = export_notes(source, options)
+    preflight.notes = export_notes(source, options, tokenizer)
     return preflight
 
 

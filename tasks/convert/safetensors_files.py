@@ -19,10 +19,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from infra.storage.address import files_in
 from tasks.convert.files import OpenFiles, allocate, digest, read_into, write
 from tasks.models.errors import ConversionError
-from tasks.models.hf_files import INDEX, SINGLE, ModelFilesError, tensors_of
+from tasks.models.hf_files import INDEX, SINGLE, ModelFilesError, tensors_in
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -42,15 +41,14 @@ class StoredTensor:
 
 
 class StoredModel:
-    """A folder's tensors by name. Raises ConversionError if files are missing, damaged or contradict the index."""
+    """A folder's tensors by name, as tasks/models/hf_files.py reads them. Raises ConversionError if files are missing,
+    damaged or contradict the index."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files = OpenFiles(folder)
-        files = files_in(folder)
-        single = [file for file in files if file.name == SINGLE]  # which transformers prefers to an index
         try:
-            tensors = tensors_of(single or files)
+            tensors = tensors_in(folder)
         except ModelFilesError as error:
             raise ConversionError(str(error)) from error
         if not tensors:
@@ -60,7 +58,7 @@ class StoredModel:
         names = {tensor.file.name for tensor in tensors.values()}
         for name in sorted(names):
             _check(folder / name)
-        self.names = names if single else names | {INDEX}  # the files that are read
+        self.names = names if names == {SINGLE} else names | {INDEX}  # the files that are read
         self.tensors: dict[str, StoredTensor] = {}
         for name, tensor in tensors.items():
             if tensor.dtype not in DTYPES:

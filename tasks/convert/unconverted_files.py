@@ -1,6 +1,6 @@
 """Find files in a Hugging Face folder that a conversion does not carry over."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -26,8 +26,8 @@ def adapter_among(names: Iterable[str], folder: str) -> str | None:
     )
 
 
-def left_out(folder: Path, used: set[str]) -> list[str]:
+def left_out(folder: Path, used: Set[str]) -> list[str]:
     """Subfolders and weight files that are not `used`, by name. Hidden folders belong to tools; record/ to Baton."""
     files = {path.name for path in folder.iterdir() if path.is_file() and path.name.endswith(WEIGHTS)}
     folders = {path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")}
-    return sorted((files - used) | {f"{name}/" for name in folders - {RECORD}})
+    return sorted((files - used) | {f"{name}/" for name in folders - {RECORD} - used})

@@ -6,7 +6,6 @@ Calls the user's function. A model that it wrote is taken over like one that the
 tensors, values and tokenizer are checked, and it gets a probe for vLLM.
 """
 
-import json
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,9 +14,10 @@ from typing import Any
 from infra.errors import UserError
 from tasks.core.job import Job, StageError, main
 from tasks.core.manifest import ArtifactError, read_manifest, remove, verify
-from tasks.custom.function import load
+from tasks.custom.function import load, own_fields
+from tasks.custom.output import check_artifact, check_model, checked_facts
 from tasks.custom.spec import CustomSpec
-from tasks.models.hf_files import ModelFilesError
+from tasks.models.hf_files import ModelFilesError, listing
 from tasks.user_code.load_function import described
 
 LICENSE = "license"  # the fact
@@ -28,36 +28,43 @@ def work(job: Job) -> None:
     inputs = {name: job.input(f"inputs.{name}") for name in spec.inputs}
     job.empty_output()
     if spec.makes == "artifact":
-        job.finish(**(_called(spec, inputs, job.output, job) or {}))
+        facts = _called(spec, inputs, job.output, job)
+        if removed := check_artifact(job.output, spec.stage):
+            job.notice(f"empty folders are no part of an artifact: {listing(removed)}")
+        job.finish(**facts)
         return
     model = job.work / "model"
     remove(model)
     model.mkdir()
     _called(spec, inputs, model, job)
+    try:
+        unused = check_model(model)
+    except (StageError, ModelFilesError) as error:
+        raise StageError(f"the model that {spec.stage} wrote: {error}") from error
+    if unused:
+        job.notice(f"left out of the model, whose card is written when it is published: {', '.join(unused)}")
     _take_over(spec, inputs, model, job)
     remove(model)
 
 
-def _called(spec: CustomSpec, inputs: Mapping[str, Path], output: Path, job: Job) -> dict[str, Any] | None:
-    """The function's result. Raises StageError that names the line of its file; the log has the traceback."""
+def _called(spec: CustomSpec, inputs: Mapping[str, Path], output: Path, job: Job) -> dict[str, Any]:
+    """The facts that the function returns. Raises StageError that names the line of its file; the log has the
+    traceback."""
     folder = job.directory / "sources"
     folder.mkdir(exist_ok=True)
     function, kind = load(spec, folder)
     try:
-        facts: Any = function(kind.model_validate(spec.spec), dict(inputs), output, job)
-    except (StageError, ArtifactError, UserError, OSError):
+        returned = function(own_fields(kind, spec), dict(inputs), output, job)
+    except (StageError, ArtifactError, UserError, OSError) as error:
+        if isinstance(error, FileNotFoundError) and Path(str(error.filename)).is_relative_to(folder):
+            beside = "data files beside a stage's source are not taken along: bring data as a set of rows"
+            raise StageError(f"{spec.stage}: {described(error, folder)}; {beside}") from error
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         traceback.print_exc()
-        raise StageError(f"{spec.stage}: {described(error, folder)}") from error
-    if not isinstance(facts, dict | None):
-        raise StageError(f"{spec.stage} returned {facts!r:.60}; a stage returns None or a dictionary of facts")
-    try:
-        if facts != json.loads(json.dumps(facts, allow_nan=False)):
-            raise ValueError
-    except (TypeError, ValueError) as error:
-        allowed = "by names: float(x) of a NumPy number, a list for a tuple, None for NaN"
-        raise StageError(f"{spec.stage} returned {facts!r:.200}; facts are values that JSON has, {allowed}") from error
+        way_out = "; return to end a stage, raise an exception to fail" if isinstance(error, SystemExit) else ""
+        raise StageError(f"{spec.stage}: {described(error, folder)}{way_out}") from error
+    facts = checked_facts(returned, spec.stage, of_model=spec.makes == "model")
     for name, path in inputs.items():
         try:
             verify(path, job.inputs[f"inputs.{name}"]["digest"])
@@ -81,7 +88,9 @@ def _take_over(spec: CustomSpec, inputs: Mapping[str, Path], folder: Path, job: 
 def _license(job: Job) -> dict[str, str]:
     """The license that the input models have; empty, with a notice, if they have several."""
     facts = [read_manifest(Path(entry["path"])).facts for entry in job.inputs.values()]
-    licenses = {tuple(sorted(license.items())) for each in facts if (license := each.get(LICENSE))}
+    licenses = {
+        tuple(sorted(license.items())) for each in facts if isinstance(license := each.get(LICENSE), dict) and license
+    }
     if len(licenses) > 1:
         named = " and ".join(sorted(dict(each).get(LICENSE, "another") for each in licenses))
         job.notice(f"the inputs have different licenses ({named}), so none is recorded: set publish.license")

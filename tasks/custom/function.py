@@ -4,11 +4,12 @@
 """
 
 import inspect
+import json
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
@@ -35,6 +36,13 @@ def load(spec: CustomSpec, folder: Path) -> tuple[Callable[..., Any], type[BaseM
     return function, kind
 
 
+def own_fields(kind: type[BaseModel], spec: CustomSpec) -> BaseModel:
+    """The stage's own fields, as its function's first argument: a name that this does not have is an error, unless it
+    says so itself (extra), and so is a value of another type. Raises ValidationError."""
+    extra: Literal["forbid"] | None = "forbid" if kind.model_config.get("extra") is None else None
+    return kind.model_validate_json(json.dumps(spec.spec), strict=True, extra=extra)  # JSON's: a list for a tuple
+
+
 def checked(spec: CustomSpec) -> list[Problem]:
     """Import the function in a separate process, and check the stage's own fields."""
     return [Problem(**problem) for problem in _checked(spec.pinned().model_dump_json())]
@@ -52,7 +60,7 @@ def problems_in(spec: CustomSpec, folder: Path) -> list[Problem]:
     """The problems of the stage's own fields, or why the function cannot be loaded."""
     try:
         _, kind = load(spec, folder)
-        fields = kind.model_validate(spec.spec)
+        fields = own_fields(kind, spec)
     except StageError as error:
         return [Problem("stage", spec.stage, f"a function that can be used as a stage; {error}")]
     except ValidationError as error:

@@ -14,11 +14,12 @@ model returns are the artifact's facts.
 """
 
 from importlib.metadata import entry_points
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field
 
 from infra.errors import UserError
+from tasks.core.json_data import JsonObject
 from tasks.core.spec import Problem, StageSpec, not_identity
 from tasks.user_code.functions import FUNCTION, NAME, Function
 
@@ -52,7 +53,7 @@ class CustomSpec(StageSpec):
         gt=0,
         le=1e6,
     )
-    spec: dict[str, Any] = Field({}, description="The stage's own fields, as the function's first argument has them")
+    spec: JsonObject = Field({}, description="The stage's own fields, as the function's first argument has them")
     function: Function | None = Field(None, description="the function that `stage` names; filled in by Baton")
 
     def expected_hours(self) -> float | None:

@@ -21,6 +21,7 @@ from infra.errors import UserError
 from infra.placement.config import VariableName
 from infra.storage.address import DIGEST, File, digest_of, fetch, find, state_of
 from infra.storage.buckets import StorageError, is_bucket, read
+from tasks.core.json_data import JsonObject
 from tasks.core.spec import NotSeen, PathText, Problem, Spec, identity_if_set, not_identity
 from tasks.data.found_files import FoundFiles, find_files, suffix_of, unread_text
 from tasks.user_code.functions import Function
@@ -247,7 +248,7 @@ class FunctionSource(_Bounded):
 
     kind: Literal["function"] = "function"
     function: Function = Field(description="`file.py:function` or `package.module:function`")
-    arguments: dict[str, Any] = Field(
+    arguments: JsonObject = Field(
         default_factory=dict, description="keyword arguments of the function; no secrets: see environment"
     )
     environment: list[VariableName] = not_identity(
@@ -312,7 +313,11 @@ class HuggingFaceSource(_Bounded):
                 if self.split not in splits["splits"]:
                     return [Problem("split", self.split, f"one of {', '.join(map(str, splits['splits']))} ({folder})")]
                 folder = f"{folder}/{self.split}"
-            if json_at(f"{folder}/state.json") is not None:
+            if (state := json_at(f"{folder}/state.json")) is not None:
+                if splits is None and self.split not in ("train", state.get("_split")):
+                    return [Problem("split", self.split, f"left out: {folder} is one data set, without splits")]
+                if self.config is not None:
+                    return [Problem("config", self.config, f"left out: {folder} has no configurations")]
                 features = list(json_at(f"{folder}/dataset_info.json")["features"])
                 return without_field(self.text_field, features, folder) + without(self.metadata, features, folder)
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

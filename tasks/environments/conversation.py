@@ -40,7 +40,9 @@ class EnvironmentInstance:
         self.environment = environment() if environment else None
         methods = [getattr(self.environment, name) for name in tool_names(environment)] if environment else []
         self.name = environment.__name__ if environment else "tools"
-        self.tools = {tool.__name__: tool for tool in [*tools, *methods]}
+        named = [(tool.__name__, tool) for tool in [*tools, *methods]]
+        self.tools = dict(named)
+        self.twice = sorted(name for name in self.tools if [each for each, _ in named].count(name) > 1)
         self.folder = folder
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -96,6 +98,8 @@ class EnvironmentInstance:
             raise Unusable(" has no method reset(**columns), which begins a conversation")
         if not self.tools:
             raise Unusable(" has no public method beside reset and get_reward: the model can call nothing")
+        if self.twice:
+            raise Unusable(f" has several tools of the name {self.twice[0]}: rename all but one")
         schemas = []
         for name, tool in self.tools.items():
             try:
@@ -173,8 +177,10 @@ def _awaited(value: Any) -> Any:
 
 
 def _is_json(value: Any) -> bool:
+    """Whether JSON represents it unchanged: a tuple would become a list, and the number that is a name text."""
     try:
-        json.dumps(value, allow_nan=False)
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        text.encode()  # raises UnicodeEncodeError for half of a surrogate pair
+        return bool(json.loads(text) == value)
     except (TypeError, ValueError, RecursionError):
         return False
-    return True

@@ -18,7 +18,6 @@ import ast
 import glob
 import os
 import re
-import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -32,7 +31,7 @@ from infra.errors import UserError
 from infra.paths import home_path
 from infra.storage.address import digest_of, fetch
 from tasks.core.job import StageError
-from tasks.user_code.functions import LARGEST_BYTES, imported, inside, module_file, write_files
+from tasks.user_code.functions import LARGEST_BYTES, imported, inside, module_file, python_text, write_files
 
 SUFFIXES = (".yaml", ".yml")
 MERGE = "tag:yaml.org,2002:merge"
@@ -156,6 +155,8 @@ class _Search:
         except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
             reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
             raise UserError(f"evaluate: {path}: cannot read this file of an lm-eval task: {reason}") from error
+        if twice := _twice(node):
+            raise UserError(f"evaluate: {path}: {twice} occurs twice in one mapping; lm-eval takes the last: keep one")
         self.files.add(path)
         return _mapping(node)
 
@@ -212,8 +213,7 @@ class _Search:
         if path in self.texts:
             return
         try:
-            with tokenize.open(path) as stream:  # in the encoding that the file itself names
-                text = self.texts[path] = stream.read()
+            text = self.texts[path] = python_text(path)
             tree = ast.parse(text, str(path))
         except (OSError, SyntaxError, ValueError, RecursionError) as error:
             raise UserError(f"evaluate: {path}: cannot read this file of an lm-eval task: {error}") from error
@@ -435,17 +435,31 @@ def _defined_below(folder: Path) -> dict[str, list[Path]]:
     return tagged | named
 
 
+def _twice(node: yaml.Node | None) -> str:
+    """A key that occurs twice in a mapping, at any depth; empty if there is none."""
+    for each in _all_nodes(node):
+        keys = [_scalar(key) for key, _ in each.value if key.tag != MERGE] if isinstance(each, yaml.MappingNode) else []
+        if found := next((key for number, key in enumerate(keys) if key and key in keys[:number]), ""):
+            return found
+    return ""
+
+
 def _nodes(node: yaml.Node | None) -> Iterator[yaml.ScalarNode]:
-    """Every scalar below a node, once: an alias may repeat a node, also in itself."""
+    """Every scalar below a node."""
+    return (each for each in _all_nodes(node) if isinstance(each, yaml.ScalarNode))
+
+
+def _all_nodes(node: yaml.Node | None) -> Iterator[yaml.Node]:
+    """A node and those below it, each once: an alias may repeat one, also in itself."""
     waiting, seen = [node], set[int]()
     while waiting:
         node = waiting.pop()
         if id(node) in seen:
             continue
         seen.add(id(node))
-        if isinstance(node, yaml.ScalarNode):
+        if node is not None:
             yield node
-        elif isinstance(node, yaml.SequenceNode):
+        if isinstance(node, yaml.SequenceNode):
             waiting += reversed(node.value)
         elif isinstance(node, yaml.MappingNode):
             waiting += [value for _, value in reversed(node.value)]

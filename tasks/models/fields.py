@@ -4,13 +4,12 @@ Fields not listed here have no numbers to compute with: `Config.only` or transfo
 rejects them.
 """
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from infra.storage.unique_keys import unique
+from infra.storage.unique_keys import strict_json
 from tasks.models.errors import ConversionError
 
 Size = Annotated[int, Field(ge=1, le=2**24)] | None
@@ -159,16 +158,11 @@ def shown(value: object) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a file with one JSON object. Raises ConversionError, also for NaN and duplicate keys, which Python's parser
-    accepts."""
+    """Read a file with one JSON object. Raises ConversionError."""
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique, parse_constant=_no_constant)
+        fields = strict_json(path.read_bytes())
         if not isinstance(fields, dict):
             raise ValueError(f"it is a {type(fields).__name__}, not an object")
     except (OSError, ValueError, RecursionError) as error:
         raise ConversionError(f"{path}: cannot be read ({error})") from error
     return fields
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")

@@ -10,7 +10,7 @@ is checked by tasks/convert/check_model.py.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from infra.storage.address import File, files_in
-from infra.storage.unique_keys import unique
+from infra.storage.unique_keys import strict_json, unique
 from tasks.models.fields import generation_problems
 from tasks.models.tokenizer_files import CONFIG as TOKENIZER_CONFIG
 from tasks.models.tokenizer_files import SPECIAL, TOKENIZER, token_ids, with_special
@@ -223,18 +223,35 @@ def tensors_of(in_folder: Iterable[File]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for file, header in zip(listed, headers, strict=True):
         names = listed[file]
-        if names is not None and names != header.keys():
-            odd = listing(sorted(names ^ header.keys()))
-            raise ModelFilesError(f"{files[file].place}: does not have the tensors that {INDEX} lists for it: {odd}")
+        if names is not None and (wrong := _unlike_index(names, header.keys(), listed)):
+            raise ModelFilesError(f"{files[file].place}: {wrong}: take both files from one revision")
         tensors |= header
     return tensors
+
+
+def _unlike_index(names: Set[str], found: Set[str], listed: dict[str, set[str] | None]) -> str:
+    """How the tensors of a file differ from those that the index lists for it; empty if they do not."""
+    problems = [f"lacks {listing(missing)}, listed for it in {INDEX}"] if (missing := sorted(names - found)) else []
+    elsewhere = {name: file for file, each in listed.items() for name in each or ()}
+    for place in sorted({elsewhere.get(name, "") for name in found - names}):
+        more = listing(sorted(name for name in found - names if elsewhere.get(name, "") == place))
+        problems.append(f"has {more}, which {INDEX} {f'says is in {place}' if place else 'does not list'}")
+    return "; ".join(problems)
 
 
 def _listed(files: dict[str, File]) -> dict[str, set[str] | None]:
     """The weight files, and the tensors in each according to the index. Raises ModelFilesError."""
     if INDEX not in files:
+        others = [name for name in files if name.endswith(".safetensors") and not name.startswith("adapter_model")]
+        if SINGLE not in files and others:
+            place = files[others[0]].place.rpartition("/")[0]
+            raise ModelFilesError(
+                f"{place}: has {listing(others)}, and neither {SINGLE} nor {INDEX}, which says which tensor is in "
+                f"which file: add the index from where they are from, or rename a single file to {SINGLE}"
+            )
         return {SINGLE: None} if SINGLE in files else {}
-    weight_map = _json(files[INDEX]).get("weight_map")
+    index = _json(files[INDEX])
+    weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
         raise ModelFilesError(f"{files[INDEX].place}: has no weight_map of tensors and files")
     weight_files: dict[str, set[str] | None] = dict.fromkeys(sorted({*weight_map.values()}))
@@ -242,13 +259,17 @@ def _listed(files: dict[str, File]) -> dict[str, set[str] | None]:
         raise ModelFilesError(f"{files[INDEX].place}: lists other files than {SINGLE}: remove those or {SINGLE}")
     if missing := [file for file in weight_files if file not in files]:
         raise ModelFilesError(f"{files[INDEX].place}: lists {listing(missing)}, which the folder does not have")
+    if not isinstance(index.get("metadata"), dict):
+        raise ModelFilesError(
+            f"{files[INDEX].place}: has no metadata, without which Transformers cannot read it: add {{}}"
+        )
     return {file: {name for name, place in weight_map.items() if place == file} for file in weight_files}
 
 
 def _json(file: File) -> dict[str, Any]:
     def content() -> Any:
         with file.open() as stream:
-            return json.load(stream, object_pairs_hook=unique)
+            return strict_json(stream.read())
 
     content = _read(file, content)
     if not isinstance(content, dict):
@@ -264,7 +285,7 @@ def _header(file: File) -> dict[str, Tensor]:
                 raise ValueError(f"it has {file.size} bytes, fewer than a header")
             if size > min(MOST_HEADER, file.size):
                 raise ValueError(f"its header would have {size} bytes")
-            header = json.loads(stream.read(size))
+            header = json.loads(stream.read(size), object_pairs_hook=unique)
         header.pop("__metadata__", None)
         begin = 8 + size
         tensors = {name: _tensor(file, begin, about) for name, about in header.items()}

@@ -7,12 +7,12 @@ Of several chat templates Transformers' rule applies: "tool_use" for a conversat
 name, and "default" for all others. A single template is the default, whatever its name is.
 """
 
-import json
 import re
 from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
+from infra.storage.unique_keys import strict_json
 from tasks.core.job import StageError
 from tasks.core.spec import Problem
 
@@ -58,6 +58,19 @@ def described(folder: Path, vocabulary: Mapping[str, int], special: Set[str]) ->
         "model_input_names": ["input_ids", "attention_mask"],
         **{name: given[name] for name in KEPT if given.get(name)},
     }, absent
+
+
+def contradictions(folder: Path, begins: bool, ends: bool) -> list[str]:
+    """The settings of tokenizer_config.json that Transformers' own classes apply, and that say other than
+    tokenizer.json, which counts. `begins`, `ends`: whether that adds tokens before and behind a text. Raises
+    StageError."""
+    given = _json(folder / CONFIG)
+    says = {"add_bos_token": begins, "add_eos_token": ends, "split_special_tokens": False}
+    return [
+        f"{name}: {str(given[name]).lower()}"
+        for name, does in says.items()
+        if isinstance(given.get(name), bool) and given[name] != does
+    ]
 
 
 def with_special(config: dict[str, Any], special: dict[str, Any]) -> dict[str, Any]:
@@ -191,8 +204,8 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        content = json.loads(_read(path))
-    except (ValueError, RecursionError) as error:  # RecursionError: deep nesting
+        content = strict_json(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:  # RecursionError: deep nesting
         raise StageError(f"{path}: cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise StageError(f"{path}: an object expected")

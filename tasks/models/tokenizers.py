@@ -34,6 +34,7 @@ from tasks.models.tokenizer_files import (
     TOKENIZER,
     added_tokens,
     chat_templates,
+    contradictions,
     described,
     reserved,
 )
@@ -160,7 +161,13 @@ def write(source: Path, target: Path, template: str | None = None) -> list[str]:
     shutil.copyfile(source / TOKENIZER, target / TOKENIZER)
     write_json(target / CONFIG, config)
     told = [f"{', '.join(absent)}: left out, since {TOKENIZER} has no such token"] if absent else []
-    if behind := _added(opened)[1]:
+    begin, behind = _added(opened)
+    if other := contradictions(source, bool(begin), bool(behind)):
+        told.append(
+            f"{CONFIG} says {', '.join(other)}, and {TOKENIZER} does otherwise, which counts: if the model was trained "
+            f"by the former, change the post_processor of {TOKENIZER}"
+        )
+    if behind:
         end = "".join(opened.id_to_token(token) or "" for token in behind)
         told.append(
             f"the tokenizer appends {end} to every text: Baton leaves it out, but Transformers and vLLM append it to "

@@ -6,6 +6,9 @@ from pydantic import Field
 
 from tasks.core.spec import Problem, StageSpec, not_identity
 
+ALIAS = re.compile(r"(?!latest$|v\d+$)[\w-]{1,255}", re.IGNORECASE)  # as MLflow allows it
+RESERVED = "latest and v1, v2, …, which are MLflow's own"
+
 
 class PublishSpec(StageSpec):
     """The final model with its card, as a version in the MLflow model registry."""
@@ -34,6 +37,6 @@ class PublishSpec(StageSpec):
     )
 
     def problems(self) -> list[Problem]:
-        if self.alias and (self.alias.lower() == "latest" or re.fullmatch(r"[vV]\d+", self.alias)):
-            return [Problem("alias", self.alias, "a name other than latest and v1, v2, …, which are MLflow's own")]
+        if self.alias and not ALIAS.fullmatch(self.alias):
+            return [Problem("alias", self.alias, f"a name other than {RESERVED}")]
         return []

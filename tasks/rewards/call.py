@@ -36,7 +36,7 @@ class Attributes(SimpleNamespace):
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
             f"the environment has no {name!r}, but {', '.join(vars(self)) or 'no attributes'}: a reward sees an "
-            "environment's public attributes that are JSON values"
+            "environment's public attributes that are JSON values (lists, no tuples; mappings by text)"
         )
 
 

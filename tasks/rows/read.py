@@ -8,7 +8,7 @@ The value of an unreadable row is a RowError, and reading continues. A damaged f
 import inspect
 import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -52,8 +52,8 @@ def read(spec: RowsSpec, folder: Path, corpus: Path | None = None) -> Iterator[S
         assert spec.function is not None  # by problems(): one of the three
         arguments = {"seed": spec.seed, "limit": spec.limit, **spec.arguments}
         if spec.documents:
-            return _of_documents(spec.function, folder, arguments, corpus, spec.limit)
-        rows = _function(spec.function, folder, arguments)
+            return _of_documents(spec.function, folder, arguments, corpus, spec.limit, {*spec.arguments})
+        rows = _function(spec.function, folder, arguments, {*spec.arguments})
     return islice(rows, spec.limit)
 
 
@@ -169,7 +169,12 @@ def _hugging_face(dataset: HuggingFaceRows, limit: int | None) -> Iterator[Sourc
 
 
 def _of_documents(
-    function: Function, folder: Path, arguments: dict[str, Any], corpus: Path | None, limit: int | None
+    function: Function,
+    folder: Path,
+    arguments: dict[str, Any],
+    corpus: Path | None,
+    limit: int | None,
+    required: Set[str],
 ) -> Iterator[SourceRow]:
     """Yield the rows made from each split's documents, of each at most `limit`."""
     if corpus is None:
@@ -179,16 +184,25 @@ def _of_documents(
             {"text": document.text, "source": document.source, "id": document.id}
             for document in read_documents(corpus, split)
         )
-        for row in islice(_function(function, folder, arguments | {"documents": documents}), limit):
+        for row in islice(_function(function, folder, arguments | {"documents": documents}, required), limit):
             yield replace(row, split=split)
 
 
-def _function(source: Function, folder: Path, arguments: dict[str, Any]) -> Iterator[SourceRow]:
-    """Yield the rows of a user's function, which runs in this process, the engine's."""
+def _function(source: Function, folder: Path, arguments: dict[str, Any], required: Set[str]) -> Iterator[SourceRow]:
+    """Yield the rows of a user's function, which runs in this process, the engine's. `required`: the names of those
+    arguments that it must take."""
     function = source.load(folder)
     limit = arguments["limit"] or 0
     number = 0
-    accepted = {name: arguments[name] for name in inspect.signature(function).parameters if name in arguments}
+    parameters = inspect.signature(function).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    if not takes_all and (left := sorted(required - parameters.keys())):
+        raise StageError(
+            f"{source.name}: has no parameter {left[0]!r}, which `arguments` gives; it has {', '.join(parameters)}"
+        )
+    accepted = {
+        name: value for name, value in arguments.items() if name in parameters or (takes_all and name in required)
+    }
     try:
         for number, row in enumerate(_given(function(**accepted)), start=1):
             yield SourceRow(f"{source.name}, row {number}", row, min(1.0, number / limit) if limit else 0.0)

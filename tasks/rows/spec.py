@@ -12,13 +12,14 @@ See formats.py for the supported formats.
 """
 
 import glob
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from infra.placement.config import VariableName
 from infra.storage.address import File, digest_of
 from infra.storage.buckets import is_bucket
+from tasks.core.json_data import JsonObject
 from tasks.core.spec import ByBaton, PathText, Problem, Spec, StageSpec, not_identity
 from tasks.data.source_spec import FilesSource, HuggingFaceSource, expanded
 from tasks.user_code.functions import Function
@@ -87,7 +88,7 @@ class RowsSpec(StageSpec):
         description="`file.py:function` or `package.module:function`, which yields the rows as dicts; parameters "
         "`seed` and `limit`, if it has them, get this spec's values",
     )
-    arguments: dict[str, Any] = Field(
+    arguments: JsonObject = Field(
         default_factory=dict, description="further arguments of the function, by name; no secrets: see environment"
     )
     environment: list[VariableName] = not_identity(

@@ -21,6 +21,7 @@ from infra.paths import quiet
 from infra.progress import say
 from tasks.core.job import StageError
 from tasks.core.manifest import RECORD, ArtifactError, read_manifest, verify
+from tasks.publish.spec import ALIAS, RESERVED
 from tasks.serve.active import Active
 from tasks.serve.door import KEY, api_key
 from tasks.serve.limits import MIB, RequestLimits
@@ -100,8 +101,10 @@ def main(
     if (path is None) == (name is None):
         raise click.UsageError("give either PATH or --follow NAME")
     _check_options(follows=name is not None)
-    if name is not None and (not name or set(name) & set("/:")):
+    if name is not None and (not name.strip() or set(name) & set("/:")):
         raise click.UsageError(f"--follow {name!r}: must be the name of a registered model, without / and :")
+    if not ALIAS.fullmatch(alias):
+        raise click.UsageError(f"--alias {alias!r}: must be letters, digits, _ and -, other than {RESERVED}")
     quiet()
     switch = Switch()
     body = body_mib * MIB

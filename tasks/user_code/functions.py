@@ -158,6 +158,16 @@ class Function(Spec):
         return file.relative_to(root).as_posix(), _sources(file, root)
 
 
+def python_text(path: Path) -> str:
+    """The text of a Python file, in the encoding that it names. Raises OSError, SyntaxError, ValueError if that is
+    not UTF-8, in which it is written again: what the file says of itself would no longer be right."""
+    with tokenize.open(path) as stream:
+        text = stream.read()
+    if not text.isascii() and stream.encoding not in ("utf-8", "utf-8-sig"):
+        raise ValueError(f"{path} is in {stream.encoding}: save it as UTF-8, and remove the line that names another")
+    return text
+
+
 def same_names(functions: Mapping[str, Function]) -> Iterator[Problem]:
     """Functions, by their paths in a spec, that one process could not import beside the others: another file has the
     same name. Functions with problems are skipped."""
@@ -211,8 +221,7 @@ def _sources(file: Path, root: Path) -> dict[str, str]:
         key = path.relative_to(root).as_posix()
         if key in sources:
             continue
-        with tokenize.open(path) as stream:  # in the encoding that the file itself names
-            sources[key] = stream.read()
+        sources[key] = python_text(path)
         if sum(map(len, sources.values())) > LARGEST_BYTES:
             break  # too much anyway
         names = [".".join(parent.parts) for parent in PurePosixPath(key).parents[:-1]]  # its packages

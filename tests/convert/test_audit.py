@@ -10,6 +10,8 @@ import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch import Tensor
 
 from tasks.convert.__main__ import main
@@ -19,7 +21,7 @@ from tasks.convert.import_model import ImportOptions, import_model, open_hugging
 from tasks.convert.megatron_model import open_megatron
 from tasks.models.errors import ConversionError
 from tests.convert.models import FAMILIES, make, text
-from tests.tokenizer_folders import byte_level, folder
+from tests.tokenizer_folders import END, PAD, folder
 
 LAYER = "model.layers.0."
 ATTENTION, MLP = LAYER + "self_attn.", LAYER + "mlp."
@@ -374,6 +376,7 @@ def test_a_text_without_tokens_is_an_error(pairs: Callable[[str], tuple[Path, Pa
     empty.touch()
     ended = CliRunner().invoke(main, [*words, str(empty)])
     assert (ended.exit_code, "has no tokenizer.json" in ended.output) == (1, True)
-    folder(tmp_path / "model", byte_level())
+    small = Tokenizer(WordLevel({END: 0, PAD: 1, "a": 2}, unk_token="a"))
+    folder(tmp_path / "model", small)
     ended = CliRunner().invoke(main, [*words, str(empty)])
     assert (ended.exit_code, "has no tokens" in ended.output) == (1, True)

@@ -372,7 +372,8 @@ def index(change: Callable[[Path, dict[str, Any]], object]) -> Callable[[Path], 
         for file, half in halves.items():
             save_file({name: found[name] for name in half}, folder / file, metadata={"format": "pt"})
         (folder / "model.safetensors").unlink()
-        content: dict[str, Any] = {"weight_map": {name: file for file, half in halves.items() for name in half}}
+        weight_map = {name: file for file, half in halves.items() for name in half}
+        content: dict[str, Any] = {"metadata": {}, "weight_map": weight_map}
         change(folder, content)
         (folder / "model.safetensors.index.json").write_text(json.dumps(content))
 
@@ -492,11 +493,11 @@ THEIRS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "an index with another tensor": (
         index(lambda folder, content: content["weight_map"].update(other="a.safetensors")),
-        r"a\.safetensors: does not have the tensors that model\.safetensors\.index\.json lists for it: other",
+        r"a\.safetensors: lacks other, listed for it in model\.safetensors\.index\.json",
     ),
     "an index without a tensor": (
         index(lambda folder, content: content["weight_map"].pop(LM_HEAD)),
-        r"does not have the tensors that .* lists for it: lm_head\.weight",
+        r"has lm_head\.weight, which model\.safetensors\.index\.json does not list",
     ),
     "an index that leads outside": (
         index(lambda folder, content: content["weight_map"].update(other="../model.safetensors")),

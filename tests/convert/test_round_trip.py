@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -158,9 +160,8 @@ def test_the_expert_bias_stays_as_exact_as_it_is(tmp_path: Path) -> None:
 
 
 def test_what_is_beside_the_weights_is_carried(model: Path, tmp_path: Path) -> None:
-    make_tokenizer(tmp_path / "tokenizer")
-    for path in (tmp_path / "tokenizer").iterdir():
-        path.rename(model / path.name)
+    Tokenizer(WordLevel({"</s>": 0, "a": 1}, unk_token="a")).save(str(model / "tokenizer.json"))
+    (model / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
     (model / "generation_config.json").write_text('{"temperature": 0.6,   "eos_token_id": [0, 5]}')
     (model / "chat_template.jinja").write_text("{{ messages }}")
     (model / "pytorch_model.bin").write_bytes(b"pickled weights, which are not wanted")
@@ -388,7 +389,7 @@ def test_a_config_that_says_no_type_or_another_one_comes_back_byte_for_byte(dtyp
     back = there_and_back(folder, tmp_path)
     assert (back / "config.json").read_bytes() == (folder / "config.json").read_bytes()
     opened = open_megatron(tmp_path / "megatron")
-    assert export_notes(opened, ExportOptions()) == [
+    assert export_notes(opened, ExportOptions(), None) == [
         f"config.json says dtype {dtype!r}, but the weights are bfloat16; it is left as imported"
     ]
 

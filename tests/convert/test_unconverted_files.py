@@ -50,11 +50,11 @@ def other_files(model: Path) -> None:
     for folder in ("original", "onnx/fp16", ".cache/huggingface", "record"):
         (model / folder).mkdir(parents=True)
         (model / folder / "weights.bin").write_text("x")
-    for name in ("pytorch_model.bin", "consolidated.safetensors", "model.safetensors.index.json", "manifest.json"):
+    for name in ("pytorch_model.bin", "consolidated.safetensors", "manifest.json"):
         (model / name).write_text("{}")
 
 
-OTHERS = ["consolidated.safetensors", "model.safetensors.index.json", "onnx/", "original/", "pytorch_model.bin"]
+OTHERS = ["consolidated.safetensors", "onnx/", "original/", "pytorch_model.bin"]
 
 
 def test_other_weights_and_subfolders_are_in_the_account(model: Path, tmp_path: Path) -> None:

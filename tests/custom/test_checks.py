@@ -1,5 +1,6 @@
 """What the plan says of a custom stage before anything is run."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from workflows.dag.calls import calls
 from workflows.plan.planned import plan
 from workflows.plan.text import text
 from workflows.recipe import Recipe, context_of
+from workflows.recipe.error import RecipeError
 
 MERGE = str(ROOT / "workflows/recipes/merge/merge.py:merge")
 TUNED: dict[str, Any] = {
@@ -202,6 +204,64 @@ def test_the_function_is_imported_and_its_fields_are_checked(tmp_path: Path, tex
     stage = MERGED | {"stage": f"{tmp_path / 'mine.py'}:f", "spec": {"weights": [1]}}
     (problem,) = functions_of_stages(context_of(recipe(stage)))
     assert problem.path == f"stages.0.{path}" and said in problem.allowed
+
+
+OWN = """
+from pydantic import BaseModel
+class Inner(BaseModel):
+    size: int = 0
+class S(BaseModel):
+    inner: Inner = Inner()
+    shape: tuple[int, ...] = ()
+    on: bool = False
+    rate: float = 0.0
+    name: str = ""
+def f(spec: S, inputs, output, job): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "said"),
+    [
+        ({"sise": 1}, "spec.sise", "Extra inputs"),
+        ({"inner": {"sise": 1}}, "spec.inner.sise", "Extra inputs"),
+        ({"inner": {"size": "3"}}, "spec.inner.size", "valid integer"),
+        ({"inner": {"size": 3.0}}, "spec.inner.size", "valid integer"),
+        ({"on": 1}, "spec.on", "valid boolean"),
+        ({"name": 3}, "spec.name", "valid string"),
+    ],
+)
+def test_fields_that_the_function_s_type_would_drop_or_change_are_refused(
+    tmp_path: Path, given: dict[str, Any], path: str, said: str
+) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    stage = MERGED | {"stage": f"{tmp_path / 'own.py'}:f", "spec": given}
+    (problem,) = functions_of_stages(context_of(recipe(stage)))
+    assert problem.path == f"stages.0.{path}" and said in problem.allowed
+
+
+def test_fields_are_of_the_types_that_the_function_names(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    given = {"inner": {"size": 3}, "shape": [1, 2], "rate": 1, "on": True}
+    stage = MERGED | {"stage": f"{tmp_path / 'own.py'}:f", "spec": given}
+    assert not [*functions_of_stages(context_of(recipe(stage)))]
+    (tmp_path / "own.py").write_text(OWN.replace("class S(BaseModel)", "class S(BaseModel, extra='allow')"))
+    assert not [*functions_of_stages(context_of(recipe(stage | {"spec": {"more": 1}})))]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"a": float("nan")}, r"a: nan \(float\)"),
+        ({"a": [{1: 2}]}, r"a\.0: the name 1, which is not text"),
+        ({"a": {"b": (1, 2)}}, r"a\.b: \(1, 2\) \(tuple\)"),
+    ],
+)
+def test_fields_that_json_would_change_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        recipe(MERGED | {"spec": given})
+    (problem,) = caught.value.problems
+    assert problem.path == "stages.0.spec" and re.search(said, problem.allowed)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,31 @@ def test_merged_weights_are_the_weighted_average(tmp_path: Path, models: dict[st
     assert {*manifest.parents} == {"inputs.one", "inputs.other"}
 
 
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ([1], r"1 weights for 2 inputs"),
+        ([], r"0 weights for 2 inputs"),
+        ([1, -1], r"the weights \[1\.0, -1\.0\] add up to 0: give weights with a sum above 0"),
+        ([-1, -1], r"add up to -2"),
+    ],
+)
+def test_weights_without_an_average_are_refused(
+    tmp_path: Path, models: dict[str, Path], weights: list[float], said: str
+) -> None:
+    with pytest.raises(StageError, match=said):
+        made(tmp_path, models, f"{MERGE}:merge", spec={"weights": weights})
+
+
+def test_weights_are_divided_by_their_sum_with_a_notice(tmp_path: Path, models: dict[str, Path]) -> None:
+    expected = made(tmp_path / "one", models, f"{MERGE}:merge", spec={"weights": [0.25, 0.75]})
+    assert made(tmp_path / "four", models, f"{MERGE}:merge", spec={"weights": [1, 3]}).digest == expected.digest
+    assert (
+        "the weights [1.0, 3.0] are divided by their sum: [0.25, 0.75]"
+        in (tmp_path / "four/job/notices.jsonl").read_text()
+    )
+
+
 def test_a_model_is_checked_before_it_is_handed_on(tmp_path: Path, models: dict[str, Path]) -> None:
     body = "import shutil; shutil.copy(inputs['one'] / 'config.json', output)"
     with pytest.raises(StageError, match=r"the model that mine\.py:stage wrote: it has no weights"):
@@ -92,7 +117,19 @@ def test_another_artifact_has_the_facts_that_the_function_returns(tmp_path: Path
         ("return 3", r"mine\.py:stage returned 3; a stage returns None or a dictionary of facts"),
         ("import numpy; return {'x': numpy.float32(1.5)}", r"mine\.py:stage returned {'x': .*1\.5.*float\(x\)"),
         ("return {1: 2}", r"mine\.py:stage returned {1: 2}; facts are values that JSON has, by names"),
-        ("return {'x': float('nan')}", r"mine\.py:stage returned {'x': nan}; .*None for NaN"),
+        ("return {'x': float('nan')}", r"mine\.py:stage returned {'x': nan}; .*None for NaN.*x: nan \(float\)"),
+        ("return {'x': [{'y': (1, 2)}]}", r"x\.0\.y: \(1, 2\) \(tuple\)"),
+        ("return {'x': '\\ud800'}", r"x: '.ud800', which has half of a surrogate pair"),
+        ("return {'x\\udfff': 1}", r"the name 'x.udfff', which is not text"),
+        ("x = {}; x['x'] = x; return x", r"more than 100 levels"),
+        ("return {'x': 10 ** 5000}", r"x: a number of too many digits \(int\)"),
+        ("return {'digest': 'x'}", r"mine\.py:stage returned the fact digest, a name that every artifact uses"),
+        (
+            "open(__file__.replace('mine.py', 'data.csv'))",
+            r"FileNotFoundError: .*data files beside a stage's source are",
+        ),
+        ("import shutil; shutil.rmtree(output)", r"mine\.py:stage removed the folder `output`"),
+        ("import sys; sys.exit(0)", r"mine\.py:stage: SystemExit: 0 \(mine\.py, line 5: .*\); return to end a stage"),
     ],
 )
 def test_a_failing_function_is_told_with_its_line(
@@ -100,6 +137,64 @@ def test_a_failing_function_is_told_with_its_line(
 ) -> None:
     with pytest.raises(StageError, match=said):
         made(tmp_path, models, own(tmp_path / "mine", body), makes="artifact")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("(output/'a.txt').symlink_to(inputs['one']/'config.json')", r"'a\.txt' is a link to '.*config\.json': copy"),
+        ("(output/'a').symlink_to('/nowhere')", r"'a' is a link to '/nowhere': copy the file"),
+        ("(output/'all').symlink_to(inputs['one'])", r"'all' is a link to"),
+        ("import os; os.mkfifo(output/'pipe')", r"'pipe' is a pipe, a socket or a device: write a file"),
+        ("(output/'manifest.json').write_text('{}')", r"manifest\.json is Baton's own file: rename it"),
+        ("(output/'a\\nb').write_text('')", r"the name 'a\\nb' has characters that not every storage keeps"),
+        ("open(bytes(output) + b'/\\xff', 'w').close()", r"the name '.udcff' has characters"),
+    ],
+)
+def test_what_an_artifact_cannot_hold_is_refused(tmp_path: Path, models: dict[str, Path], body: str, said: str) -> None:
+    with pytest.raises(StageError, match=said):
+        made(tmp_path, models, own(tmp_path / "mine", body), makes="artifact")
+
+
+def test_an_artifact_holds_files_in_folders_and_names_those_that_are_empty(
+    tmp_path: Path, models: dict[str, Path]
+) -> None:
+    body = "(output/'a/b').mkdir(parents=True); (output/'a/.c').write_text('x'); (output/'d/e').mkdir(parents=True)"
+    manifest = made(tmp_path, models, own(tmp_path / "mine", body), makes="artifact")
+    assert [*manifest.files] == ["a/.c"] and not (tmp_path / "job/output/d").exists()
+    assert "empty folders are no part of an artifact: a/b/, d/, d/e/" in (tmp_path / "job/notices.jsonl").read_text()
+
+
+COPY = "import shutil; shutil.copytree(inputs['one'], output, dirs_exist_ok=True)"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            "(output/'head.safetensors').write_text('x')",
+            r"would be left out: head\.safetensors\. .*index\.json lists its",
+        ),
+        ("(output/'extra').mkdir(); (output/'extra/x.json').write_text('{}')", r"left out: extra/x\.json"),
+        ("(output/'notes.json').write_text('{}')", r"left out: notes\.json"),
+        ("(output/'merges.txt').symlink_to('/nowhere')", r"left out: merges\.txt \(a link to nothing\)"),
+        ("return {'loss': 1.5}", r"returned {'loss': 1\.5}; the facts of a model are read from its files"),
+    ],
+)
+def test_what_would_be_left_out_of_a_model_is_refused(
+    tmp_path: Path, models: dict[str, Path], body: str, said: str
+) -> None:
+    with pytest.raises(StageError, match=said):
+        made(tmp_path, models, own(tmp_path / "mine", f"{COPY}; {body}"))
+
+
+def test_a_model_by_links_is_the_files_that_they_lead_to(tmp_path: Path, models: dict[str, Path]) -> None:
+    body = f"{COPY}; (output/'model.safetensors').unlink(); (output/'README.md').write_text('mine'); "
+    body += "(output/'model.safetensors').symlink_to(inputs['one']/'model.safetensors')"
+    manifest = made(tmp_path, models, own(tmp_path / "mine", body))
+    assert not (tmp_path / "job/output/model.safetensors").is_symlink()
+    assert manifest.files["model.safetensors"] == read_manifest(models["one"]).files["model.safetensors"]
+    assert "left out of the model, whose card" in (tmp_path / "job/notices.jsonl").read_text()
 
 
 def test_a_function_that_writes_to_an_input_is_told(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from tasks.core.manifest import write_manifest
 from tasks.data import compare_tokens, encoders
@@ -164,7 +164,7 @@ def altered(both: BothEncoders, when: Callable[[str], bool]) -> BothEncoders:
 
     def fast(some: pa.ChunkedArray) -> tuple[Ids, Lengths]:
         ids, lengths = both.fast(some)
-        return ids + np.uint32(any(map(when, some.to_pylist()))), lengths
+        return ids + np.repeat([np.uint32(when(text)) for text in some.to_pylist()], lengths), lengths
 
     return BothEncoders(both.library, fast)
 
@@ -173,7 +173,7 @@ def altered(both: BothEncoders, when: Callable[[str], bool]) -> BothEncoders:
 @pytest.mark.parametrize(
     ("errs", "reason"),
     [
-        pytest.param(lambda text: "q" in text, "differ around", id="a letter"),
+        pytest.param(lambda text: "q" in text, r"'aq q\nq", id="a letter"),
         pytest.param(lambda text: "<|im_end|>" in text, "'<|im_end|>'", id="a special token"),
         pytest.param(lambda text: len(text) > 60_000, "70,000 characters", id="long text"),
         pytest.param(lambda text: "of the corpus" in text, "'a text of the corpus'", id="the corpus"),
@@ -256,7 +256,34 @@ def test_a_tokenizer_that_it_does_not_know_is_named(
 def test_a_comparison_that_fails_leaves_all_to_the_library(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "longer than 0.01 s" in chosen(folders("gpt2"), tmp_path, monkeypatch, limit_s=0.01).reason
+    choice = chosen(folders("gpt2"), tmp_path, monkeypatch, limit_s=0.01)
+    assert choice.text() == (
+        "Encoded by the tokenizers library: the comparison with gigatoken took longer than its limit, 0.01 s."
+    )
+
+
+def test_the_first_difference_ends_the_comparison(folders: Folders, tmp_path: Path) -> None:
+    """gigatoken 0.10 finds a token of `single_word` within words too."""
+    made = Tokenizer.from_file(str(folders("gpt2") / "tokenizer.json"))
+    made.add_tokens([AddedToken("stand_alone", single_word=True)])
+    made.save(str(tmp_path / "tokenizer.json"))
+    both, calls = pair(tmp_path), []
+    counted = BothEncoders(lambda some: calls.append(len(some)) or both.library(some), both.fast)  # type: ignore[func-returns-value]
+    choice = compare(counted, ["a", "b"], [*SPECIAL, "stand_alone"], iter(()))
+    assert "gigatoken's ids differ for a text" in choice.reason and "stand_alone" in choice.reason
+    assert len(calls) == 2  # tokens, and the texts on which tokenizers disagree; no character of Unicode
+
+
+def test_of_several_texts_the_first_that_differs_is_found(folders: Folders) -> None:
+    both = pair(folders("gpt2"))
+    some = [*(f"text {number}" for number in range(50)), "wrong a", "", "wrong b"]
+    assert both.first_different(texts(*some)) is None
+    assert altered(both, lambda text: "wrong" in text).first_different(texts(*some)) == 50
+
+    def longer(given: pa.ChunkedArray) -> tuple[Ids, Lengths]:
+        return both.fast(texts(*(f"{text} and more" if "wrong" in text else text for text in given.to_pylist())))
+
+    assert BothEncoders(both.library, longer).first_different(texts(*some)) == 50
 
 
 def test_the_sample_is_of_row_groups_and_the_same_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -410,10 +410,10 @@ def test_a_key_that_occurs_twice_is_a_broken_record_where_metadata_are_kept(tmp_
 
 def test_a_second_text_in_a_record_is_not_lost_silently(tmp_path: Path) -> None:
     twice, fine = b'{"text": "a", "text": "b"}\n', {"text": "c", "kind": "text", "inner": {"text": "d"}}
-    content = twice + lines(fine) + b'{"n": 1, "n": 2, "text": "e"}\n'
-    (tmp_path / "x.jsonl").write_bytes(content)
+    content = twice + lines(fine) + b'{"n": 1, "n": 2, "text": "e"}\n' + b'{"text": "f", "\\u0074e\\u0078t": "g"}\n'
+    (tmp_path / "x.jsonl").write_bytes(content + b'{"te\\u0078t": "one \\u0074"}\n')
     texts, broken = skipped(JsonlSource(path=str(tmp_path), on_broken="skip"))
-    assert texts == [b"c", b"e"]
+    assert texts == [b"c", b"e", b"one t"] and broken["x.jsonl"].records == 2
     assert "x.jsonl, line 1: not JSON ('text' occurs twice in one object)" in str(broken["x.jsonl"])
 
 

@@ -110,6 +110,16 @@ def test_a_parquet_file_without_the_column_and_one_that_is_none(tmp_path: Path) 
     assert "Parquet files" in only_problem(corpus(kind="parquet", path=str(tmp_path)))
 
 
+def test_a_split_or_configuration_that_a_saved_dataset_cannot_have(tmp_path: Path) -> None:
+    Dataset.from_dict({"text": ["x"]}).save_to_disk(tmp_path / "one")
+    Dataset.from_dict({"text": ["x"]}, split="test").save_to_disk(tmp_path / "test")
+    one = {"kind": "huggingface", "name": str(tmp_path / "one")}
+    assert corpus(**one).missing() == [] and corpus(**one, split="train").missing() == []
+    assert "one data set, without splits" in only_problem(corpus(**one, split="validation"))
+    assert "has no configurations" in only_problem(corpus(**one, config="en"))
+    assert corpus(**one | {"name": str(tmp_path / "test")}, split="test").missing() == []
+
+
 def test_a_saved_dataset_without_the_split_or_the_column(tmp_path: Path) -> None:
     DatasetDict({"train": Dataset.from_dict({"body": ["x"]})}).save_to_disk(tmp_path / "set")
     source = {"kind": "huggingface", "name": str(tmp_path / "set")}

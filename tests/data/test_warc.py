@@ -86,6 +86,71 @@ def test_a_truncated_file_is_broken(tmp_path: Path, name: str, missing: int) -> 
     assert str(path) in broken[name].rest
 
 
+def three(length: int = 0) -> list[bytes]:
+    """Three records, the second of which says that it has so many bytes more than it has."""
+    bodies = [f"text {number} has some words\nand lines".encode() for number in range(3)]
+    records = [record("conversion", number, body) for number, body in enumerate(bodies)]
+    before, after = (f"Content-Length: {len(bodies[1]) + more}\r\n".encode() for more in (0, length))
+    return [records[0], records[1].replace(before, after), records[2]]
+
+
+def numbers(documents: dict[str, str]) -> list[str]:
+    return [name.partition("#")[2][:4] for name in documents]
+
+
+@pytest.mark.parametrize("length", [-20, -1, 1, 3, 4, 5, 30, 300, 10**12])
+@pytest.mark.parametrize("kind", ["conversion", "request"])
+def test_a_wrong_length_in_a_gzip_member_of_its_own_is_one_broken_record(
+    tmp_path: Path, kind: str, length: int
+) -> None:
+    first, wrong, last = three(length)
+    path = write(tmp_path / "crawl.wet.gz", first, wrong.replace(b"conversion", kind.encode()), last)
+    broken = Broken()
+    assert numbers(found(path, broken, on_broken="skip")) == ["0000", "0002"]
+    if kind == "conversion" or not 0 < length < 5:  # those do no harm in a record that nobody reads
+        assert (broken[path.name].records, broken[path.name].rest) == (1, "")
+        with pytest.raises(BrokenRecord, match=r"record .*0001.*Content-Length|after record 0000.* of \d+ bytes"):
+            found(path)
+
+
+@pytest.mark.parametrize(("length", "after"), [(1, ["0002"]), (4, ["0002"]), (-1, []), (-20, []), (30, []), (3000, [])])
+def test_a_wrong_length_in_an_uncompressed_file_is_never_read_as_text(
+    tmp_path: Path, length: int, after: list[str]
+) -> None:
+    path = write(tmp_path / "crawl.wet", *three(length))
+    broken = Broken()
+    assert numbers(found(path, broken, on_broken="skip")) == ["0000", *after]
+    assert bool(broken[path.name].records) == bool(after) and bool(broken[path.name].rest) != bool(after)
+    with pytest.raises(BrokenFile, match=r"Content-Length| of "):
+        found(path)
+
+
+@pytest.mark.parametrize("place", [slice(0, 4), slice(20, 40), slice(40, 60), slice(-8, -4)])
+def test_after_a_damaged_gzip_member_reading_goes_on_at_the_next(tmp_path: Path, place: slice) -> None:
+    path = tmp_path / "crawl.wet.gz"
+    before, damaged, after = (bytearray(gzip.compress(each)) for each in three())
+    damaged[place] = b"\1" * len(damaged[place])
+    path.write_bytes(before + damaged + after)
+    broken = Broken()
+    assert numbers(found(path, broken, on_broken="skip")) == ["0000", "0002"]
+    assert broken[path.name].records == 1
+    with pytest.raises(BrokenRecord, match=r"after record 0000.*damaged"):
+        found(path)
+
+
+@pytest.mark.parametrize("size", [7, 100, 333, 10**6])
+def test_gzip_members_may_begin_anywhere(tmp_path: Path, size: int) -> None:
+    inner = b"".join(three())
+    content = b"".join([*three(), record("conversion", 3, inner), record("conversion", 4, b"")])
+    path = tmp_path / "crawl.wet.gz"
+    path.write_bytes(
+        b"".join(gzip.compress(content[at : at + size]) for at in range(0, len(content), size)) + bytes(99)
+    )
+    documents = found(path)
+    assert numbers(documents) == ["0000", "0001", "0002", "0003", "0004"]
+    assert [*documents.values()][3].encode() == inner
+
+
 def test_a_page_that_ends_in_its_head_is_broken(tmp_path: Path) -> None:
     path = write(tmp_path / "crawl.warc", record("response", 1, response(PAGE.encode(), "text/html")))
     path.write_bytes(path.read_bytes().partition(b"Content-Type: text/html")[0])

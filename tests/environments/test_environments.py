@@ -172,6 +172,32 @@ def test_a_class_that_a_model_cannot_use_is_refused(name: str, words: str) -> No
         pass
 
 
+def test_two_tools_of_one_name_are_refused(tmp_path: Path) -> None:
+    for name, sign in (("one", "+"), ("other", "-")):
+        (tmp_path / f"{name}.py").write_text(f"def add(a: int) -> int:\n    return {sign}a\n")
+    tools = [f"{tmp_path / 'one.py'}:add", f"{tmp_path / 'other.py'}:add"]
+    both = ToolUse.model_validate({"tools": tools})
+    with pytest.raises(StageError, match="several tools of the name add"), Environments(both):
+        pass
+
+
+def test_a_reward_sees_attributes_that_json_keeps_as_they_are(tmp_path: Path) -> None:
+    """A tuple would be a list, unequal to the tuple that the reward compares it with."""
+    (tmp_path / "board.py").write_text(
+        "class Board:\n"
+        "    def reset(self):\n"
+        "        self.place, self.fields, self.half = (1, 2), {3: 'x'}, '\\ud800'\n"
+        "        self.list, self.names = [1, 2], {'3': 'x'}\n"
+        "    def move(self, to: int) -> str:\n"
+        "        'Move it.\\n\\nArgs:\\n    to: where'\n"
+        "        return 'moved'\n"
+    )
+    with Environments(ToolUse.model_validate({"environment": f"{tmp_path / 'board.py'}:Board"})) as environments:
+        environments.reset([{}], [0])
+        (final,) = environments.finish()
+    assert final.state == {"list": [1, 2], "names": {"3": "x"}}
+
+
 def test_a_reward_that_is_not_a_number_is_refused() -> None:
     with Environments(spec(environment=f"{FILE}:Broken")) as environments:
         environments.reset([{"money": 1}], [0])

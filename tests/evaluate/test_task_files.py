@@ -102,8 +102,19 @@ def test_data_is_found_in_what_a_task_merges() -> None:
     ],
 )
 def test_a_file_that_repeats_itself_ends(text: str) -> None:
-    write(tasks__mine_yaml=task() + text)
+    write(tasks__mine_yaml=text if text.startswith("group") else task() + text)
     assert found() == {"tasks/mine.yaml"}
+
+
+@pytest.mark.parametrize(
+    "text", ["output_type: generate_until\noutput_type: multiple_choice", "metadata: {n: 1, n: 2}"]
+)
+def test_a_key_that_occurs_twice_is_named(text: str) -> None:
+    write(tasks__mine_yaml=task(text))
+    with pytest.raises(
+        UserError, match=r"mine\.yaml: (output_type|n) occurs twice in one mapping; lm-eval takes the la"
+    ):
+        gathered(["tasks/mine.yaml"])
 
 
 def test_a_file_that_is_nested_too_deeply_is_named() -> None:

@@ -167,6 +167,17 @@ def test_a_first_configuration_is_made(tmp_path: Path) -> None:
     assert config.read_text() == "images:\n  baton-data: registry/baton-data@sha256:1\n"
 
 
+@pytest.mark.parametrize("content", ["- a list", "a: [", "images: 3"])
+def test_a_configuration_that_cannot_be_changed_is_refused_before_images_are_built(
+    content: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(content)
+    ended = build("localhost:1", "train", "--config", str(config))
+    assert ended.returncode == 1 and "is no configuration that can be changed" in ended.stderr, ended.stderr
+    assert config.read_text() == content
+
+
 # In a pod
 
 

@@ -46,6 +46,12 @@ def test_it_answers_whatever_it_prints(module: Module) -> None:
     assert ask(module(body), '"ß\\n"', 60) == {"request": "ß\n", "files": []}
 
 
+@pytest.mark.parametrize("leave", ["sys.exit(0)", "os._exit(0)"])
+def test_one_that_leaves_with_0_has_not_answered(module: Module, leave: str) -> None:
+    with pytest.raises(ChildFailed, match=r"exited with code 0 and without an answer: bye"):
+        ask(module(f"print('bye', flush=True); {leave}"), "", 60)
+
+
 def test_it_reads_nothing(module: Module) -> None:
     assert ask(module("return sys.stdin.read()"), "", 60) == ""
 

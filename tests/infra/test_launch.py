@@ -159,6 +159,14 @@ def test_an_engine_that_ends_without_a_word_is_shown_by_its_exit_code(tmp_path: 
         launch("failing", tmp_path, how="silent")
 
 
+def test_an_engine_that_exits_with_0_and_no_result_has_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(EngineFailed, match=r"toy ended with exit code 0 and without a result, as after sys\.exit\(0\)"):
+        launch("failing", tmp_path, how="exit 0")
+    assert "✗ toy" in capsys.readouterr().err
+
+
 def test_a_failure_is_not_remembered(tmp_path: Path) -> None:
     with pytest.raises(EngineFailed):
         launch("failing", tmp_path, how="stage error")

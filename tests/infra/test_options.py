@@ -1,6 +1,7 @@
 """Options of commands: numbers, folders and files that would fail after minutes, or never."""
 
 import importlib
+import os
 from pathlib import Path
 
 import click
@@ -47,4 +48,9 @@ def test_a_device_is_no_folder_and_a_folder_no_file(tmp_path: Path) -> None:
     assert "'/dev/null' is not a folder" in said("--folder", "/dev/null")
     assert "is a directory" in said("--to", str(tmp_path))
     assert "is not a folder that can be written to" in said("--to", str(tmp_path / "none" / "x.json"))
+    assert "cannot be written: file name too long" in said("--to", str(tmp_path / ("x" * 300)))
+    assert "cannot be written: " in said("--to", "/proc/x.json")
+    os.mkfifo(tmp_path / "pipe")
+    assert "cannot be written: " in said("--to", str(tmp_path / "pipe"))
     assert said("--folder", str(tmp_path), "--to", str(tmp_path / "x.json")) == f"{tmp_path} {tmp_path}/x.json\n"
+    assert not (tmp_path / "x.json").exists()

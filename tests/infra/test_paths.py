@@ -8,7 +8,7 @@ from infra.errors import UserError
 from infra.paths import baton_home, cache_folder, home_path
 
 
-@pytest.mark.parametrize("place", ["file", "file/below", "/proc/nothing", "/dev/null"])
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/nothing", "/dev/null", "h" * 300])
 @pytest.mark.parametrize("variable", ["BATON_HOME", "BATON_CACHE"])
 def test_a_place_that_cannot_be_a_folder_is_named_with_its_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, place: str

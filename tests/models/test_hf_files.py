@@ -123,7 +123,7 @@ def test_the_types_of_a_mixed_model(tmp_path: Path) -> None:
         (None, {"generation_config": {"eos_token_id": []}}, "eos_token_id is []; "),
         (None, {"generation_config": {"eos_token_id": True}}, "eos_token_id is True; "),
         (None, {"generation_config": {"temperature": "hot"}}, "generation_config.json: temperature is 'hot'; "),
-        (None, {"generation_config": {"temperature": float("nan")}}, "temperature is nan; it should be a finite"),
+        (None, {"generation_config": {"temperature": float("inf")}}, "temperature is inf; it should be a finite"),
         (None, {"generation_config": {"temperature": -1}}, "temperature is -1; "),
         (None, {"generation_config": {"top_p": 7}}, "top_p is 7; it should be less than or equal to 1: correct or"),
         (None, {"generation_config": {"top_k": -5}}, "top_k is -5; "),
@@ -182,7 +182,7 @@ def sharded(folder: Path, weight_map: dict[str, str], single: bool = False) -> P
         (folder / "model.safetensors").unlink()
     save_file({"x": torch.zeros(2), "y": torch.zeros(2)}, folder / "a.safetensors")
     save_file({"z": torch.zeros(2)}, folder / "b.safetensors")
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     return folder
 
 
@@ -198,9 +198,21 @@ def test_files_that_an_index_lists(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("weight_map", "single", "words"),
     [
-        (WHOLE | {"y": "b.safetensors"}, False, "a.safetensors: does not have the tensors that .* lists for it: y"),
-        (WHOLE | {"w": "b.safetensors"}, False, "b.safetensors: does not have the tensors that .* lists for it: w"),
-        ({"x": "a.safetensors", "z": "b.safetensors"}, False, "a.safetensors: .* lists for it: y"),
+        (
+            WHOLE | {"y": "b.safetensors"},
+            False,
+            r"a\.safetensors: has y, which .* says is in b\.safetensors: take",
+        ),
+        (
+            WHOLE | {"w": "b.safetensors"},
+            False,
+            r"b\.safetensors: lacks w, listed for it in .*: take both",
+        ),
+        (
+            {"x": "a.safetensors", "z": "b.safetensors"},
+            False,
+            r"a\.safetensors: has y, which .* does not list: take",
+        ),
         (WHOLE | {"w": "../c.safetensors"}, False, "lists ../c.safetensors, which the folder does not have"),
         (WHOLE | {"w": 3}, False, "has no weight_map of tensors and files"),
         (WHOLE, True, "lists other files than model.safetensors"),
@@ -214,9 +226,27 @@ def test_an_index_of_other_files_is_refused(
         model_in(sharded(tmp_path, weight_map, single))
 
 
+@pytest.mark.parametrize("names", [["a.safetensors", "b.safetensors"], ["consolidated.safetensors"]])
+def test_weights_without_an_index_are_named(tmp_path: Path, names: list[str]) -> None:
+    folder = sharded(tmp_path, WHOLE)
+    (folder / "model.safetensors.index.json").unlink()
+    for old, new in zip(("a.safetensors", "b.safetensors"), names, strict=False):
+        (folder / old).rename(folder / new)
+    for path in {*folder.glob("*.safetensors")} - {folder / name for name in names}:
+        path.unlink()
+    with pytest.raises(ModelFilesError, match=f"has {', '.join(names)}, and neither model.safetensors nor .*: add the"):
+        model_in(folder)
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
+        ("config.json", b'\xef\xbb\xbf{"vocab_size": 8}'),
+        ("config.json", '{"vocab_size": 8}'.encode("utf-16")),
+        ("config.json", b'{"rope_theta": NaN}'),
+        ("tokenizer_config.json", b'{"chat_template": "\\ud800"}'),
+        ("tokenizer.json", b'{"model": {"vocab": {"a": 1, "a": 2}}}'),
+        ("model.safetensors", b'\x16\0\0\0\0\0\0\0{"x": {}, "x": {}}    '),
         ("config.json", b"{"),
         ("config.json", b"[]"),
         ("tokenizer.json", b'{"model": 3}'),

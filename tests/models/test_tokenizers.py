@@ -84,6 +84,30 @@ def test_a_setting_beside_it_does_not_change_its_tokens(setting: dict[str, Any],
     assert loaded(text)["input_ids"] == tokenizer.encode(text).ids
 
 
+@pytest.mark.parametrize(
+    ("setting", "begin", "said"),
+    [
+        ({"add_bos_token": True, "bos_token": END}, None, "tokenizer_config.json says add_bos_token: true, and"),
+        ({"add_bos_token": False}, BEGIN, "says add_bos_token: false, and tokenizer.json does otherwise"),
+        (
+            {"add_eos_token": True, "split_special_tokens": True},
+            None,
+            "add_eos_token: true, split_special_tokens: true",
+        ),
+        ({"add_bos_token": True, "add_eos_token": False}, BEGIN, ""),
+        ({"add_bos_token": False}, None, ""),
+    ],
+)
+def test_a_setting_that_tokenizer_json_contradicts_is_named(
+    setting: dict[str, Any], begin: str | None, said: str, tmp_path: Path
+) -> None:
+    tokenizer = byte_level(END, PAD, BEGIN, begin=begin) if begin else byte_level()
+    (tmp_path / "written").mkdir()
+    told = write(folder(tmp_path / "given", tokenizer, **setting), tmp_path / "written")
+    assert [each for each in told if "does otherwise" in each] == [each for each in told if said and said in each]
+    assert any(said in each for each in told) == bool(said)
+
+
 def test_no_space_is_lost_when_tokens_are_decoded(tmp_path: Path) -> None:
     """Llama 3's tokenizer_config.json says that spaces before punctuation are deleted; vLLM does not."""
     loaded = load(folder(tmp_path, byte_level(), clean_up_tokenization_spaces=True))

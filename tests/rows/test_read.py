@@ -164,6 +164,18 @@ def test_a_function_s_rows_are_read_with_the_seed_and_up_to_the_limit(code: Path
     assert all(set(row) == {"prompt", "answer"} for row in one)
 
 
+def test_arguments_that_a_function_does_not_take_are_refused(code: Path, tmp_path: Path) -> None:
+    with pytest.raises(StageError, match=r"sums\.py:exits: has no parameter 'level', which `arguments` gives; it has "):
+        from_function(tmp_path / "job", function=spec_of(code, "exits"), arguments={"level": 3})
+
+
+def test_a_function_with_any_parameters_gets_the_arguments(code: Path, tmp_path: Path) -> None:
+    with (code / "sums.py").open("a") as stream:
+        stream.write("\ndef given(seed, **more):\n    return [{'prompt': 'a', 'seed': seed, **more}]\n")
+    rows = both(from_function(tmp_path / "job", function=spec_of(code, "given"), arguments={"level": 3}, held_out=0.0))
+    assert rows == [{"prompt": "a", "seed": 0, "level": 3}]
+
+
 def test_an_exception_in_a_function_names_its_file_and_line(code: Path, tmp_path: Path) -> None:
     with pytest.raises(StageError, match=r"after row 1: ZeroDivisionError: .*\(sums\.py, line 12: 1 / 0\)"):
         from_function(tmp_path / "job", function=spec_of(code, "breaks"))

@@ -141,6 +141,10 @@ def test_either_a_path_or_a_name(tmp_path: Path) -> None:
         ([".", "--alias", "champion"], "--alias applies to --follow only"),
         (["--follow", "a/b:c"], "--follow 'a/b:c': must be the name of a registered model"),
         (["--follow", ""], "--follow '': must be the name"),
+        (["--follow", " "], "--follow ' ': must be the name"),
+        (["--follow", "coder", "--alias", ""], "--alias '': must be letters, digits, _ and -"),
+        (["--follow", "coder", "--alias", "v3"], "--alias 'v3': must be letters"),
+        (["--follow", "coder", "--alias", "a b"], "--alias 'a b': must be letters"),
         (["--follow", "coder", "--like", "."], "a hf_model; must be the folder of an endpoint"),
     ],
 )

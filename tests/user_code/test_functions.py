@@ -152,6 +152,15 @@ def test_what_is_wrong_with_a_name(project: Path, name: str, words: str) -> None
         function(name).pinned()
 
 
+@pytest.mark.parametrize("name", ["sums.py", "words.py"])
+def test_a_file_in_another_encoding_is_refused(project: Path, name: str) -> None:
+    """It is written again in UTF-8, and would be read in the encoding that it names."""
+    source = (project / name).read_text() + "# the price in £\n"
+    (project / name).write_bytes(f"# -*- coding: latin-1 -*-\n{source}".encode("latin-1"))
+    (problem,) = function("sums.py:right").problems()
+    assert f"{name} is in iso-8859-1: save it as UTF-8" in problem.allowed
+
+
 def test_nothing_of_the_file_is_run_to_find_it(project: Path) -> None:
     (project / "sums.py").write_text("raise SystemExit('run')\ndef right(completions): ...\n")
 

@@ -132,9 +132,12 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "unknown engine": (put("pretrain.engine", "fsdp3"), "pretrain.engine", "'megatron'"),
     "unknown decay": (put("pretrain.optimizer.decay", "step"), "pretrain.optimizer.decay", "'cosine'"),
     "unknown export type": (put("convert.dtype", "int3"), "convert.dtype", "'bf16' or 'fp32'"),
-    "unknown kind of source": (put("corpus.source", {"kind": "ftp"}), "corpus.source", "stdlib"),
-    "a source without its kind": (put("corpus.source", {"path": "."}), "corpus.source", "kind"),
+    "unknown kind of source": (put("corpus.source", {"kind": "ftp"}), "corpus.source.kind", "one of stdlib"),
+    "a source without its kind": (put("corpus.source", {"path": "."}), "corpus.source.kind", "of these, files, jsonl, parquet, arrow, warc have the given fields"),
     # missing
+    "a source as a path": (put("corpus.source", "./text"), "corpus.source", "a mapping of fields with `kind`, one of stdlib"),
+    "a named source without its kind": (put("corpus.sources", {"a": {"path": "."}}), "corpus.sources.a.kind", "one of stdlib"),
+    "a second corpus without its kind": (put("more_corpora", [{"source": {"path": "."}}]), "more_corpora.0.source.kind", "one of stdlib"),
     "a source without its path": (put("corpus.source", {"kind": "files"}), "corpus.source.path", "is required"),
     "an existing model without its name": (put("start_from", {}), "start_from.model", "is required"),
     # fields that contradict each other

@@ -28,6 +28,8 @@ RENAMED = {
     "least": "min_score",
     "micro_batch_size": "layout.micro_batch",
 }
+NO_MAPPING = ("model_type", "dict_type", "model_attributes_type")  # pydantic's errors for other values in its place
+UNTAGGED = ("union_tag_not_found", "union_tag_invalid")  # and for one whose `kind` is missing or unknown
 MOST_SHOWN = 100  # problems
 LONGEST = 1000  # characters of what is allowed
 NOT_CHECKED = (
@@ -75,32 +77,66 @@ def problems_from(error: ValidationError, model: type[BaseModel], raw: Any) -> l
     problems = []
     for item in error.errors(include_url=False):
         path, parent = locate(item["loc"], model, raw)
-        if item["type"] == "extra_forbidden":
+        value = "(not given)" if item["type"] == "missing" else item["input"]
+        options = models_at(path, model)
+        kinds = {str(tag): option for option in options if (tag := _tag(option))} if len(options) > 1 else {}
+        if item["type"] in UNTAGGED and isinstance(value, Mapping):
+            allowed = _kind(kinds, value.keys() - {"kind"})
+            path, value = f"{path}.kind", value.get("kind", "(not given)")
+        elif kinds and item["type"] in NO_MAPPING:
+            allowed = f"a mapping of fields with `kind`, {_kind(kinds)}"
+        elif item["type"] == "extra_forbidden":
             allowed = _known_fields(path.rpartition(".")[2], parent)
         elif item["type"] == "missing":
             allowed = "is required"
-        elif item["type"] in ("model_type", "dict_type", "model_attributes_type"):
-            allowed = _section(path)
+        elif item["type"] in NO_MAPPING:
+            allowed = _section(path, options)
         elif item["type"] == "string_pattern_mismatch" and (field := _field(path, parent)):
             allowed = f"{field.description}; the pattern is {item['ctx']['pattern']}"
         else:
             message = item["msg"].removeprefix("Value error, ")
             allowed = message[0].lower() + message[1:]
-        value = "(not given)" if item["type"] == "missing" else item["input"]
         problems.append(Problem(path or "recipe", value, allowed))
     return problems
+
+
+def models_at(path: str, model: type[BaseModel]) -> list[type[BaseModel]]:
+    """The models that may be the value of a field, given by its path as in the YAML."""
+    annotation: Any = model
+    for part in filter(None, path.split(".")):
+        fields = [each.model_fields[part].annotation for each in models_in(annotation) if part in each.model_fields]
+        annotation = _items(annotation) or (fields[0] if fields else None)
+    return [] if _items(annotation) else models_in(annotation)
+
+
+def _items(annotation: Any) -> Any:
+    """The type of a list's items or a dictionary's values; None for other types."""
+    if typing.get_origin(annotation) in (list, dict):
+        return typing.get_args(annotation)[-1]
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Annotated):
+        return next(filter(None, map(_items, typing.get_args(annotation))), None)
+    return None
+
+
+def _kind(kinds: Mapping[str, type[BaseModel]], given: Collection[str] = ()) -> str:
+    """What is allowed for the field `kind`. `given`: the names of the fields beside it."""
+    fits = [kind for kind, model in kinds.items() if set(given) <= model.model_fields.keys()] if given else []
+    named = f"; of these, {', '.join(fits)} have the given fields" if 0 < len(fits) < len(kinds) else ""
+    return f"one of {', '.join(kinds)}{named}"
 
 
 def _field(path: str, parent: type[BaseModel] | None) -> FieldInfo | None:
     return parent.model_fields.get(path.rpartition(".")[2]) if parent else None
 
 
-def _section(path: str) -> str:
-    """What is allowed for a section, or for the whole recipe."""
+def _section(path: str, options: list[type[BaseModel]]) -> str:
+    """What is allowed for a section, which may be one of some models, or for the whole recipe."""
     if not path:
         return "a mapping of sections, such as `corpus:` and `pretrain:`"
     name = path.rpartition(".")[2]
-    fields = "a mapping of fields" if name.isdigit() else f"a mapping of fields: write `{name}: {{}}` for the defaults"
+    required = any(field.is_required() for option in options for field in option.model_fields.values())
+    defaults = "" if name.isdigit() or required else f": write `{name}: {{}}` for the defaults"
+    fields = f"a mapping of fields{defaults}"
     return f"{fields}; `{command('python -m workflows.describe')}` lists them"
 
 

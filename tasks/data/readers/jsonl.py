@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -74,7 +75,7 @@ def read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: Broken | No
     """Documents are named by their line's number: "pages.jsonl#17", counted from a range's first byte if it is not the
     file's: "pages.jsonl@268435456#17"."""
     total = sum(piece.size for piece in pieces) or 1
-    key = orjson.dumps(source.text_field)
+    key, escaped = orjson.dumps(source.text_field), _escaped(source.text_field)
     before = 0
     for piece in pieces:
         if piece.copy:
@@ -88,7 +89,8 @@ def read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: Broken | No
                 if number % PLACE_LINES == 0:
                     done = min(1.0, (before + file.tell() - read.start) / total)
                 try:
-                    text, metadata = _content(source, key, place, skipped + number, line)
+                    parse = exactly if source.metadata or escaped.search(line) else parsed
+                    text, metadata = _content(source, parse, key, place, skipped + number, line)
                 except BrokenRecord as error:
                     note_broken(source, piece.file, broken, error)
                     continue
@@ -96,10 +98,18 @@ def read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: Broken | No
         before += piece.size
 
 
-def _content(source: JsonlSource, key: bytes, path: str, number: int, line: bytes) -> tuple[bytes, str]:
+def _escaped(name: str) -> re.Pattern[bytes]:
+    """Escapes of a name's characters: with them, a line may have the name twice and only once as it is spelled."""
+    codes = {f"{ord(character):04x}" for character in name if ord(character) < 0x10000}
+    return re.compile(rf"\\u({'|'.join(sorted(codes))})".encode(), re.IGNORECASE)
+
+
+def _content(
+    source: JsonlSource, parse: Callable[[bytes], Any], key: bytes, path: str, number: int, line: bytes
+) -> tuple[bytes, str]:
     """A line's document, the line itself if it is not UTF-8, and its metadata. `key`: the text's, in JSON."""
     try:
-        record = _record(path, number, line, exactly if source.metadata else parsed)
+        record = _record(path, number, line, parse)
         text = record.get(source.text_field)
         content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else b""
         # of several texts orjson takes the last, which is no shorter in JSON: the others' keys are before its content

@@ -5,28 +5,27 @@ text as it is, and the text of HTML by Resiliparse, which DataComp-LM chose (Li 
 nothing but the page. Other records, other types of content and pages of an unknown type are passed over.
 """
 
-import gzip
 import io
+import zlib
 from collections.abc import Iterator, Sequence
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.encoding import bytes_to_str, detect_encoding
 from resiliparse.parse.html import HTMLTree
 
+from infra.storage.address import File
 from tasks.data.partitions import Piece
 from tasks.data.readers.http_body import decoded
 from tasks.data.readers.raw import Broken, BrokenFile, BrokenRecord, Raw, refuse_large, skipping
+from tasks.data.readers.warc_records import Members, Records, Truncated
 from tasks.data.source_spec import WarcSource
 
 HTML = ("text/html", "application/xhtml+xml")
 PLAIN = "text/plain"
+DAMAGED = (Truncated, OSError, EOFError, zlib.error)
 PARTIAL = ("WARC-Truncated", "WARC-Segment-Number")  # fields of a record that has not all of its content
-
-
-class Truncated(Exception):
-    """A file ends within a record."""
 
 
 class BoundedFile(io.RawIOBase):
@@ -47,54 +46,83 @@ class BoundedFile(io.RawIOBase):
         return len(content)
 
 
+class Document(NamedTuple):
+    """A document that is not decoded yet."""
+
+    name: str  # WARC-Record-ID and address
+    size: int  # bytes of its content
+    record: WarcRecord  # without content if that is larger than a document may be
+
+
 def read_warc(source: WarcSource, pieces: Sequence[Piece], broken: Broken | None) -> Iterator[Raw]:
     """Documents are named by their record and address: "crawl.warc.gz#d4b8…-… https://example.com/"."""
     total = sum(piece.size for piece in pieces) or 1
     before = 0
     for piece in pieces:
-        item, name = piece.file, ""
+        item, most = piece.file, source.max_bytes()
         with skipping(source, item, broken), item.open() as file:
             file.seek(piece.start)
-            try:
-                most, compressed = source.max_bytes(), item.name.endswith(".gz")
-                part = file if piece.end is None else cast(IO[bytes], BoundedFile(file, piece.end))
-                for name, size, record in _documents(part, compressed, most):
-                    where = f"{item.place}, record {name}"
-                    with skipping(source, item, broken):
-                        text = _text(record, source.main_content, where)
-                        refuse_large(size, most, where)
-                        yield Raw(f"{item.name}#{name}", text, min(1.0, (before + file.tell() - piece.start) / total))
-            except (Truncated, OSError, EOFError) as error:
-                where = f"{item.place}, after record {name}" if name else item.place
-                message = f"{where}: damaged or truncated ({error}); download it again, or set on_broken: skip"
-                raise BrokenFile(message) from error
+            part = file if piece.end is None else io.BufferedReader(BoundedFile(file, piece.end))
+            for found in _documents(part, item, most):
+                with skipping(source, item, broken):
+                    if isinstance(found, BrokenFile):
+                        raise found
+                    where = f"{item.place}, record {found.name}"
+                    text = _text(found.record, source.main_content, where)
+                    refuse_large(found.size, most, where)
+                    done = min(1.0, (before + file.tell() - piece.start) / total)
+                    yield Raw(f"{item.name}#{found.name}", text, done)
         before += piece.size
 
 
-def _documents(file: IO[bytes], compressed: bool, most: int) -> Iterator[tuple[str, int, WarcRecord]]:
-    """The documents: their WARC-Record-ID and address, the size of their record, and the record, which has no content
-    if that is more than `most` bytes. Raises Truncated, OSError (not a WARC file, damaged), EOFError (a compressed file
-    that is truncated)."""
-    # decompressed here: FastWARC takes the end of a truncated member for the end of the file
-    stream = gzip.GzipFile(fileobj=file) if compressed else file
+def _documents(file: IO[bytes], item: File, most: int) -> Iterator[Document | BrokenFile]:
+    """The documents, and in place of what is damaged its error. After a damaged record, reading goes on at the next
+    gzip member that begins with one; what no member follows is an error of the file."""
+    members = Members(file) if item.name.endswith(".gz") else None
+    name, goes_on = "", True
+    while goes_on:
+        stream = io.BufferedReader(members) if members else file
+        damage: Exception | None = None
+        try:
+            for found in _in_stream(stream, item, most):
+                name = found.name if isinstance(found, Document) else name
+                yield found
+        except DAMAGED as error:
+            damage = error
+        if members:
+            cast(io.BufferedReader, stream).detach()  # what it has read is of the damaged record
+            damage = damage or members.damage
+        goes_on = members is not None and members.advance()
+        if damage:
+            where = f"{item.place}, after record {name}" if name else item.place
+            advice = "download it again, or set on_broken: skip"
+            kind = BrokenRecord if goes_on else BrokenFile
+            yield kind(f"{where}: damaged or truncated ({damage}); {advice}{' to leave the record out' * goes_on}")
+
+
+def _in_stream(stream: IO[bytes], item: File, most: int) -> Iterator[Document | BrokenFile]:
+    """The documents of a stream of whole records, which have no content if that is more than `most` bytes, and the
+    errors of records that have another length than they say. Raises those of DAMAGED."""
+    records = Records(stream)
     kinds = WarcRecordType.conversion | WarcRecordType.response
-    for record in ArchiveIterator(stream, record_types=kinds, parse_http=False, fsspec_args=False):
-        length = record.headers.get("Content-Length")
-        size = record.content_length
-        # quirks_mode: the lines of a head may end in a bare LF (RFC 9112)
-        if size > most:
-            record.parse_http(quirks_mode=True)  # reads only the head
-            size = record.content_length
-            held = record.consume()
-        else:
-            record.freeze()
-            held = record.content_length
-            record.parse_http(max_header_len=size, quirks_mode=True)
-        if length is None or held < size:
-            raise Truncated(f"record {record.record_id} has {held} of {size if length else 'unknown'} bytes")
-        if _is_document(record):
-            name = (record.record_id or "").strip("<>").removeprefix("urn:uuid:")
-            yield f"{name} {record.headers.get('WARC-Target-URI', '')}".rstrip(), size, record
+    while stored := records.next():
+        # record_types: of the others, only the head is read
+        found = next(iter(ArchiveIterator(stored, record_types=kinds, parse_http=False, fsspec_args=False)), None)
+        size = stored.length
+        if found and size > most:  # quirks_mode: the lines of a head may end in a bare LF (RFC 9112)
+            found.parse_http(quirks_mode=True)  # reads only the head
+            size = found.content_length
+        elif found:
+            found.freeze()
+            found.parse_http(max_header_len=size, quirks_mode=True)
+        wrong = records.finish(stored)
+        if found and _is_document(found):
+            name = (found.record_id or "").strip("<>").removeprefix("urn:uuid:")
+            name = f"{name} {found.headers.get('WARC-Target-URI', '')}".rstrip()
+            if wrong:
+                yield BrokenRecord(f"{item.place}, record {name}: {wrong}; set on_broken: skip to leave it out")
+            else:
+                yield Document(name, size, found)
 
 
 def _is_document(record: WarcRecord) -> bool:

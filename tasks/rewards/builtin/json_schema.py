@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field
 
+from tasks.core.json_data import JsonObject
 from tasks.core.spec import Problem
 from tasks.rewards.builtin.builtin import EACH_S, Builtin, final, time_limit
 from tasks.rewards.call import text_of
@@ -21,7 +22,7 @@ class JsonSchema(Builtin):
     reads_answers: ClassVar[bool] = True
     each_s: ClassVar[float] = EACH_S
 
-    schema_: dict[str, Any] = Field(alias="schema", description="a JSON Schema; draft 2020-12 unless it names another")
+    schema_: JsonObject = Field(alias="schema", description="a JSON Schema; draft 2020-12 unless it names another")
 
     def problems(self) -> list[Problem]:
         from jsonschema import SchemaError

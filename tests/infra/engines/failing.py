@@ -10,7 +10,9 @@ from tasks.core.spec import Spec
 
 
 class FailingSpec(Spec):
-    how: Literal["stage error", "bug", "killed", "no shared memory", "silent", "full disk", "no GPU memory", "stopped"]
+    how: Literal[
+        "stage error", "bug", "killed", "no shared memory", "silent", "exit 0", "full disk", "no GPU memory", "stopped"
+    ]
 
 
 def work(job: Job) -> None:
@@ -26,6 +28,8 @@ def work(job: Job) -> None:
             os.kill(os.getpid(), signal.SIGBUS)
         case "silent":
             raise SystemExit(3)
+        case "exit 0":
+            raise SystemExit(0)
         case "full disk":
             (job.work / "big").write_bytes(bytes(1 << 26))
         case "no GPU memory":  # as torch.OutOfMemoryError says it

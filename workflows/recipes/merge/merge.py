@@ -1,24 +1,27 @@
 """A custom stage: the weighted average of models with the same shape, such as fine-tunings of one model with
 different data or seeds ("model soups", Wortsman et al. 2022, arXiv:2203.05482)."""
 
+import math
 import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, FiniteFloat
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 
 class MergeSpec(BaseModel, extra="forbid"):
-    weights: list[float] | None = Field(None, description="One for each input, in their order; null: equal ones")
+    weights: list[FiniteFloat] | None = Field(
+        None, description="One for each input, in their order, divided by their sum (as in mergekit); null: equal ones"
+    )
 
 
 def merge(spec: MergeSpec, inputs: dict[str, Path], output: Path, job: Any) -> None:
-    weights = spec.weights or [1 / len(inputs)] * len(inputs)
-    if len(weights) != len(inputs):
-        raise ValueError(f"{len(weights)} weights for {len(inputs)} inputs")
+    weights = normalized([1.0] * len(inputs) if spec.weights is None else spec.weights, len(inputs))
+    if spec.weights and not math.isclose(sum(spec.weights), 1):
+        job.notice(f"the weights {spec.weights} are divided by their sum: {[round(weight, 4) for weight in weights]}")
     places = {name: tensors_in(folder) for name, folder in inputs.items()}
     first, *others = places
     if not places[first] or any(places[other].keys() != places[first].keys() for other in others):
@@ -32,6 +35,16 @@ def merge(spec: MergeSpec, inputs: dict[str, Path], output: Path, job: Any) -> N
         names = [name for name, place in places[first].items() if place == file]
         merged = {name: average([read(places[each][name], name) for each in places], weights) for name in names}
         save_file(merged, output / file.name, metadata={"format": "pt"})
+
+
+def normalized(weights: list[float], count: int) -> list[float]:
+    """The weights divided by their sum: any other sum would scale every tensor, norms too. Raises ValueError."""
+    if len(weights) != count:
+        raise ValueError(f"{len(weights)} weights for {count} inputs")
+    total = math.fsum(weights)
+    if not 1e-6 < total < math.inf:
+        raise ValueError(f"the weights {weights} add up to {total:g}: give weights with a sum above 0, such as 1")
+    return weights if math.isclose(total, 1) else [weight / total for weight in weights]
 
 
 def average(tensors: list[torch.Tensor], weights: list[float]) -> torch.Tensor:
