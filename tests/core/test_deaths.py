@@ -1,0 +1,27 @@
+"""What the next pod of an execution knows of an engine's death."""
+
+from pathlib import Path
+
+import pytest
+
+from infra.process.death import Death, death
+from tasks.core.deaths import earlier_death, note_death
+
+
+def test_the_same_execution_knows_it_and_a_later_one_starts_afresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died = Death(8, "was killed by SIGABRT", "orpo: rank 1 was killed by SIGABRT")
+    monkeypatch.setenv("BATON_EXECUTION", "one")
+    assert earlier_death(tmp_path, None, 0) is None
+    note_death(died, tmp_path, None, 0)
+    assert earlier_death(tmp_path, None, 0) == died
+
+    monkeypatch.setenv("BATON_EXECUTION", "two")
+    assert earlier_death(tmp_path, None, 0) is None
+
+
+def test_addresses_and_process_ids_do_not_make_another_death() -> None:
+    one, other = (death([3, 4], f"RuntimeError: pair {at} of pid {pid}", "") for at, pid in [("0x7f", 12), ("0xab", 9)])
+    assert one == other != death([5], "RuntimeError: pair 0x7f of pid 12", "")
+    assert death([], "died", "") is None
