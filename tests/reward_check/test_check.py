@@ -120,8 +120,8 @@ def test_a_reward_that_fails_ends_the_run() -> None:
 def test_a_reward_that_raises_ends_the_run_in_a_pod_too(reward: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the row, the reward and the exception; whether it is compared with the answers or not."""
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "f1")
-    at = r"post_training.0.grpo.rewards: .*fails\w* raised ZeroDivisionError: .*sums.py, line .* for row \d+ of 10 \(prompt"
-    with pytest.raises(StageError, match=at):
+    told = r"grpo.rewards: .*fails\w* raised ZeroDivisionError: .*sums.py, line .* for row \d+ of 10 \(prompt"
+    with pytest.raises(StageError, match=told):
         checked(SUMS, reward)
 
 
