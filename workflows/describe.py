@@ -7,7 +7,6 @@ python -m workflows.describe --markdown > docs/reference/recipe.md
 python -m workflows.describe --json-schema > workflows/recipes/schema.json
 """
 
-import builtins
 import json
 import types
 from collections.abc import Iterator
@@ -134,7 +133,8 @@ def _of_any_name(model: type[BaseModel]) -> type[BaseModel] | None:
 
 
 def _container(field: FieldInfo) -> str:
-    return {list: "[]", dict: ".<name>"}.get(get_origin(field.annotation), "")
+    origin: Any = get_origin(field.annotation)
+    return {list: "[]", dict: ".<name>"}.get(origin, "")
 
 
 @click.command(help=__doc__.replace("\n\n", "\n\n\b\n", 1))
@@ -164,8 +164,8 @@ def _print_part(part: Part) -> None:
         print(f"{_line(part.path, field)}\n")
         return
     print(f"{part.path}:  # {field.description or (models[0].__doc__ or '').strip()}")
-    container = get_origin(field.annotation)
-    above = {builtins.dict: "  <name>:", builtins.list: "  -"}.get(container)
+    container: Any = get_origin(field.annotation)
+    above = {dict: "  <name>:", list: "  -"}.get(container)
     if above:
         print(above)
     for model in models:

@@ -145,17 +145,15 @@ def _equal(client: MlflowClient, what: Publication) -> str | None:
 
 def _has_files(client: MlflowClient, what: Publication, source: str) -> bool:
     """Whether a version's source has all files but the card, by their sizes."""
-    own = (CARD, MANIFEST, RECORD)  # of each publication
-    files = {
-        name: path.stat().st_size for name, path in _files(what.directory).items() if name.split("/")[0] not in own
-    }
     scheme, _, model_id = source.partition(":/")
     if scheme == "models":
         stored = dict(_stored(client, model_id))
     else:
         folder = Path(unquote(urlsplit(source).path))
         stored = {name: path.stat().st_size for name, path in _files(folder).items()}
-    return all(stored.get(name) == size for name, size in files.items() if name.split("/")[0] not in of_each)
+    of_each = (CARD, MANIFEST, RECORD)  # publication
+    needed = {name: path for name, path in _files(what.directory).items() if name.split("/")[0] not in of_each}
+    return all(stored.get(name) == path.stat().st_size for name, path in needed.items())
 
 
 def _files(folder: Path) -> dict[str, Path]:

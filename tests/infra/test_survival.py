@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ END_S = 60.0  # from the moment that the timeout ran out, or that a rank died: t
 TOTAL = f"{sum(3 * (step + 1) for step in range(6)):g}"  # of two ranks in six steps that nothing disturbed
 
 
-def train(job_dir: Path, what: str, *, max_restarts: int = 0, died: Death | None = None, **spec: object) -> str:
+def train(job_dir: Path, what: str, *, max_restarts: int = 0, died: Death | None = None, **spec: Any) -> str:
     """Two ranks; returns what they came to."""
     words = request({"what": what, **spec})
     engine = Engine("toy", MODULE, "1")
@@ -39,7 +40,7 @@ def train(job_dir: Path, what: str, *, max_restarts: int = 0, died: Death | None
     return (output / "total.txt").read_text()
 
 
-def last_words(job_dir: Path, what: str, *, max_restarts: int = 0, **spec: object) -> str:
+def last_words(job_dir: Path, what: str, *, max_restarts: int = 0, **spec: Any) -> str:
     """What is said when it has failed, with nothing of it left behind."""
     with pytest.raises(EngineFailed) as failed:
         train(job_dir, what, max_restarts=max_restarts, **spec)
@@ -117,7 +118,7 @@ def test_a_death_in_another_way_names_the_one_before(tmp_path: Path) -> None:
 
 def test_a_pod_does_not_try_what_killed_the_pods_before_it(tmp_path: Path) -> None:
     """A pod starts the engine once, and Flyte starts the pod again as long as that may help."""
-    failures = []
+    failures: list[EngineFailed] = []
     for pod in ("one", "two"):
         with pytest.raises(EngineFailed) as failed:
             train(tmp_path / pod, "ends silently", died=failures[-1].death if failures else None)
