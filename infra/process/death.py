@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass, field
 
+from infra.tracking.redact import redact_text
+
 VARYING = re.compile(r"0x[0-9a-f]+|\d+")  # addresses, process ids, times
 LONGEST = 300  # characters of an error that are compared
 
@@ -18,4 +20,9 @@ class Death:
 
 def death(steps: list[int], way: str, summary: str) -> Death | None:
     """None if no rank has reported a step. `steps`: those that the ranks had completed."""
-    return Death(max(steps), VARYING.sub("", way[:LONGEST]), summary) if steps else None
+    return Death(max(steps), way, summary) if steps else None
+
+
+def unvarying(error: str) -> str:
+    """The part of an exception's text that is the same whenever it is raised, without secrets."""
+    return VARYING.sub("", redact_text(error)[:LONGEST])

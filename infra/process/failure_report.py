@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.pod import this_pod
-from infra.process.death import Death, death
+from infra.process.death import Death, death, unvarying
 from infra.process.limits import MIB, memory_kills, memory_limit
 from infra.process.logs import LINES, LogReader, tail
 from infra.process.supervisor import Supervisor, read_result
@@ -90,7 +90,7 @@ def diagnose(title: str, job_dir: Path, returncode: int, supervisor: Supervisor,
     if "traceback" in result and (first is None or first.exit_code == 1):  # a bug, of the rank that reported first
         who = f"{title}: rank {result['rank']}" if "rank" in result else title
         error = f"{result['kind']}: {result['error']}"
-        return failure(f"{who}: {error}", error, f"\n{tail(result['traceback'])}")
+        return failure(f"{who}: {error}", unvarying(error), f"\n{tail(result['traceback'])}")
     if first is not None:
         rank, way = first.rank, _exit(first.exit_code)
     elif supervisor.dead and supervisor.killed:  # not seen by torchrun
