@@ -22,9 +22,8 @@ def test_the_same_execution_knows_it_and_a_later_one_starts_afresh(
 
 
 def test_addresses_and_process_ids_do_not_make_another_death() -> None:
-    one, other = (
-        death([3, 4], unvarying(f"RuntimeError: pair {at} of pid {pid}"), "") for at, pid in [("0x7f", 12), ("0xab", 9)]
-    )
-    assert one == other != death([5], unvarying("RuntimeError: pair 0x7f of pid 12"), "")
+    said = ("RuntimeError: pair 0x7f of pid 12", "RuntimeError: pair 0xab of pid 9")
+    one, other = (death([3, 4], unvarying(error), "") for error in said)
+    assert one == other != death([5], unvarying(said[0]), "")
     assert death([3], "ended with exit code 3", "") != death([3], "ended with exit code 7", "")
     assert death([], "died", "") is None
