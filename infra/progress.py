@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,12 @@ QUIET_INTERVAL_S = 15.0  # between lines when stderr is a file or a CI log
 def say(message: str) -> None:
     """Print a line for the user, to stderr."""
     print(message, file=sys.stderr, flush=True)
+
+
+@cache
+def say_once(message: str) -> None:
+    """`say`, once in a process: the checks of a recipe run before the run, and again where its execution begins."""
+    say(message)
 
 
 class ProgressBar:

@@ -27,6 +27,7 @@ from tasks.artifacts import Artifact, HFModel, shown
 from tasks.cached_stages import note_upstream
 from tasks.core import lacking
 from tasks.core.called import called
+from tasks.core.deaths import earlier_death, note_death
 from tasks.core.inputs import input_key, view, views_of
 from tasks.core.manifest import ALL, MANIFEST, ArtifactError, Manifest, read_manifest, remove, verify
 from tasks.core.offsite import Offsite, offsite
@@ -116,11 +117,21 @@ def run(
         "inputs": _fetched(job_dir, named, patterns, on_demand, implied),
     }
     command = shlex.join(["python", *engine.command(job_dir, processes, Node(nodes=nodes, address="MASTER_ADDR"))[1:]])
-    start = partial(
-        run_engine, engine, job_dir, request, title=title, processes=processes, nodes=nodes, helpers=helpers
-    )
-    if this_node(nodes, helpers).rank:
-        start(max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
+    node = this_node(nodes, helpers).rank
+
+    def start() -> Path:
+        try:
+            return run_engine(
+                engine, job_dir, request, title=title, processes=processes, nodes=nodes, helpers=helpers,
+                max_restarts=max_restarts, hang_timeout_s=hang_timeout_s, died=earlier_death(job_dir, remote, node),
+            )  # fmt: skip
+        except EngineFailed as error:
+            if error.death:
+                note_death(error.death, job_dir, remote, node)
+            raise
+
+    if node:
+        start()
         raise ignored_outputs("node 0 returns the result")
     if not remote and is_finished(job_dir) and not engine.repeats:
         return reuse(address_of(str(job_dir / "output")), read_manifest(job_dir / "output"), job_dir)
@@ -128,7 +139,7 @@ def run(
         if remote:
             remote.check_memory()
         with _planned_memory_named(title, spec, remote), remote.sending() if remote else nullcontext():
-            output = start(max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
+            output = start()
         artifact = artifact_type.from_directory(output)
         place = remote.finish(artifact.digest) if remote else address_of(str(output))
         record.log_output(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from infra.progress import say_once
 from tests.source import ROOT
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.failed and (names := os.environ.get("BATON_FAILED_TESTS")):
         with Path(names).open("a") as stream:
             stream.write(f"{report.nodeid}\n")
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_yet() -> None:
+    say_once.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -2,15 +2,16 @@
 workflows/continuous.py.
 
 python -m workflows.describe             all sections
-python -m workflows.describe pretrain    one section
+python -m workflows.describe pretrain    one section, field (pretrain.model), method (sft) or stage (evaluate-base)
 python -m workflows.describe --markdown > docs/reference/recipe.md
 python -m workflows.describe --json-schema > workflows/recipes/schema.json
 """
 
-import builtins
 import json
 import types
 from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, get_args, get_origin, get_type_hints
 
 import click
@@ -23,9 +24,11 @@ from infra.placement.config import Placement
 from infra.pod_spec import PodSpec
 from tasks.data.curate_spec import CurateStep
 from tasks.data.spec import CorpusSpec
+from tasks.posttrain.methods import METHODS
 from tasks.rewards.spec import RewardSpec
 from workflows.continuous_training.recipe import SECTIONS, ContinuousRecipe
 from workflows.recipe import Recipe
+from workflows.recipe.error import models_in
 
 SOURCES: tuple[type[BaseModel], ...] = get_args(CorpusSpec.model_fields["source"].annotation)
 FIELDS = ContinuousRecipe.model_fields | Recipe.model_fields  # an ordinary recipe's where both have one
@@ -43,33 +46,133 @@ A recipe is one YAML file made of these fields and sections; a section that is l
 `grow`, `promotion`, `refresh` and `schedule` are for [continuous training](../continuous.md)."""
 
 
+# what a plan, the terminal and Flyte's console name otherwise than the recipe does
+STAGES = {
+    "corpus": (
+        "compact",
+        "find_new",
+        "gather",
+        "increment",
+        "prepare_clean_corpus",
+        "prepare_corpus",
+        "read_partitions",
+    ),
+    "data": ("prepare_rows", "rows"),
+    "init_from": ("import_hf",),
+    "promotion": ("decide", "promote"),
+    "publish": ("choose",),
+    "rewards": ("check_rewards",),
+    "shards": ("encode_partitions", "tokenize"),
+    "stages": ("custom_artifact", "custom_model"),
+    "start_from": ("load_hf",),
+    "tokenizer": ("train_tokenizer",),
+}
+SAME = {name: section for section, names in STAGES.items() for name in names}
+SAME |= {name: f"post_training.{name}" for name in METHODS}
+WITHOUT_FIELDS = ("decontaminate", "report")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a recipe: its path, and its field, or the model that many sections share."""
+
+    path: str
+    field: FieldInfo | type[BaseModel]
+
+
+class PartName(click.ParamType):
+    """The name of a section, field, method or stage."""
+
+    name = "section"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Part:
+        if isinstance(value, Part):
+            return value
+        title = str(value).partition("-")[0]  # before the name of a set, a model or a seed
+        if title in WITHOUT_FIELDS:
+            self.fail(f"{value!r}: this stage has no fields in a recipe", param, ctx)
+        part = find(str(value)) or find(title)
+        if part is None:
+            known = [*FIELDS, *METHODS, *SHARED]
+            near = get_close_matches(str(value), [*dict.fromkeys([*known, *SAME])], n=3)
+            close = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+            self.fail(f"{value!r} is no section, field, method or stage of a recipe; {close}", param, ctx)
+        return part
+
+
+def find(name: str) -> Part | None:
+    """The part of a recipe that a path or a stage's name means."""
+    first, *rest = name.split(".")
+    first, *within = SAME.get(first, first).split(".")
+    words = [*within, *rest]
+    if first in SHARED and not words:
+        return Part(first, SHARED[first])
+    if first not in FIELDS:
+        return None
+    path, field, named = first, FIELDS[first], False
+    for word in words:
+        models = models_in(field.annotation)
+        fields = {known: each for model in models for known, each in model.model_fields.items()}
+        if word in fields:
+            path, field, named = f"{path}{_container(field)}.{word}", fields[word], False
+        elif of_any_name := [*filter(None, map(_of_any_name, models))]:
+            path, field, named = f"{path}.<name>", FieldInfo(annotation=of_any_name[0], description=""), True
+        elif _container(field) and not named:  # a list's number or a mapping's name
+            named = True
+        else:
+            return None
+    return Part(path, field)
+
+
+def _of_any_name(model: type[BaseModel]) -> type[BaseModel] | None:
+    """The model of the fields whose names are the user's."""
+    if model.model_config.get("extra") != "allow":
+        return None
+    _, of_any_name = get_args(get_type_hints(model)["__pydantic_extra__"])
+    return of_any_name if isinstance(of_any_name, type) else None
+
+
+def _container(field: FieldInfo) -> str:
+    origin: Any = get_origin(field.annotation)
+    return {list: "[]", dict: ".<name>"}.get(origin, "")
+
+
 @click.command(help=__doc__.replace("\n\n", "\n\n\b\n", 1))
-@click.argument("sections", nargs=-1, type=click.Choice([*SECTIONS]), metavar="[SECTION]...")
+@click.argument("sections", nargs=-1, type=PartName(), metavar="[SECTION]...")
 @click.option("--markdown", is_flag=True, help="Print the page of the docs.")
 @click.option("--json-schema", is_flag=True, help="Print the JSON schema for editors.")
-def main(sections: tuple[str, ...], markdown: bool, json_schema: bool) -> None:
+def main(sections: tuple[Part, ...], markdown: bool, json_schema: bool) -> None:
     if json_schema:
         print(json.dumps(schema()))
         return
     if markdown:
         print("\n\n".join([INTRODUCTION, *_markdown()]))
         return
-    for name in sections or FIELDS:
-        field = FIELDS[name]
-        if name not in SECTIONS:
-            print(f"{_line(name, field)}\n")
-            continue
-        print(f"{name}:  # {field.description}")
-        match get_origin(field.annotation):
-            case builtins.dict:
-                print("  <name>:")
-                _print_fields(SECTIONS[name], "    ")
-            case builtins.list:
-                print("  -")
-                _print_fields(SECTIONS[name], "    ")
-            case _:
-                _print_fields(SECTIONS[name], "  ")
+    for part in sections or [Part(name, field) for name, field in FIELDS.items()]:
+        _print_part(part)
+
+
+def _print_part(part: Part) -> None:
+    field = part.field
+    if isinstance(field, type):
+        print(f"{part.path}:  # {(field.__doc__ or '').strip()}")
+        _print_fields(field, "  ")
         print()
+        return
+    models = [SECTIONS[part.path]] if part.path in SECTIONS else models_in(field.annotation)
+    if not models or (part.path in FIELDS and part.path not in SECTIONS):
+        print(f"{_line(part.path, field)}\n")
+        return
+    print(f"{part.path}:  # {field.description or (models[0].__doc__ or '').strip()}")
+    container: Any = get_origin(field.annotation)
+    above = {dict: "  <name>:", list: "  -"}.get(container)
+    if above:
+        print(above)
+    for model in models:
+        if len(models) > 1:
+            print(f"  # kind: {model.model_fields['kind'].default} - {(model.__doc__ or '').strip()}")
+        _print_fields(model, "    " if above else "  ")
+    print()
 
 
 def schema() -> dict[str, Any]:
@@ -113,8 +216,7 @@ def _markdown_tables(model: type[BaseModel], path: str) -> Iterator[str]:
             rows.append(_row(name, field))
         if model.__name__ == "CorpusSpec" and name == "source":
             nested |= {f"{path}.source: kind {source.model_fields['kind'].default}": source for source in SOURCES}
-    if model.model_config.get("extra") == "allow":
-        (_, of_any_name) = get_args(get_type_hints(model)["__pydantic_extra__"])
+    if of_any_name := _of_any_name(model):
         nested[f"{path}.<name>"] = of_any_name
     if rows:
         yield f"`{path}`\n\n" + "\n".join([TABLE, *rows])
@@ -151,8 +253,7 @@ def _print_fields(model: type[BaseModel], indent: str) -> None:
                 print(f"{indent}  # kind: {source.model_fields['kind'].default} - {(source.__doc__ or '').strip()}")
                 _print_fields(source, indent + "  #   ")
 
-    if model.model_config.get("extra") == "allow":
-        (_, of_any_name) = get_args(get_type_hints(model)["__pydantic_extra__"])
+    if of_any_name := _of_any_name(model):
         print(f"{indent}<name>:  # {(of_any_name.__doc__ or '').strip()}")
         _print_fields(of_any_name, indent + "  ")
 

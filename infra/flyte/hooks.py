@@ -1,12 +1,17 @@
-"""Baton's uses of flytekit 1.16's internals: pod logs, errors, command line, cache, lazy imports, connectors, decks.
+"""Baton's uses of flytekit 1.16's internals: pod logs, errors, Ctrl-C, command line, cache, lazy imports, connectors,
+decks.
 
 tests/infra/test_flyte_hooks.py (and tests/stage/test_pod_log.py) fails for a hook that is no longer needed. flytekit is
 imported in the functions: engines and the tracking thread use this module without it.
 """
 
 import logging
+import math
 import os
+import signal
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,12 +21,15 @@ from infra.errors import UserError, sentence
 from infra.tracking.redact import redact_text
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     import click
 
 T = TypeVar("T")
 
 MOST_LINES = 10  # of what Flyte shows of a failed task
 MOST_FRAMES = 5  # of a bug's trace among them
+QUICK_S = 1.0  # between two Ctrl-C that count as one
 
 LOG_LEVEL = "FLYTE_SDK_LOGGING_LEVEL"
 # for the process that fetches the code, before any of ours is loaded; errors still end it with a traceback
@@ -49,6 +57,23 @@ def sentence_first() -> None:
     from flytekit.bin import entrypoint
 
     entrypoint.get_traceback_str = error_text
+
+
+def interrupts_end_quietly() -> None:
+    """Take Ctrl-C that is pressed several times in quick succession as once, and ignore it while the interpreter exits.
+    flytekit's handler raises SystemExit in whatever runs, and Python prints a traceback for each one that reaches a
+    destructor or a function of atexit."""
+    leave, pressed = signal.getsignal(signal.SIGINT), -math.inf
+    if threading.current_thread() is not threading.main_thread() or not callable(leave):
+        return
+
+    def leave_once(signum: int, frame: "FrameType | None") -> None:
+        nonlocal pressed
+        before, pressed = pressed, time.monotonic()
+        if pressed - before > QUICK_S and threading.main_thread().is_alive():  # not while functions of atexit run
+            leave(signum, frame)
+
+    signal.signal(signal.SIGINT, leave_once)
 
 
 def error_text(error: BaseException) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.pod import this_pod
+from infra.process.death import Death, death, unvarying
 from infra.process.limits import MIB, memory_kills, memory_limit
 from infra.process.logs import LINES, LogReader, tail
 from infra.process.supervisor import Supervisor, read_result
@@ -43,6 +44,7 @@ class Failure:
     details: str  # its last lines, and where to find more
     curable: bool  # a restart may help; False: the user must change something
     memory_mib: int | None = None  # the limit at which it was killed for memory
+    death: Death | None = None  # of one that may happen again at the same step
 
 
 @dataclass(frozen=True)
@@ -75,24 +77,30 @@ def diagnose(title: str, job_dir: Path, returncode: int, supervisor: Supervisor,
     if "error" in result and "traceback" not in result:  # an error for the user, or an unreachable storage
         return Failure(f"{title}: {result['error']}", log, result.get("curable", False))
     disk = f"; the disk of {job_dir} is full" if full else ""
+
+    def failure(summary: str, way: str, details: str) -> Failure:
+        steps = [beat.step for beat in supervisor.beats.values() if beat.phase]
+        return Failure(f"{summary}{disk}", f"{details}{folder}", not full, death=death(steps, way, summary))
+
     if supervisor.hang:
         lines = f"{supervisor.hang.stacks}  {_last_words(logs.rank_log(supervisor.hang.ranks[0]))}"
-        return Failure(f"{title}: {supervisor.hang.summary}{disk}", f".\n{lines}{folder}", not full)
+        return failure(f"{title}: {supervisor.hang.summary}", "hangs", f".\n{lines}")
     if (rank := supervisor.peers.restarted) is not None:
-        return Failure(f"{title}: rank {rank}, on another machine, ended{disk}", f".\n{folder}", not full)
+        return failure(f"{title}: rank {rank}, on another machine, ended", "ended on another machine", ".\n")
     if "traceback" in result and (first is None or first.exit_code == 1):  # a bug, of the rank that reported first
         who = f"{title}: rank {result['rank']}" if "rank" in result else title
-        summary = f"{who}: {result['kind']}: {result['error']}{disk}"
-        return Failure(summary, f"\n{tail(result['traceback'])}{folder}", not full)
+        error = f"{result['kind']}: {result['error']}"
+        return failure(f"{who}: {error}", unvarying(error), f"\n{tail(result['traceback'])}")
     if first is not None:
-        summary, rank = f"{title}: rank {first.rank} {_exit(first.exit_code)}", first.rank
+        rank, way = first.rank, _exit(first.exit_code)
     elif supervisor.dead and supervisor.killed:  # not seen by torchrun
-        summary, rank = f"{title}: rank {supervisor.dead[0]} died", supervisor.dead[0]
+        rank, way = supervisor.dead[0], "died"
     else:
-        return Failure(f"{title} {_exit(returncode)}{disk}", f". {_last_words(logs.torchrun_log())}{folder}", not full)
+        way = _exit(returncode)
+        return failure(f"{title} {way}", way, f". {_last_words(logs.torchrun_log())}")
     beat = supervisor.beats.get(rank)
     at = f" at {beat}" if beat and beat.phase else ""
-    return Failure(f"{summary}{at}{disk}", f". {_last_words(logs.rank_log(rank))}{folder}", not full)
+    return failure(f"{title}: rank {rank} {way}{at}", way, f". {_last_words(logs.rank_log(rank))}")
 
 
 def _first(torchrun: str, killed: set[int]) -> _Failed | None:

@@ -29,6 +29,7 @@ from blake3 import blake3
 from infra.errors import UserError
 from infra.paths import baton_home
 from infra.pod import this_pod
+from infra.process.death import Death
 from infra.process.failure_report import Failure, diagnose
 from infra.process.file_lock import lock
 from infra.process.limits import prefer_oom_kill
@@ -77,11 +78,14 @@ def engine_grace_s() -> float:
 
 class EngineFailed(UserError):
     """An engine ended without a result; the message has its last lines and its folder. `curable`: a retry, perhaps on
-    another machine, may help. `memory_mib`: the limit at which it was killed for memory."""
+    another machine, may help. `memory_mib`: the limit at which it was killed for memory. `death`: what a retry compares
+    its own with."""
 
-    def __init__(self, message: str, curable: bool = False, memory_mib: int | None = None) -> None:
+    def __init__(
+        self, message: str, curable: bool = False, memory_mib: int | None = None, death: Death | None = None
+    ) -> None:
         super().__init__(message)
-        self.curable, self.memory_mib = curable, memory_mib
+        self.curable, self.memory_mib, self.death = curable, memory_mib, death
 
 
 @dataclass(frozen=True)
@@ -133,14 +137,16 @@ def run_engine(
     helpers: int = 0,
     max_restarts: int = 0,
     hang_timeout_s: float | None = None,
+    died: Death | None = None,
 ) -> Path:
     """Run an engine and return JOB_DIR/output; immediately if it is already finished and the engine does not repeat.
 
     `request` becomes spec.json. `title` is shown in the terminal. `processes`: on each of `nodes` machines. This is one
     of them, or of the `helpers` that come after them and run the engine's helper. `max_restarts` is for engines that
     write checkpoints and heartbeats (infra/process/heartbeat.py); one without a heartbeat for `hang_timeout_s` counts
-    as hung (None: never). Raises EngineFailed, NotPlaced; KeyboardInterrupt and SystemExit (on SIGTERM) pass through
-    after the engine has stopped.
+    as hung (None: never). One that ends in the same way at the same step as in the start before it, or as `died`, in
+    another pod, is not started again. Raises EngineFailed, NotPlaced; KeyboardInterrupt and SystemExit (on SIGTERM)
+    pass through after the engine has stopped.
     """
     node = this_node(nodes, helpers)
     ranks, environment = node.ranks(processes), {ADDRESS: node.address}
@@ -166,14 +172,17 @@ def run_engine(
             if returncode == 0 and is_finished(job_dir):
                 return job_dir / "output"
             end = diagnose(title, job_dir, returncode, supervisor, logs)
-            if restart == max_restarts or not (end.curable and supervisor.progressed):
+            repeated = end.death is not None and end.death == died
+            if repeated or restart == max_restarts or not (end.curable and supervisor.progressed):
                 is_bug = "traceback" in read_result(job_dir) and not supervisor.progressed
-                message = f"{end.summary}{_tries(end, restart, max_restarts)}{end.details}"
+                message = f"{end.summary}{_tries(end, died, restart, max_restarts)}{end.details}"
                 if this_pod():
                     say(f"{title}: the end of its log:\n{redact_text(logs.torchrun_log())}")
-                raise EngineFailed(message, end.curable and not is_bug, end.memory_mib)
-            which = f"restart {restart + 1} of {max_restarts}"
+                curable = end.curable and not is_bug and not repeated
+                raise EngineFailed(message, curable, end.memory_mib, end.death)
+            which = f"restart {restart + 1} of {max_restarts}{_compared(end, died)}"
             _log(log, f"{end.summary}; starting again from the newest checkpoint, {which}")
+            died = end.death
     raise AssertionError("the last start returns or raises")
 
 
@@ -227,13 +236,22 @@ def _stop(process: subprocess.Popen[bytes], supervisor: Supervisor, grace_s: flo
         supervisor.kill_ranks()
 
 
-def _tries(end: Failure, restarts: int, max_restarts: int) -> str:
+def _tries(end: Failure, died: Death | None, restarts: int, max_restarts: int) -> str:
     """Why an engine with `max_restarts` is not restarted (again)."""
-    if restarts:
-        return f" (after {restarts} restart{'s' if restarts > 1 else ''})"
-    if max_restarts and end.curable:
-        return " (not restarted: it had not completed a step)"
-    return ""
+    after = f"after {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""
+    if not after and max_restarts and end.curable and not (died and end.death):
+        after = "not restarted: it had not completed a step"
+    said = f"{after}{_compared(end, died)}".removeprefix("; ")
+    return f" ({said})" if said else ""
+
+
+def _compared(end: Failure, died: Death | None) -> str:
+    """Whether an engine ended as in the start before it, or how it ended then."""
+    if not died or not end.death:
+        return ""
+    if end.death == died:
+        return f"; the second time in this way at step {died.step}, so it is not tried a third time"
+    return f"; the start before ended in another way: {died.summary}"
 
 
 def _log(log: IO[bytes], message: str) -> None:

@@ -12,6 +12,7 @@ import atexit
 import os
 import secrets
 import shlex
+import signal
 import sys
 import threading
 import time
@@ -215,7 +216,10 @@ def _status_of_stages(folder: Path) -> str:
 
 @atexit.register
 def _at_exit() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         close_execution()
     except KeyboardInterrupt:
         pass  # interrupted again: don't wait
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -58,9 +58,10 @@ class Shuffled(Sampler[int]):
 
 
 class WithBlanks(Dataset[dict[str, Any]]):
-    """Rows by number; ~number is a blank copy of the row, whose labels, if it has any, are ignored."""
+    """Rows by number; ~number is a blank copy of the row. `ignored` is the value of its labels, if it has any; None: it
+    keeps them."""
 
-    def __init__(self, rows: Any, ignored: int) -> None:
+    def __init__(self, rows: Any, ignored: int | None) -> None:
         self.rows, self.ignored = rows, ignored
 
     def __len__(self) -> int:
@@ -70,11 +71,12 @@ class WithBlanks(Dataset[dict[str, Any]]):
         if number >= 0:
             return dict(self.rows[number])
         row = dict(self.rows[~number])
-        labels = {"labels": [self.ignored] * len(row["labels"])} if "labels" in row else {}
+        ignores = self.ignored is not None and "labels" in row
+        labels = {"labels": [self.ignored] * len(row["labels"])} if ignores else {}
         return row | labels | {BLANK: True}
 
 
-def loader(trainer: Any, ignored: int) -> DataLoader[Any]:
+def loader(trainer: Any, ignored: int | None) -> DataLoader[Any]:
     """A process's micro batches for a trainer whose `_get_train_sampler` is ordered by epoch."""
     order = trainer._get_train_sampler()
     rows = trainer._remove_unused_columns(trainer.train_dataset, description="training")

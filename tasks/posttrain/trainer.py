@@ -45,6 +45,7 @@ from tasks.posttrain.rows import Chosen, choose, note_epochs
 from tasks.posttrain.spec import Example, LengthLimits, PostTrainSpec, S
 from tasks.posttrain.trl_hooks import fsdp
 from tasks.posttrain.trl_hooks.checkpoint import full_weights, load_weights, store_by_name
+from tasks.posttrain.trl_hooks.step_means import StepMeans, StepMetrics, give_step_means
 from tasks.posttrain.trl_hooks.trainer import name_experts, order_by_epoch, score_completions_only, train_in_fp32
 from tasks.rows.stored import Row
 
@@ -264,14 +265,15 @@ def fit(
     `metrics` maps the names of the metrics to record from TRL's to ours, beside those that begin with LOGGED; `initial`
     is recorded as step 0. On SIGTERM, checkpoints and raises SystemExit(143).
     """
+    give_step_means(trainer)
     order_by_epoch(trainer)
     train_in_fp32(trainer.model)
     store_by_name(trainer)
     if trainer.is_fsdp_enabled:
         fsdp.reduce_in_fp32(trainer)
     if process.BY_TORCHRUN:
-        if not hasattr(trainer, "num_generations"):  # GRPO's own loader keeps the order of groups
-            trainer.get_train_dataloader = partial(loader, trainer, IGNORED)
+        if issubclass(kind := type(trainer), StepMetrics):  # GRPO's own loader keeps the order of groups
+            trainer.get_train_dataloader = partial(loader, trainer, None if issubclass(kind, StepMeans) else IGNORED)
         torch.manual_seed(trainer.args.seed + trainer.args.process_index)  # of dropout
     reporter = Reporter(job, metrics, stateful)
     trainer.add_callback(reporter)

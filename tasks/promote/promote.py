@@ -81,7 +81,8 @@ def _registered(job: Job, facts: dict[str, Any], decision: dict[str, Any]) -> Ve
     """The published version in the registry. Raises StageError if it is not the one that was decided about."""
     name, number = facts["registry_name"], int(facts["registry_version"])
     registered = next((version for version in versions(name) if version.version == number), None)
-    if registered is None or registered.content != job.inputs["published"]["digest"]:
+    published = job.inputs["published"]["digest"]
+    if registered is None or (registered.content != published and registered.digest != decision["candidate"]):
         raise StageError(
             f"the model registry has no {name} version {number} with the published files: they were published to "
             "another registry, or this one was emptied. Point MLFLOW_TRACKING_URI to the other, or publish again "

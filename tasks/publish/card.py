@@ -29,9 +29,15 @@ Runs = dict[str, dict[str, Metric]]  # metrics by name, by the label of the mode
 
 
 def model_card(
-    spec: PublishSpec, files: ModelFolders, model: Manifest, chain: list[Link], reports: list[Manifest]
+    spec: PublishSpec,
+    files: ModelFolders,
+    model: Manifest,
+    chain: list[Link],
+    reports: list[Manifest],
+    tied: str = "",
 ) -> str:
-    """The text of README.md: YAML front matter as the Hugging Face hub reads it, and Markdown."""
+    """The text of README.md: YAML front matter as the Hugging Face hub reads it, and Markdown. `tied`: what tie.py says
+    of the choice."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=False,  # Markdown
@@ -52,6 +58,7 @@ def model_card(
         inherited=_inherited_license(model, chain),
         front_matter=_front_matter(spec, files, model, chain, reports),
         stages=[link.title for link in chain if link.manifest.kind in ("megatron_checkpoint", "hf_model")],
+        tied=tied,
         scores=_scores(runs, _measured(reports)),
         seeds=_over_seeds(runs),
         steps=_steps(chain),

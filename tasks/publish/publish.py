@@ -3,17 +3,20 @@
 In: "model" (a Hugging Face directory). "models.0", … (those that it was tuned from), "reports.0", … (evaluations) and
 "parts.corpus", "parts.tokenizer", … are described on the card, and some of their locations are tags of the version.
 Out: the model's directory with README.md. The registry's version is a fact of the artifact and not part of its
-content, so that its digest is the same in a second registry. A repeated job keeps the directory and registers it.
+content, so that its digest is the same in a second registry. A repeated job keeps the directory and registers it. The
+same model, made of the same and under the same terms, is the same version, though its card compares it with others.
 """
 
 import json
+
+import yaml
 
 from infra.paths import portable
 from infra.storage.durable import sync_tree
 from infra.tracking.mlflow_names import mlflow_name
 from tasks.core.job import Job, main
-from tasks.core.manifest import MANIFEST, content_digest, read_manifest
-from tasks.models.adapter_base import model_of
+from tasks.core.manifest import MANIFEST, content_digest, read_manifest, text_digest
+from tasks.models.adapter_base import BASE, model_of
 from tasks.publish.aliases import CHAMPION, RESUMED_TAG
 from tasks.publish.card import model_card
 from tasks.publish.chain import chain, label_of, manifest_of, reports
@@ -21,6 +24,7 @@ from tasks.publish.champion import make_champion
 from tasks.publish.copy import CARD, copy_model
 from tasks.publish.registry import PART_TAG, PATIENCE_S, Publication, register
 from tasks.publish.spec import PublishSpec
+from tasks.publish.tie import tie
 
 # what continuous training needs of its generations (tasks/promote/ledger.py): the name in the tag -> the input
 PARTS = {
@@ -31,6 +35,8 @@ PARTS = {
     "start": "parts.start",
     "model": "model",
 }
+# fields of the card's front matter that say what the files are and how they may be used
+TERMS = ("license", "license_name", "license_link", "library_name", "pipeline_tag", "base_model")
 
 
 def work(job: Job) -> None:
@@ -39,14 +45,17 @@ def work(job: Job) -> None:
     model = read_manifest(opened.directory)
     links, evaluations = chain(job), reports(job)
 
+    label = model.facts["label"]
+    tied = tie(spec.best, label, model.digest, evaluations)
+    if tied:
+        job.notice(tied)
     if not (job.output / MANIFEST).exists():
         job.progress(0, 2, "steps", now="copying")
         copy_model(opened, job.output)
-        (job.output / CARD).write_text(model_card(spec, opened, model, links, evaluations), encoding="utf-8")
+        (job.output / CARD).write_text(model_card(spec, opened, model, links, evaluations, tied), encoding="utf-8")
         sync_tree(job.output)  # before the registry refers to it
 
     job.progress(1, 2, "steps", now="registering")
-    label = model.facts["label"]
     measured = {
         mlflow_name(name): metric
         for report in evaluations
@@ -73,12 +82,22 @@ def work(job: Job) -> None:
             digest=content_digest(job.output),
             description=spec.description or f"{label} model of {model.facts['parameters']:,} parameters, made by Baton",
             tags={"baton.label": label, "baton.model": model.digest, **places, **scores},
+            same=_same(spec, job, [entry["digest"] for entry in parts.values()]),
         ),
         waiting=lambda waited: job.progress(waited, PATIENCE_S, "s waiting for the model registry"),
     )
     if spec.alias == CHAMPION:
         make_champion(spec.name, int(version))
     job.finish(label=label, registry_name=spec.name, registry_version=version)
+
+
+def _same(spec: PublishSpec, job: Job, parts: list[str]) -> str:
+    """The digest of what makes another version: the model, what it was made of, and the card's terms. Not what it was
+    compared with in this run."""
+    base = job.inputs.get(f"model.{BASE}", {}).get("digest")
+    terms = yaml.safe_load((job.output / CARD).read_text(encoding="utf-8").split("---\n")[1])
+    described = {name: terms[name] for name in TERMS if name in terms}
+    return text_digest(json.dumps([base, sorted(parts), spec.description, described], sort_keys=True))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Versions in MLflow's model registry, one for each content.
 
 A version has the artifact's digest as a tag: publishing the same files to the same registry again returns the same
-version. The files are uploaded to a server, which accepts no paths; an embedded store refers to the published
-directory.
+version, and so does the same model whose card differs only in what it was compared with. The files are uploaded to a
+server, which accepts no paths; an embedded store refers to the published directory.
 """
 
 import os
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
@@ -31,6 +31,8 @@ from infra.tracking.store import (
     tracking_uri,
 )
 from tasks.core.job import StageError
+from tasks.core.manifest import MANIFEST, RECORD
+from tasks.publish.copy import CARD
 
 T = TypeVar("T")
 
@@ -39,6 +41,7 @@ PAUSE_S = 2.0
 UPLOAD_TIMEOUT_S = 120  # per response: a server that stores a large file is slow
 
 DIGEST_TAG = "baton.digest"
+SAME_TAG = "baton.same"  # of all but what the card compares the model with
 PART_TAG = "baton.part."  # + name: "<digest> <place>" of an artifact that the model was made from; relative in the home
 
 # MLflow's error codes of transient errors
@@ -59,6 +62,7 @@ class Publication:
     digest: str
     description: str
     tags: dict[str, str]
+    same: str = ""  # the digest of what makes another version, if that is less than all of its content
 
 
 def register(what: Publication, waiting: Callable[[float], None], patience_s: float = PATIENCE_S) -> str:
@@ -67,12 +71,13 @@ def register(what: Publication, waiting: Callable[[float], None], patience_s: fl
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(UPLOAD_TIMEOUT_S)
 
     def attempt(client: MlflowClient) -> str:
-        version = _find(client, what)
-        if version:
+        if version := _find(client, what):
             _retag(client, what, version)
             scheme, _, model_id = str(client.get_model_version(what.name, version).source).partition(":/")
             if scheme == "models":
                 _complete(client, what, model_id)
+        elif version := _equal(client, what):
+            _retag(client, what, version)
         else:
             version = _create(client, what)
         if what.alias:
@@ -129,6 +134,32 @@ def _find(client: MlflowClient, what: Publication) -> str | None:
     return str(min(int(version.version) for version in versions)) if versions else None
 
 
+def _equal(client: MlflowClient, what: Publication) -> str | None:
+    """The first version of the same model under another card, if its files still exist."""
+    if not what.same:
+        return None
+    query = f"name = '{what.name}' and tags.`{SAME_TAG}` = '{what.same}'"
+    versions: list[ModelVersion] = sorted(client.search_model_versions(query), key=lambda found: int(found.version))
+    return next((str(version.version) for version in versions if _has_files(client, what, str(version.source))), None)
+
+
+def _has_files(client: MlflowClient, what: Publication, source: str) -> bool:
+    """Whether a version's source has all files but the card, by their sizes."""
+    scheme, _, model_id = source.partition(":/")
+    if scheme == "models":
+        stored = dict(_stored(client, model_id))
+    else:
+        folder = Path(unquote(urlsplit(source).path))
+        stored = {name: path.stat().st_size for name, path in _files(folder).items()}
+    of_each = (CARD, MANIFEST, RECORD)  # publication
+    needed = {name: path for name, path in _files(what.directory).items() if name.split("/")[0] not in of_each}
+    return all(stored.get(name) == path.stat().st_size for name, path in needed.items())
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    return {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+
+
 def _retag(client: MlflowClient, what: Publication, version: str) -> None:
     """Update the tags: an artifact may have another location than at the first attempt."""
     current = client.get_model_version(what.name, version).tags
@@ -149,7 +180,7 @@ def _create(client: MlflowClient, what: Publication) -> str:
         what.name,
         source=f"models:/{model_id}" if model_id else what.directory.as_uri(),
         model_id=model_id,
-        tags={DIGEST_TAG: what.digest, **what.tags},
+        tags={DIGEST_TAG: what.digest, **what.tags, **({SAME_TAG: what.same} if what.same else {})},
         description=what.description,
     )
     first = _find(client, what) or created.version
@@ -176,7 +207,7 @@ def _upload(client: MlflowClient, what: Publication) -> str:
 
 def _complete(client: MlflowClient, what: Publication, model_id: str) -> None:
     """Upload the files unless the server has all of them, by their sizes."""
-    files = {path.relative_to(what.directory).as_posix(): path for path in what.directory.rglob("*") if path.is_file()}
+    files = _files(what.directory)
     stored = dict(_stored(client, model_id))
     if any(stored.get(name) != path.stat().st_size for name, path in files.items()):
         client.log_model_artifacts(model_id, str(what.directory))

@@ -4,7 +4,7 @@ import re
 
 from pydantic import Field
 
-from tasks.core.spec import Problem, StageSpec, not_identity
+from tasks.core.spec import Problem, StageSpec, identity_if_set
 
 ALIAS = re.compile(r"(?!latest$|v\d+$)[\w-]{1,255}", re.IGNORECASE)  # as MLflow allows it
 RESERVED = "latest and v1, v2, …, which are MLflow's own"
@@ -18,7 +18,7 @@ class PublishSpec(StageSpec):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$",
         description="Name in the model registry and on the card",
     )
-    best: str | None = not_identity(
+    best: str | None = identity_if_set(
         None,
         "Metric by which the best single model of the run, of any stage and seed, is chosen to be served "
         "and published: bits_per_byte, or an evaluator's such as sums.right; null: the last stage's, of the first seed",

@@ -2,11 +2,12 @@
 
     python -m tasks.reward_check.check JOB_DIR        inputs: rows.0, …, in the order of `spec.sets()`
 
-A reward that does not prefer a row's own answer ends the run if something is trained with it; in an evaluation it is
-a notice. Out: check.json, for each list its path, `rows` with an answer, and `lines`, the scores of each reward.
+A reward that raises ends the run. So does one that does not prefer a row's own answer, if something is trained with it;
+in an evaluation it is a notice. Out: check.json, for each list its path, `rows` with an answer, and `lines`, the scores
+of each reward.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -19,8 +20,12 @@ from tasks.core.job import Job, StageError, main
 from tasks.evaluate.questions import Question, question_of
 from tasks.posttrain.encode import prompted
 from tasks.reward_check.spec import RewardCheckSpec, RewardListSpec
-from tasks.rewards.gold import ROWS, GoldLine, faults, gold_lines, own_answer, table
+from tasks.rewards.gold import ROWS, GoldLine, attempt, faults, gold_lines, own_answer, table
+from tasks.rewards.spec import RewardSpec
+from tasks.rewards.user_process import NotInstalled
 from tasks.rows.stored import Row, read_rows
+
+MADE_UP = "I do not know."
 
 
 def work(job: Job) -> None:
@@ -60,14 +65,38 @@ def _rows(one: RewardListSpec, folder: Path) -> Iterator[Row]:
 
 
 def _lines(job: Job, one: RewardListSpec, rows: list[Row]) -> list[GoldLine]:
-    """A reward that fails ends the run; in a pod, which may lack what the stage's pod has, it is a notice."""
+    """A reward that fails ends the run. In a pod, one that lacks a package is a notice: the image of its stage may have
+    that."""
     try:
-        return gold_lines(one.rewards, rows)
-    except StageError as error:
+        lines = gold_lines(one.rewards, rows)
+        compared = {line.reward for line in lines}
+        _attempt(job, one, [reward for reward in one.rewards if reward.function and reward.label not in compared], rows)
+        return lines
+    except NotInstalled as error:
         if this_pod() is None:
             raise StageError(f"{one.path}: {error}") from error
         job.notice(f"{one.path}: could not be tried before the stage that uses them: {error}")
         return []
+    except StageError as error:
+        raise StageError(f"{one.path}: {error}") from error
+
+
+def _attempt(job: Job, one: RewardListSpec, rewards: list[RewardSpec], rows: list[Row]) -> None:
+    """Call the functions that are not compared too. What one raises for a completion that is made up, because no row
+    has an answer, is a notice: the model's completions may be such that it never does. Raises StageError."""
+    asked = [row for row in rows if "prompt" in row]
+    if answered := [row for row in asked if own_answer(row) is not None]:
+        return attempt(rewards, answered, own_answer)
+    try:
+        attempt(rewards, asked, _made_up)
+    except NotInstalled:
+        raise
+    except StageError as error:
+        job.notice(f"{one.path}: the rows of data.{one.data} have no answers, and for a made-up one {error}")
+
+
+def _made_up(row: Mapping[str, Any]) -> Any:
+    return [{"role": "assistant", "content": MADE_UP}] if isinstance(row["prompt"], list) else MADE_UP
 
 
 def _answered(rows: list[Row]) -> int:

@@ -1,11 +1,14 @@
 """Spec of a trial of rewards on the rows' own answers, before anything is trained."""
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
+from infra.pod_spec import PodSpec, Resources, in_bytes, in_gib
 from tasks.core.spec import Spec, StageSpec
 from tasks.rewards.spec import RewardSpec
+
+TRIED_MEMORY = "2Gi"  # of the trial's pod, where no reward needs more
 
 
 class RewardListSpec(Spec):
@@ -22,6 +25,17 @@ class RewardCheckSpec(StageSpec):
     """All lists of a recipe."""
 
     lists: list[RewardListSpec] = Field(min_length=1, description="Lists of rewards")
+
+    def with_memory(self) -> Self:
+        """For a pod with the memory of the functions whose `memory_gb` says that they need much."""
+        functions = {
+            reward.function.name: reward.memory_gb for one in self.lists for reward in one.rewards if reward.function
+        }
+        usual = float(RewardSpec.model_fields["memory_gb"].default)
+        if not (much := [each for each in functions.values() if each > usual]):
+            return self
+        resources = Resources(memory=in_gib(in_bytes(TRIED_MEMORY) + sum(much) * 1e9))
+        return self.model_copy(update={"pod": PodSpec(resources=resources)})
 
     def sets(self) -> list[str]:
         """The sets of rows, sorted: the order of the stage's input `rows`."""

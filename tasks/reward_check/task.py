@@ -1,16 +1,19 @@
 """The trial of rewards as a typed Flyte task."""
 
 import images
+from infra.pod_spec import PodSpec, Resources
 from infra.process.launch import Engine
 from tasks.artifacts import RewardCheck, Rows
-from tasks.reward_check.spec import RewardCheckSpec
+from tasks.reward_check.spec import TRIED_MEMORY, RewardCheckSpec
 from tasks.run import run
 from tasks.stage import stage
 
-ENGINE = Engine("rewards", "tasks.reward_check.check", version="1")
+ENGINE = Engine("rewards", "tasks.reward_check.check", version="2")
+# it took 0.35 GiB on a cluster; the rest is for what the functions load
+SMALL = PodSpec(resources=Resources(cpu=1, memory=TRIED_MEMORY))
 
 
-@stage(ENGINE, image=images.POST_TRAIN)
+@stage(ENGINE, image=images.POST_TRAIN, pod=SMALL)
 def check_rewards(spec: RewardCheckSpec, rows: list[Rows]) -> RewardCheck:
     """Try rewards on the rows' own answers and on those of other rows; `rows` are in the order of `spec.sets()`."""
     return run(ENGINE, RewardCheck, spec, rows=rows)

@@ -120,7 +120,8 @@ class Reward:
             if isinstance(error, MemoryError):
                 message += "; a reward's `memory_gb` limits its memory"
             report(message)
-            raise Unusable(f"{message}, for {self._row_of_error(batch)}") from error
+            missing = isinstance(error, ModuleNotFoundError)
+            raise Unusable(f"{message}, for {self._row_of_error(batch)}", missing) from error
         try:
             return self._checked(result, batch)
         except Unusable:

@@ -64,11 +64,9 @@ def gold_lines(
     if not pairs or not checked:
         return []
     prompts = [row["prompt"] for row, _, _ in pairs]
-    names = {name for row, _, _ in pairs for name in row} - {"prompt"}
-    columns = {name: [row.get(name) for row, _, _ in pairs] for name in sorted(names)}
+    columns = _columns([row for row, _, _ in pairs])
     with Scorer(checked) as scorer:
-        cannot = {ENVIRONMENTS} if encode else {ENVIRONMENTS, "completion_ids"}
-        usable = [reward for reward in checked if not any(map(scorer.columns[reward.label].get, cannot))]
+        usable = _usable(checked, scorer, encode is not None)
         labels = [reward.label for reward in usable]
 
         def score(answers: list[Any]) -> dict[str, list[float | None]]:
@@ -79,9 +77,31 @@ def gold_lines(
         parameters = scorer.columns
     lines = []
     for reward in usable:
-        must = reward.gold or reward.builtin is not None or bool(names & parameters[reward.label].keys())
+        must = reward.gold or reward.builtin is not None or bool(columns.keys() & parameters[reward.label].keys())
         lines.append(_line(reward.label, must, pairs, own_scores[reward.label], other_scores[reward.label]))
     return lines
+
+
+def attempt(
+    rewards: Sequence[RewardSpec], rows: Sequence[Mapping[str, Any]], answer: Callable[[Mapping[str, Any]], Any]
+) -> None:
+    """Score one completion of each row, whatever the scores are. Raises StageError if a reward fails."""
+    if not rewards or not rows:
+        return
+    with Scorer(rewards) as scorer:
+        labels = [reward.label for reward in _usable(rewards, scorer, tokens=False)]
+        scorer.score([row["prompt"] for row in rows], [answer(row) for row in rows], _columns(rows), only=labels)
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    names = {name for row in rows for name in row} - {"prompt"}
+    return {name: [row.get(name) for row in rows] for name in sorted(names)}
+
+
+def _usable(rewards: Sequence[RewardSpec], scorer: Scorer, tokens: bool) -> list[RewardSpec]:
+    """Those that need no environment, and `tokens` only if there are some."""
+    cannot = {ENVIRONMENTS} if tokens else {ENVIRONMENTS, "completion_ids"}
+    return [reward for reward in rewards if not any(map(scorer.columns[reward.label].get, cannot))]
 
 
 def faults(lines: Sequence[GoldLine]) -> str:

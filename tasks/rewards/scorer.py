@@ -26,7 +26,7 @@ from tasks.core.job import StageError
 from tasks.core.spec import Problem
 from tasks.rewards.call import Batch
 from tasks.rewards.spec import RewardSpec, rewards_problems
-from tasks.rewards.user_process import UserProcess
+from tasks.rewards.user_process import NotInstalled, UserProcess
 from tasks.rows.stored import Row, partial_columns, reserved_columns, without_marks
 from tasks.user_code.load_function import SOURCES
 
@@ -166,8 +166,9 @@ class Scorer:
         with ThreadPoolExecutor(len(self._processes)) as pool:
             pairs = zip(self._processes, one_each, strict=True)
             futures = [pool.submit(process.ask, request, limit_s) for process, request in pairs]
-        if errors := [str(error) for future in futures if (error := future.exception())]:
-            raise StageError("\n".join(errors))
+        if errors := [error for future in futures if (error := future.exception())]:
+            kind = NotInstalled if all(isinstance(error, NotInstalled) for error in errors) else StageError
+            raise kind("\n".join(map(str, errors)))
         return [future.result() for future in futures]
 
 

@@ -30,6 +30,10 @@ GRACE_S = 5.0  # beyond the functions' timeouts, until a worker that hasn't ende
 END_S = 5.0  # until a worker that has closed its pipe, or whose pipe is closed, has ended
 
 
+class NotInstalled(StageError):
+    """A module that a function imports is missing on this machine."""
+
+
 class UserProcess:
     """A running worker, `module` with the folder and `arguments`, whose environment has only VISIBLE and the variables
     named in `environment`. `what` it runs is for messages."""
@@ -69,7 +73,8 @@ class UserProcess:
                     break
         except TimeoutError:
             raise StageError(self._late(last)) from None
-        raise StageError(f"{self.what} {last['error']}" if "error" in last else self._ended(last))
+        kind = NotInstalled if last.get("not_installed") else StageError
+        raise kind(f"{self.what} {last['error']}" if "error" in last else self._ended(last))
 
     def _messages(self, request: bytes, limit_s: float) -> Iterator[dict[str, Any]]:
         """What the worker writes, until it ends. Raises TimeoutError, and StageError if it is no message."""

@@ -59,15 +59,15 @@ class RewardWorker:
         return {"states": {name: _state(reward) for name, reward in self.rewards.items() if _keeps_state(reward)}}
 
     def _open_all(self, functions: list[dict[str, Any]], timeout_s: float) -> dict[str, dict[str, bool]]:
-        errors = []
+        errors: list[Unusable] = []
         for function in functions:
             try:
                 with self._time_limit(function["name"], timeout_s, "for its import"):
                     self.rewards[function["name"]] = self._open(function)
             except Unusable as error:
-                errors.append(str(error))
+                errors.append(error)
         if errors:
-            raise Unusable("\nreward ".join(errors))
+            raise Unusable("\nreward ".join(map(str, errors)), all(error.not_installed for error in errors))
         return {name: reward.columns for name, reward in self.rewards.items()}
 
     def _open(self, request: dict[str, Any]) -> Reward:
@@ -80,7 +80,7 @@ class RewardWorker:
         try:
             function = load_function(sources, request["module"], request["attribute"], in_folder=request["in_folder"])
         except Unusable as error:
-            raise Unusable(f"{name}: {error}") from error
+            raise Unusable(f"{name}: {error}", error.not_installed) from error
         return Reward(name, function, sources)
 
     def _score(self, batch: Batch, timeouts_s: dict[str, float]) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def main() -> None:
         try:
             send({"answer": worker.answer(waiting.get())})
         except Unusable as error:
-            send({"error": str(error)})
+            send({"error": str(error), "not_installed": error.not_installed})
 
 
 if __name__ == "__main__":

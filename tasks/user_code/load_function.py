@@ -30,7 +30,12 @@ _PLACE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function
 
 
 class Unusable(Exception):
-    """A function that cannot be loaded or called; the message says why."""
+    """A function that cannot be loaded or called; the message says why. `not_installed`: a module that it imports is
+    missing here, and may exist elsewhere."""
+
+    def __init__(self, message: str, not_installed: bool = False) -> None:
+        super().__init__(message)
+        self.not_installed = not_installed
 
 
 def load_function(folder: Path, module: str, attribute: str, *, in_folder: bool) -> Callable[..., Any]:
@@ -41,7 +46,8 @@ def load_function(folder: Path, module: str, attribute: str, *, in_folder: bool)
     try:
         imported = importlib.import_module(module)
     except (Exception, SystemExit) as error:
-        raise Unusable(f"importing {module} raises {described(error, folder)}") from error
+        missing = isinstance(error, ModuleNotFoundError)
+        raise Unusable(f"importing {module} raises {described(error, folder)}", missing) from error
     if in_folder and not _below(imported, folder):
         origin = getattr(imported, "__file__", None) or "Python itself"
         raise Unusable(f"the name {module} is taken by {origin}; rename the file")

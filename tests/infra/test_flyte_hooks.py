@@ -1,7 +1,9 @@
 """What flytekit does without infra/flyte/hooks.py, each in a fresh process: when one fails, that hook can go."""
 
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -136,3 +138,28 @@ def test_flyte_shows_a_sentence_a_bug_s_place_and_never_an_input() -> None:
     assert error_text(failed) == "why"
     long = error_text(UserError("\n".join(map(str, range(100))))).splitlines()
     assert (len(long), long[0], long[-1]) == (10, "0", "99")
+
+
+PRESSED = """
+import atexit, os, signal, time
+import flytekit
+{hook}
+atexit.register(time.sleep, 1)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("hooked", [True, False])
+def test_three_quick_interrupts_end_with_a_traceback_but_for_the_hook(hooked: bool) -> None:
+    """interrupts_end_quietly"""
+    hook = "from infra.flyte.hooks import interrupts_end_quietly; interrupts_end_quietly()" if hooked else ""
+    command = [sys.executable, "-c", PRESSED.format(hook=hook)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None and started.stdout.readline() == "ready\n"
+        for _ in range(3):
+            started.send_signal(signal.SIGINT)
+            time.sleep(0.2)
+        _, told = started.communicate(timeout=60)
+    assert started.returncode == 1 or not hooked
+    assert ("Traceback" in told) != hooked, told

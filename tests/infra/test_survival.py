@@ -10,9 +10,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from infra.process.death import Death
 from infra.process.heartbeat import Heartbeat
 from infra.process.launch import Engine, EngineFailed, run_engine
 from infra.process.peers import Peers
@@ -28,17 +30,17 @@ END_S = 60.0  # from the moment that the timeout ran out, or that a rank died: t
 TOTAL = f"{sum(3 * (step + 1) for step in range(6)):g}"  # of two ranks in six steps that nothing disturbed
 
 
-def train(job_dir: Path, what: str, *, max_restarts: int = 0, **spec: object) -> str:
+def train(job_dir: Path, what: str, *, max_restarts: int = 0, died: Death | None = None, **spec: Any) -> str:
     """Two ranks; returns what they came to."""
     words = request({"what": what, **spec})
     engine = Engine("toy", MODULE, "1")
     output = run_engine(
-        engine, job_dir, words, title="toy", processes=2, max_restarts=max_restarts, hang_timeout_s=HANG_S
+        engine, job_dir, words, title="toy", processes=2, max_restarts=max_restarts, hang_timeout_s=HANG_S, died=died
     )
     return (output / "total.txt").read_text()
 
 
-def last_words(job_dir: Path, what: str, *, max_restarts: int = 0, **spec: object) -> str:
+def last_words(job_dir: Path, what: str, *, max_restarts: int = 0, **spec: Any) -> str:
     """What is said when it has failed, with nothing of it left behind."""
     with pytest.raises(EngineFailed) as failed:
         train(job_dir, what, max_restarts=max_restarts, **spec)
@@ -95,11 +97,34 @@ def test_who_waits_for_a_slow_rank_is_not_taken_for_hanging(tmp_path: Path) -> N
 # One that dies
 
 
-def test_restarts_are_counted_and_the_message_has_the_last_lines_of_the_rank_that_failed(tmp_path: Path) -> None:
-    said = last_words(tmp_path, "ends silently", max_restarts=1)
-    assert "toy: rank 1 ended with exit code 3 at step 3, data (after 1 restart). Its last lines:\n    rank 1" in said
+def test_a_death_at_the_same_step_in_the_same_way_is_not_tried_a_third_time(tmp_path: Path) -> None:
+    said = last_words(tmp_path, "ends silently", max_restarts=3)
+    assert (
+        "toy: rank 1 ended with exit code 3 at step 3, data (after 1 restart; the second time in this way at step 3, "
+        "so it is not tried a third time). Its last lines:\n    rank 1"
+    ) in said
     assert "rank 0" not in said
     assert starts(tmp_path) == 2
+
+
+def test_a_death_in_another_way_names_the_one_before(tmp_path: Path) -> None:
+    said = last_words(tmp_path, "is killed", then="ends silently", max_restarts=1)
+    assert re.search(
+        r"toy: rank 1 ended with exit code 3 at step 3, data \(after 1 restart; the start before ended in another way: "
+        r"toy: rank 1 was killed by SIGKILL.* at step 3, data\)\. Its last lines:\n",
+        said,
+    )
+
+
+def test_a_pod_does_not_try_what_killed_the_pods_before_it(tmp_path: Path) -> None:
+    """A pod starts the engine once, and Flyte starts the pod again as long as that may help."""
+    failures: list[EngineFailed] = []
+    for pod in ("one", "two"):
+        with pytest.raises(EngineFailed) as failed:
+            train(tmp_path / pod, "ends silently", died=failures[-1].death if failures else None)
+        failures.append(failed.value)
+    assert [failure.curable for failure in failures] == [True, False]
+    assert "(the second time in this way at step 3, so it is not tried a third time)" in str(failures[1])
 
 
 def test_ranks_that_do_not_notice_a_death_are_ended(tmp_path: Path) -> None:

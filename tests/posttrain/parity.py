@@ -16,6 +16,8 @@ from transformers import TrainerCallback
 from tasks.core.job import Job, open_job
 from tasks.posttrain import process, trainer
 from tasks.posttrain.engine import work
+from tasks.posttrain.methods import METHODS
+from tests.posttrain.outside import OutsideSpec
 from tests.posttrain.tiny import GRADIENTS
 
 
@@ -24,7 +26,8 @@ class Stopped(Exception):
 
 
 def train(job: Job) -> None:
-    """Run a job's method; GRPO gets its rollouts from recorded.py."""
+    """Run a job's method, or that of outside.py; GRPO gets its rollouts from recorded.py."""
+    METHODS[OutsideSpec.method.name] = OutsideSpec
     if job.stage == "grpo":
         from tasks.posttrain.methods.grpo import trainer
         from tests.posttrain.recorded import generate_recorded

@@ -171,6 +171,53 @@ def test_the_same_content_is_the_same_version(home: Path, sealed: Chain, tmp_pat
     assert read_manifest(job.output).digest == read_manifest(again.output).digest == first
 
 
+def test_the_same_model_beside_others_is_the_same_version(home: Path, sealed: Chain, tmp_path: Path) -> None:
+    """Only what the card compares it with is another."""
+    work(open_job(sealed.job(tmp_path / "job", SPEC, "model", "base", "corpus", "eval_base", "eval_grpo")))
+    job = open_job(sealed.job(tmp_path / "other", SPEC, "model", "base", "corpus", "eval_grpo"))
+    work(job)
+    assert versions("baton-test") == ["1"]
+    assert read_manifest(job.output).facts["registry_version"] == "1"
+
+
+@pytest.mark.parametrize("changed", [{"license": "apache-2.0"}, {"description": "Another one."}])
+def test_under_other_terms_it_is_another_version(
+    home: Path, sealed: Chain, tmp_path: Path, changed: dict[str, str]
+) -> None:
+    work(open_job(sealed.job(tmp_path / "job", SPEC, "model")))
+    work(open_job(sealed.job(tmp_path / "other", SPEC | changed, "model")))
+    assert versions("baton-test") == ["1", "2"]
+
+
+def test_made_of_other_text_it_is_another_version(home: Path, sealed: Chain, tmp_path: Path) -> None:
+    """Each generation of a continuous training has its own."""
+    work(open_job(sealed.job(tmp_path / "job", SPEC, "model")))
+    work(open_job(sealed.job(tmp_path / "other", SPEC, "model", "corpus")))
+    assert versions("baton-test") == ["1", "2"]
+
+
+@pytest.mark.parametrize("deleted", ["version", "files"])
+def test_what_was_deleted_is_registered_again(home: Path, sealed: Chain, tmp_path: Path, deleted: str) -> None:
+    job = open_job(sealed.job(tmp_path / "job", SPEC, "model", "base", "eval_base"))
+    work(job)
+    if deleted == "version":
+        MlflowClient(tracking_uri()).delete_model_version("baton-test", "1")
+    else:
+        shutil.rmtree(job.output)
+    again = open_job(sealed.job(tmp_path / "again", SPEC, "model", "base"))
+    work(again)
+    assert read_manifest(again.output).facts["registry_version"] == "2"
+
+
+def test_of_equal_models_the_card_and_a_notice_say_which_was_chosen(home: Path, sealed: Chain, tmp_path: Path) -> None:
+    job = open_job(sealed.job(tmp_path / "job", SPEC | {"best": "sums.right"}, *ALL))
+    work(job)
+    said = "publish.best: base and grpo have the same sums.right, 0.5 ± 0.01"
+    (notice,) = [json.loads(line)["text"] for line in (job.directory / "notices.jsonl").read_text().splitlines()]
+    assert notice.startswith(said) and "grpo was chosen" in notice
+    assert said in (job.output / "README.md").read_text()
+
+
 def test_a_repeated_job_moves_the_alias_back_and_keeps_its_files(home: Path, sealed: Chain, tmp_path: Path) -> None:
     job = open_job(sealed.job(tmp_path / "job", SPEC, *ALL))
     work(job)

@@ -12,6 +12,7 @@ from tasks.core.manifest import write_manifest
 from tasks.pages.deck import stage_page
 from tasks.reward_check.check import work
 from tasks.reward_check.spec import RewardCheckSpec
+from tasks.reward_check.task import SMALL
 from tests.pretrain.tiny import write_job
 
 SUMS = [{"prompt": f"{n} + {n} =", "answer": str(2 * n)} for n in range(10)]
@@ -28,6 +29,15 @@ def wrong(completions, prompts, answer, **columns):
 
 def fails(completions, answer):
     return [1 / 0 for each in completions]
+
+def fails_once(completions, answer):
+    return [1 / (one != "8") for one in completions]
+
+def fails_anyway(completions, **columns):
+    return [1 / 0 for each in completions]
+
+def imports_late(completions, answer):
+    import nowhere_installed
 
 def tokens(completions, completion_ids, answer):
     return [float(len(ids)) for ids in completion_ids]
@@ -104,11 +114,41 @@ def test_a_reward_that_fails_ends_the_run() -> None:
         checked(SUMS, "sums.py:fails")
 
 
-def test_in_a_pod_which_may_lack_its_packages_it_is_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "reward", ["sums.py:fails", "sums.py:fails_once", {"function": "sums.py:fails", "gold": False}]
+)
+def test_a_reward_that_raises_ends_the_run_in_a_pod_too(reward: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the row, the reward and the exception; whether it is compared with the answers or not."""
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "f1")
-    job = checked(SUMS, "sums.py:fails")
+    told = r"grpo.rewards: .*fails\w* raised ZeroDivisionError: .*sums.py, line .* for row \d+ of 10 \(prompt"
+    with pytest.raises(StageError, match=told):
+        checked(SUMS, reward)
+
+
+@pytest.mark.parametrize("reward", ["lacking.py:score", "sums.py:imports_late"])
+def test_in_a_pod_which_may_lack_its_packages_it_is_a_notice(reward: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("lacking.py").write_text("import nowhere_installed\n\ndef score(completions, answer):\n    return []\n")
+    monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "f1")
+    job = checked(SUMS, reward)
     assert lines(job) == []
     assert "could not be tried before the stage" in (job / "notices.jsonl").read_text()
+
+
+def test_without_answers_what_a_reward_raises_for_a_made_up_one_is_a_notice() -> None:
+    job = checked([{"prompt": f"Say {n}."} for n in range(10)], "sums.py:fails_anyway")
+    (notice,) = [json.loads(line)["text"] for line in (job / "notices.jsonl").read_text().splitlines()]
+    assert "for a made-up one reward fails_anyway raised ZeroDivisionError" in notice
+
+
+def test_its_pod_is_small_unless_a_reward_needs_much() -> None:
+    def memory(**reward: Any) -> Any:
+        one = {"path": "grpo.rewards", "data": "sums", "rewards": [{"function": "sums.py:right", **reward}]}
+        spec = RewardCheckSpec.model_validate({"lists": [one]}).with_memory()
+        return spec.pod and spec.pod.resources.memory
+
+    assert SMALL.resources.memory == "2Gi"
+    assert memory() is None
+    assert memory(memory_gb=16) == "17Gi"
 
 
 def test_a_reward_that_needs_tokens_is_left_to_its_stage() -> None:

@@ -5,13 +5,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import click
 import jsonschema
 import pytest
 import yaml
 
 from tests.source import ROOT
 from workflows.continuous_training.recipe import ContinuousRecipe
-from workflows.describe import main
+from workflows.dag.walk import STAGES
+from workflows.describe import WITHOUT_FIELDS, find, main
 
 SCHEMA = ROOT / "workflows/recipes/schema.json"
 REFERENCE = ROOT / "docs/reference/recipe.md"
@@ -50,3 +52,37 @@ def test_a_shipped_recipe_names_the_schema_and_is_right_by_it(path: Path) -> Non
 )
 def test_an_editor_sees_what_is_wrong(recipe: dict[str, Any]) -> None:
     assert faults(recipe)
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("sft", "post_training[].sft:  # Supervised fine-tuning"),
+        ("grpo.rewards", "post_training[].grpo.rewards:"),
+        ("post_training.0.dpo.pairs", "post_training[].dpo.pairs:"),
+        ("pretrain.model.layers", "pretrain.model.layers: 6  # Transformer layers"),
+        ("data.chat.held_out", "data.<name>.held_out: "),
+        ("evaluate.mine.prompts", "evaluate.<name>.prompts: "),
+        ("evaluate-base", "evaluate:  # "),
+        ("rows-chat", "data:  # "),
+        ("load_hf", "start_from:  # "),
+        ("sft-seed1", "post_training[].sft:  # "),
+        ("pod", "pod:  # "),
+        ("seeds", "seeds: 1  # "),
+    ],
+)
+def test_a_part_is_found_by_each_of_its_names(capsys: pytest.CaptureFixture[str], name: str, first: str) -> None:
+    main([name], standalone_mode=False)
+    assert capsys.readouterr().out.startswith(first)
+
+
+@pytest.mark.parametrize("stage", [task.name.rpartition(".")[2] for task in STAGES])
+def test_every_stage_is_a_part_or_has_no_fields(stage: str) -> None:
+    assert find(stage) or stage in WITHOUT_FIELDS
+
+
+def test_what_is_no_part_is_refused_with_what_is_near() -> None:
+    with pytest.raises(click.BadParameter, match=r"'sfd' is no section, .*; did you mean sft"):
+        main(["sfd"], standalone_mode=False)
+    with pytest.raises(click.BadParameter, match=r"'data.chat.nothing' is no section, .*; known: name, corpus"):
+        main(["data.chat.nothing"], standalone_mode=False)

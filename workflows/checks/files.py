@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from infra.pod import this_pod
-from infra.progress import say
+from infra.progress import say_once
 from infra.text import clause
 from tasks.core.spec import NotSeen, Problem
 from workflows.checks.parts import specs_in
@@ -41,7 +41,7 @@ def files(context: RunContext) -> list[Problem]:
         return problems
     for problem in problems:
         if isinstance(problem, NotSeen):  # pods may have credentials for it
-            say(f"{clause(problem)}. The run's first pod checks it again")
+            say_once(f"{clause(problem)}. The run's first pod checks it again")
     return [problem for problem in problems if not isinstance(problem, NotSeen)]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from infra.flyte.hooks import import_lock
-from infra.progress import say
+from infra.progress import say_once
 from infra.storage.address import digest_of
 from infra.storage.buckets import StorageError, is_bucket
 from infra.tracking.redact import redact_spec
@@ -44,7 +44,7 @@ def same_as_before(context: RunContext) -> list[Problem]:
         why = str(error)
     except (KeyError, ValueError) as error:  # of a spec
         why = f"recorded by another version of Baton ({type(error).__name__}: {error})"
-    say(f"tokenizer, init_from and pretrain.model are not compared with those of earlier generations: {why}")
+    say_once(f"tokenizer, init_from and pretrain.model are not compared with those of earlier generations: {why}")
     return []
 
 

@@ -5,7 +5,7 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
-from infra.progress import say
+from infra.progress import say_once
 from infra.storage.buckets import StorageError, is_bucket
 from tasks.convert.families import FAMILIES
 from tasks.convert.load_hf_spec import LoadHFSpec
@@ -31,7 +31,7 @@ def problems_of_models(context: RunContext) -> Iterator[Problem]:
         except (ModelFilesError, StageError) as error:
             messages = [str(error)]
         except StorageError as error:
-            say(f"{section}.model is not checked: {error.message}")
+            say_once(f"{section}.model is not checked: {error.message}")
             continue
         yield from (Problem(f"{section}.model", spec.model, message) for message in messages)
 

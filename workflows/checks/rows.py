@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from infra.progress import say
+from infra.progress import say_once
 from infra.storage.address import digest_of
 from infra.storage.buckets import is_bucket
 from tasks.core.job import StageError
@@ -89,7 +89,7 @@ def first_of(rows: RowsSpec) -> "First | None":
     try:
         return first_rows(rows)
     except TooSlow as error:
-        say(f"{rows.place()} is not checked before the run: {error}")
+        say_once(f"{rows.place()} is not checked before the run: {error}")
         return None
 
 
@@ -131,7 +131,7 @@ def _rendered(
         users = [step for step in steps if step.spec.data == name]
         problems += _refused(name, context.specs["data"][name], encoder, users, str(first[name].kind))
     for notice in encoder.notices():
-        say(notice)
+        say_once(notice)
     return problems
 
 
@@ -171,7 +171,7 @@ def _refused(
         return [Problem(f"data.{name}.path", rows.path, f"rows that can be used, or `faulty: drop`. {refused[0]}")]
     if refused:
         number = "1 row is" if len(refused) == 1 else f"{len(refused):,} rows are"
-        say(f"data.{name}: {number} refused and left out: {refused[0]}")
+        say_once(f"data.{name}: {number} refused and left out: {refused[0]}")
     return []
 
 
@@ -214,7 +214,8 @@ def _note_few_held_out(name: str, spec: EvaluatorSpec, rows: RowsSpec, first: "F
     count = sum(split_of(split_key(row, rows.seed), rows.held_out) == "held_out" for row in first.rows)
     of_all = f"{count} of the {len(first.rows)} rows of data.{spec.data} are held out"
     if "prompts" in spec.model_fields_set and count < spec.prompts:
-        say(f"evaluate.{name}.prompts: {spec.prompts}: {of_all}: raise data.{spec.data}.held_out, or lower prompts")
+        more = f"raise data.{spec.data}.held_out, or lower prompts"
+        say_once(f"evaluate.{name}.prompts: {spec.prompts}: {of_all}: {more}")
 
 
 def _kind(step: ResolvedStage, first: "First", rows: RowsSpec) -> list[Problem]:
@@ -275,7 +276,7 @@ def _encoder(context: RunContext, rows: Sequence[Row]) -> "RowEncoder | Problem 
     except StageError as error:
         return Problem("start_from.model", model.model, f"a folder whose tokenizer can be loaded: {error}")
     if not tokenizer.chat_template and any(map(is_conversational, rows)):
-        say("start_from.model has no chat template: ChatML is used, and saved with the tuned models")
+        say_once("start_from.model has no chat template: ChatML is used, and saved with the tuned models")
     return RowEncoder(tokenizer)
 
 
@@ -301,7 +302,7 @@ def _tuned_on(step: ResolvedStage, first: "First", drops: bool, encoder: "RowEnc
     )
     explicit = step.spec.max_prompt_tokens and step.spec.max_new_tokens  # then leaving out many may be intended
     if len(too_long) < len(lengths) and (explicit or 2 * len(too_long) <= len(lengths)):
-        say(f"{step.path}: {finding}: these are left out")
+        say_once(f"{step.path}: {finding}: these are left out")
         return []
     allowed = (
         f"{finding}: set it and max_new_tokens (the model has {positions} positions in total), or shorten the rows"
@@ -326,6 +327,6 @@ def _asked(name: str, spec: EvaluatorSpec, rows: Sequence[Row], encoder: "RowEnc
         f"max_new_tokens (the longest has {max(too_long)} tokens)"
     )
     if len(too_long) < len(lengths):
-        say(f"evaluate.{name}: {finding}: these are skipped")
+        say_once(f"evaluate.{name}: {finding}: these are skipped")
         return []
     return [Problem(f"evaluate.{name}.max_new_tokens", spec.max_new_tokens, f"fewer, or shorter rows: {finding}")]

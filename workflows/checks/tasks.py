@@ -10,7 +10,7 @@ from pathlib import Path
 
 from infra.errors import UserError
 from infra.pod import this_pod
-from infra.progress import say
+from infra.progress import say_once
 from infra.storage.buckets import is_bucket
 from tasks.core.metric import NO_DIRECTION
 from tasks.core.spec import Problem
@@ -72,11 +72,11 @@ def _of_tasks(context: RunContext, name: str, spec: EvaluatorSpec) -> Iterator[P
     if trial is None:
         return
     if trial.untried:
-        say(f"{path}: not all is checked before the run: {trial.untried}")
+        say_once(f"{path}: not all is checked before the run: {trial.untried}")
     if trial.error and _runs_here(context):
         yield Problem(path, spec.lm_eval, f"tasks that lm-eval can run; {trial.error}")
     elif trial.error:
-        say(f"{path}: not usable on this machine: {trial.error}")
+        say_once(f"{path}: not usable on this machine: {trial.error}")
 
 
 def _evaluators(context: RunContext) -> dict[str, EvaluatorSpec]:

@@ -73,7 +73,7 @@ def rewards_of(recipe: Recipe) -> RewardCheckSpec | None:
         if some and data and not (evaluated and given):  # no environment has met the rows' own answers
             split: Any = "held_out" if evaluated else "train"
             lists.append(RewardListSpec(path=path, data=data, rewards=some, split=split, required=not evaluated))
-    return RewardCheckSpec(lists=lists) if lists else None
+    return RewardCheckSpec(lists=lists).with_memory() if lists else None
 
 
 def rewards_tried(dag: Calls, recipe: Recipe, sets: dict[str, str]) -> dict[str, str]:

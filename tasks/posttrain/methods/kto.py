@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from infra.progress import say
+from infra.progress import say_once
 from tasks.core.job import Job
 from tasks.core.spec import Problem
 from tasks.posttrain.spec import TRAINING, Method, PostTrainSpec, StepCost
@@ -74,7 +74,7 @@ class KTOSpec(PostTrainSpec):
         """None, but tells of a set that was read whole and has one label only."""
         labels = [bool(verdict(row)) for row in rows if kind != "preference" and not self.refused(row, kind)]
         if len(rows) < MOST_SEEN and len({*labels}) == 1:
-            say(f"data.{self.data}: {unbalanced(sum(labels), len(labels), self)}")
+            say_once(f"data.{self.data}: {unbalanced(sum(labels), len(labels), self)}")
         yield from ()
 
     def encode(self, row: Row, kind: str, encoder: "RowEncoder") -> Labelled:

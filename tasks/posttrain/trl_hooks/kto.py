@@ -40,6 +40,9 @@ class UnpairedTrainer(StepMeans, KTOTrainer):  # type: ignore[misc] # StepMeans 
         """What TRL subtracts `ref_KL_logps` from, for the mean over the examples."""
         return self.kl.expand(len(batch["label"]))
 
+    def counts(self, row: dict[str, Any]) -> tuple[int, ...]:
+        return (1,)
+
     def measured(self, batch: Any) -> dict[str, Any]:
         rows, chosen = len(batch["label"]), batch["label"].sum()
         return {

@@ -1,15 +1,24 @@
-"""Losses and metrics that are means over a whole optimizer step."""
+"""Losses and metrics that are means over a whole optimizer step.
 
+`fit` gives `StepMeans` to each trainer that has neither it nor a loader of its own, so a method gets its steps' means
+and blank rows without a line of its own.
+"""
+
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from accelerate.utils import gather_object
 from datasets import Dataset
+from transformers import Trainer
 
 from tasks.posttrain.batches import BLANK
+from tasks.posttrain.encode import IGNORED
 
 WEIGHTS = "weights_of_losses"  # in a batch
+ROWS, SHARES, NUMBERS = "rows_alone", "shares_of_rows", "numbers_of_rows"  # in a batch whose rows are computed alone
 
 
 class StepMetrics:
@@ -28,30 +37,40 @@ class StepMetrics:
         raise NotImplementedError
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **more: Any) -> Any:
-        trainer: Any = super()
         weights = inputs.pop(WEIGHTS, None)
         counts = self.measured(inputs)
+        loss, means = self._loss_and_means(model, inputs, *args, **more)
+        if weights is None or weights.any():  # else a blank row
+            self._add({name: (means[name], float(count)) for name, count in counts.items() if count})
+        return loss
+
+    def _loss_and_means(self, model: Any, inputs: Any, *args: Any, **more: Any) -> tuple[Any, dict[str, float]]:
+        """TRL's loss of some rows, and the means that it records of them."""
+        trainer: Any = super()
         with _by_itself(vars(self)["accelerator"]):
             loss = trainer.compute_loss(model, inputs, *args, **more)
-        means = vars(self)["_metrics"]["train"]
-        for name, number in counts.items():
-            count = float(number) if weights is None or weights.any() else 0.0  # of a blank row
-            value = means[name][0] * count if count else 0.0
+        means: dict[str, float] = {}
+        for store in filter(None, (vars(self).get(name) for name in ("_metrics", "_stored_metrics"))):
+            means |= {name: float(sum(values) / len(values)) for name, values in store["train"].items() if values}
+            store["train"].clear()
+        return loss, means
+
+    def _add(self, measured: Mapping[str, tuple[float, float]]) -> None:
+        """Add means and their counts to the step's."""
+        for name, (mean, count) in measured.items():
             sums = self.sums.setdefault(name, [0.0, 0.0])
-            sums[:] = sums[0] + value, sums[1] + count
-        means.clear()
-        return loss
+            sums[:] = sums[0] + mean * count, sums[1] + count
 
     def log(self, logs: dict[str, float], *args: Any) -> None:
         trainer: Any = super()
-        if self.sums:
-            accelerator = vars(self)["accelerator"]
-            sums = torch.tensor([list(self.sums.values())], dtype=torch.float64, device=accelerator.device)
-            totals = zip(self.sums, accelerator.gather(sums).sum(0).tolist(), strict=True)
-            logs |= {name: total / count for name, (total, count) in totals if count}
-            if {"rewards/chosen", "rewards/rejected"} <= logs.keys():
-                logs["rewards/margins"] = logs["rewards/chosen"] - logs["rewards/rejected"]
-            self.sums = {}
+        parts: list[dict[str, list[float]]] = gather_object([self.sums])
+        self.sums = {}
+        for name in dict.fromkeys(name for part in parts for name in part):  # one process may lack one
+            total, count = (sum(part[name][place] for part in parts if name in part) for place in (0, 1))
+            if count:
+                logs[name] = total / count
+        if {"rewards/chosen", "rewards/rejected"} <= logs.keys():
+            logs["rewards/margins"] = logs["rewards/chosen"] - logs["rewards/rejected"]
         trainer.log(logs, *args)
 
 
@@ -69,17 +88,28 @@ class StepMeans(StepMetrics):
     """Goes before a TRL trainer among the bases of one that gets token ids.
 
     A loss is the mean over what a step has of it, in whatever micro batches and processes; TRL takes the mean of the
-    micro batches' means. `counts` says what each row of a batch adds to each loss's mean.
+    micro batches' means. Nothing is known of the loss of several rows, so each row is computed alone, and the step's
+    loss is the mean over its rows; over its tokens, where the trainer's loss is that of the model's `labels`. A trainer
+    whose rows can be computed together, which is faster, has `counts` and `measured`.
     """
+
+    counts: ClassVar[Any] = None
+    """A function of a row: what it adds to the mean of each loss, such as (1,), or (1, 24) for a second loss that is a
+    mean over tokens. compute_loss multiplies each loss by its part of batch[WEIGHTS] then."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.collate: Any = vars(self)["data_collator"]
-        self.data_collator = self._counted
+        self.take_steps()
 
-    def counts(self, row: dict[str, Any]) -> tuple[int, ...]:
-        """One example, if there is one loss."""
-        return (1,)
+    def take_steps(self) -> None:
+        """Let the trainer collate rows with their counts, or each row alone."""
+        self.sums = {}
+        self.collate: Any = vars(self)["data_collator"]
+        self.data_collator = self._counted if self.counts else self._one_by_one
+
+    def measured(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """All that the trainer records: only with `counts` the numbers differ."""
+        return {}
 
     def _prepare_dataset(self, dataset: Dataset, *_: Any) -> Dataset:
         """TRL's tokenizes; not every config has `skip_prepare_dataset`, as SFT's has."""
@@ -91,12 +121,65 @@ class StepMeans(StepMetrics):
         batch: dict[str, Any] = self.collate(rows)
         return batch | {WEIGHTS: torch.stack(counts).sum(0).double()}
 
+    def _one_by_one(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """The rows of a batch, each a batch of its own, with how much each counts."""
+        alone = [self.collate([{name: value for name, value in row.items() if name != BLANK}]) for row in rows]
+        numbers = [0.0 if row.get(BLANK) else self._number(batch) for row, batch in zip(rows, alone, strict=True)]
+        counted = torch.tensor(numbers, dtype=torch.float64)
+        return {ROWS: alone, NUMBERS: counted, WEIGHTS: torch.ones(1, dtype=torch.float64)}  # the rows have shares
+
+    def _number(self, row: Mapping[str, Any]) -> float:
+        """How much a row counts for the step's mean: its labels, if Transformers' loss is the mean over these."""
+        own: Any = self
+        if "labels" in row and (own.model_accepts_loss_kwargs or callable(own.compute_loss_func)):
+            return float((row["labels"][..., 1:] != IGNORED).sum())
+        return 1.0
+
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[list[Any], Any]:
-        """Divide the counts by their means over the step's micro batches."""
+        """Divide what batches or rows count by its mean over the step's micro batches."""
         trainer: Any = super()
         batches, items = trainer.get_batch_samples(epoch_iterator, num_batches, device)
+        if not self.counts:
+            self._share(batches, device)
+            return batches, None
         local_means = torch.stack([batch[WEIGHTS] for batch in batches]).mean(0)  # on a GPU if Accelerate moved them
         mean = vars(self)["accelerator"].gather(local_means.unsqueeze(0).to(device)).mean(0).to(local_means.device)
         for batch in batches:
             batch[WEIGHTS] = batch[WEIGHTS] / mean
         return batches, items
+
+    def _share(self, batches: list[dict[str, Any]], device: Any) -> None:
+        """Give each row its share of the step's mean, and each process equally many rows in a micro batch: with FSDP,
+        and with DDP's buffers, a forward pass is collective."""
+        own: Any = self
+        of_rows = [[len(batch[ROWS]), float(batch[NUMBERS].sum())] for batch in batches]
+        of_all = own.accelerator.gather(torch.tensor([of_rows], dtype=torch.float64, device=device))
+        total = float(of_all[..., 1].sum()) or 1.0
+        micro_batches = 1 if callable(own.compute_loss_func) else len(batches)  # by which the Trainer divides
+        for batch, most in zip(batches, of_all[..., 0].amax(0).tolist(), strict=True):
+            blank = int(most) - len(batch[ROWS])
+            numbers = batch[NUMBERS].tolist() + [0.0] * blank
+            batch[ROWS] = [*batch[ROWS], *batch[ROWS][:1] * blank]
+            batch[NUMBERS], batch[SHARES] = numbers, [each * len(of_all) * micro_batches / total for each in numbers]
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **more: Any) -> Any:
+        if self.counts:
+            return super().compute_loss(model, inputs, *args, **more)
+        losses = []
+        for row, share, number in zip(inputs[ROWS], inputs[SHARES], inputs[NUMBERS], strict=True):
+            counts = self.measured(row)
+            loss, means = self._loss_and_means(model, dict(row), *args, **more)
+            losses.append(loss * share)
+            known = {name: mean for name, mean in means.items() if not math.isnan(mean)}  # NaN: does not apply
+            if number:
+                self._add({name: (mean, number) for name, mean in known.items() if not counts or name in counts})
+        return torch.stack(losses).sum()
+
+
+def give_step_means(trainer: Any) -> None:
+    """Make a trainer that knows nothing of steps one that has their means, unless it has a loader of its own, as those
+    have that sample their completions."""
+    kind = type(trainer)
+    if not issubclass(kind, StepMetrics) and kind.get_train_dataloader is Trainer.get_train_dataloader:
+        trainer.__class__ = type(kind.__name__, (StepMeans, kind), {})
+        trainer.take_steps()

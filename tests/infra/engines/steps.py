@@ -25,6 +25,7 @@ class StepsSpec(Spec):
     rank: int = 1
     step: int = 3
     once: bool = False
+    then: str = ""  # what goes wrong in the second start
     steps: int = 6
 
 
@@ -43,7 +44,7 @@ def work(job: Job) -> None:
         job.heart.beat(step, "data")
         wrong = step == spec.step and not (spec.once and _started_before(job, rank))
         if wrong and rank == spec.rank:
-            _go_wrong(job, spec.what)
+            _go_wrong(job, spec.then if spec.then and _started_before(job, rank) else spec.what)
         job.heart.beat(step, "forward-backward")
         if wrong and spec.what in BETWEEN_RANKS:
             BETWEEN_RANKS[spec.what](rank == spec.rank)

@@ -1,0 +1,28 @@
+"""The death of an engine: the next start can tell whether it ended in the same way at the same step."""
+
+import re
+from dataclasses import dataclass, field
+
+from infra.tracking.redact import redact_text
+
+VARYING = re.compile(r"0x[0-9a-f]+|\d+")  # addresses, process ids, times
+LONGEST = 300  # characters of an error that are compared
+
+
+@dataclass(frozen=True)
+class Death:
+    """How and where a start of an engine ended. Equal ones are the same failure, whichever rank reported it."""
+
+    step: int
+    way: str  # "was killed by SIGABRT"
+    summary: str = field(default="", compare=False)  # for the user
+
+
+def death(steps: list[int], way: str, summary: str) -> Death | None:
+    """None if no rank has reported a step. `steps`: those that the ranks had completed."""
+    return Death(max(steps), way, summary) if steps else None
+
+
+def unvarying(error: str) -> str:
+    """The part of an exception's text that is the same whenever it is raised, without secrets."""
+    return VARYING.sub("", redact_text(error)[:LONGEST])
