@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.lineage.facts import from_json
-from infra.paths import baton_home, located
+from infra.paths import home_path, located
 from infra.tracking.redact import redact, redact_text
 
 LARGEST = 4 << 20  # bytes of a JSON file that is shown
@@ -56,7 +56,7 @@ def look(job: str | None, digest: str) -> Files:
         return Files("unknown")
     shown = located(f"{job}/output")
     directory = _inside(Path(shown))
-    if directory is None:
+    if directory is None or _is_closed(directory / "manifest.json"):
         return Files("elsewhere", shown)
     manifest = _json(directory / "manifest.json", LARGEST_MANIFEST)
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
@@ -74,8 +74,7 @@ def file_of(job: str | None, digest: str, name: str) -> Path | None:
     output = look(job, digest)
     if output.state != "here" or name not in {file["name"] for file in output.files}:
         return None
-    path = _inside(Path(output.directory) / name)
-    return path if path is not None and path.is_file() else None
+    return _readable(Path(output.directory) / name)
 
 
 def shown(path: Path) -> Iterator[str] | None:
@@ -196,17 +195,33 @@ def _chunks(path: Path) -> Iterator[str]:
 
 
 def _log_path(job: str | None) -> Path | None:
-    path = _inside(Path(job) / "log.txt") if job else None
-    return path if path is not None and path.is_file() else None
+    return _readable(Path(job) / "log.txt") if job else None
+
+
+def _readable(path: Path) -> Path | None:
+    """A file in Baton's home, if this user may read it."""
+    inside = _inside(path)
+    return inside if inside is not None and os.access(inside, os.R_OK) and inside.is_file() else None
+
+
+def _is_closed(path: Path) -> bool:
+    """Whether this user cannot tell if a file is there."""
+    try:
+        path.open("rb").close()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def _inside(path: Path) -> Path | None:
     """The path with links resolved, if it is in Baton's home, which may have been moved since the path was stored."""
     try:
         resolved = Path(located(str(path))).resolve()
-    except (OSError, ValueError):  # not a possible file name
+    except (OSError, ValueError, RuntimeError):  # not a possible file name, or a loop of links
         return None
-    return resolved if resolved.is_relative_to(baton_home().resolve()) else None
+    return resolved if resolved.is_relative_to(home_path().resolve()) else None
 
 
 def _json(path: Path, largest: int = LARGEST) -> Any | None:

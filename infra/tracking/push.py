@@ -19,7 +19,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
-from infra.paths import located
+from infra.paths import is_there, located
 from infra.pod import this_pod
 from infra.tracking.datasets import send_lineage
 from infra.tracking.metrics import Point, points_after
@@ -235,7 +235,7 @@ def _node(pod: str) -> str:
 
 def _push_metrics(client: MlflowClient, folder: Path, pushed: Pushed, record: MlflowRecord, path: Path) -> Pushed:
     """Send new points of metrics.jsonl that MLflow does not have yet."""
-    if not path.exists():
+    if not is_there(path):
         return pushed
     if pushed.file != (file := path.stat().st_ino):
         pushed = replace(pushed, offset=0, file=file)
@@ -263,7 +263,7 @@ def _push_progress(client: MlflowClient, folder: Path, pushed: Pushed, job: Path
     """Send a running engine's progress.json as one tag, with its first progress and that one's time."""
     try:
         progress = json.loads((job / "progress.json").read_text())
-    except (FileNotFoundError, ValueError):  # not synced: empty after a power cut until it is written again
+    except (OSError, ValueError):  # not synced: empty after a power cut until it is written again
         return pushed
     first = pushed.first or [progress["done"], time.time()]
     state = json.dumps(progress)

@@ -2,13 +2,17 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
-from infra.lineage.files import BLOCK_BYTES, LOG_BYTES, LOG_TAIL_BYTES, log, look, shown, tail, whole_log
+from infra.lineage.files import BLOCK_BYTES, LOG_BYTES, LOG_TAIL_BYTES, file_of, log, look, shown, tail, whole_log
+from infra.lineage.liveness import local_status
+from infra.paths import located
 
 
 @pytest.fixture
@@ -90,3 +94,56 @@ def test_weights_and_tokens_are_served_as_they_are(job: Path) -> None:
     (job / "tokenizer.json").write_text('{"password=": 1, "secret: token": 2}')
     (job / "rows.jsonl.zst").write_bytes(b"password=hunter22")
     assert [shown(job / name) for name in ("model.safetensors", "tokenizer.json", "rows.jsonl.zst")] == [None] * 3
+
+
+@contextmanager
+def without_root() -> Iterator[None]:
+    """In the body, this process has the rights of another user, as the lineage pages have in their pod."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@pytest.fixture
+def closed() -> Iterator[Path]:
+    """A folder that nobody else may look into, as /root is."""
+    with TemporaryDirectory() as name:
+        folder = Path(name) / "root"
+        folder.mkdir()
+        folder.chmod(0)
+        Path(name).chmod(0o755)
+        yield folder
+        folder.chmod(0o700)
+
+
+def test_an_artifact_of_another_user_is_elsewhere(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = str(closed / ".baton" / "jobs" / "sft-1")
+    monkeypatch.setenv("BATON_HOME", str(closed.parent / "home"))
+    with without_root():
+        assert located(f"{job}/output") == f"{job}/output"
+        assert look(job, "d").state == "elsewhere"
+        assert (file_of(job, "d", "report.html"), tail(job), log(job), whole_log(job)) == (None,) * 4
+
+
+def test_a_home_of_another_user_is_elsewhere(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATON_HOME", str(closed))
+    with without_root():
+        assert look(str(closed / "jobs" / "sft-1"), "d").state == "elsewhere"
+        assert tail(str(closed / "jobs" / "sft-1")) is None
+        assert local_status("20260101-000000-000-abcd") is None
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 300, "/".join("x" * 200 for _ in range(25)), "nul\0", "\ud800", "loop", "log.txt/x"]
+)
+def test_a_path_that_cannot_be_looked_at_is_one_that_is_not_here(job: Path, name: str) -> None:
+    (job / "loop").symlink_to(job / "loop")
+    (job / "log.txt").touch()
+    place = str(job / name)
+    assert located(place) == place
+    assert look(place, "d").state in ("elsewhere", "gone")
+    assert tail(place) is None and local_status(name) is None
