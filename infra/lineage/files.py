@@ -14,7 +14,7 @@ from typing import Any
 
 from infra.lineage.facts import from_json
 from infra.paths import home_path, located
-from infra.tracking.redact import redact, redact_text
+from infra.tracking.redact import KEY_CHARACTERS, hide_keys, redact, redact_lines, redact_parts, redact_text
 
 LARGEST = 4 << 20  # bytes of a JSON file that is shown
 LARGEST_MANIFEST = 256 << 20  # that of a corpus names every partition
@@ -83,7 +83,7 @@ def shown(path: Path) -> Iterator[str] | None:
     if path.name in TOKENS or path.name.endswith(".index.json") or not _is_text(path):
         return None
     content = _json(path) if path.suffix == ".json" else None
-    return map(redact_text, _chunks(path)) if content is None else iter([json.dumps(redact(content), indent=1)])
+    return redact_parts(_chunks(path)) if content is None else iter([json.dumps(redact(content), indent=1)])
 
 
 def _is_text(path: Path) -> bool:
@@ -114,7 +114,7 @@ def tail(job: str | None, most: int = LOG_TAIL_BYTES) -> tuple[str, bool] | None
     if path is None:
         return None
     text, start = _end(path, most)
-    return "\n".join(_lines(redact_text(text))), start == 0
+    return "\n".join(_lines(text)), start == 0
 
 
 def log(job: str | None, find: str = "") -> Log | None:
@@ -125,19 +125,24 @@ def log(job: str | None, find: str = "") -> Log | None:
     if find:
         return _search(path, find.lower())
     text, start = _end(path, LOG_BYTES)
-    lines = _lines(redact_text(text))
+    lines = _lines(text)
     return Log(list(enumerate(lines, _newlines_before(path, start) + 1)), path.stat().st_size, start == 0)
 
 
 def _end(path: Path, most: int) -> tuple[str, int]:
-    """The whole lines in a file's last `most` bytes, and the byte at which they begin."""
+    """The whole lines in a file's last `most` bytes, or the end of a longer one, redacted as in the whole file; and the
+    byte at which they begin."""
     with path.open("rb") as stream:
         size = stream.seek(0, os.SEEK_END)
-        start = stream.seek(max(0, size - most))
-        text = stream.read(size - start)
+        start = max(0, size - most)
+        stream.seek(max(0, start - KEY_CHARACTERS))
+        before, text = stream.read(min(start, KEY_CHARACTERS)), stream.read(most)
     if start and (cut := text.find(b"\n") + 1):
-        text, start = text[cut:], start + cut
-    return text.decode(errors="replace"), start
+        before, text, start = before + text[:cut], text[cut:], start + cut
+    elif start:
+        return redact_text((before + text).decode(errors="replace"))[-most:], start
+    _, left = hide_keys(before.decode(errors="replace"))
+    return redact_lines(hide_keys(text.decode(errors="replace"), left)[0]), start
 
 
 def _newlines_before(path: Path, end: int) -> int:
@@ -164,12 +169,13 @@ def _newlines(path: Path, start: int, length: int) -> int:
 
 def _search(path: Path, find: str) -> Log:
     matches: list[tuple[int, str]] = []
-    number = 0
+    number = left = 0
     for chunk in _chunks(path):
+        chunk, left = hide_keys(chunk, left)
         for line in _lines(chunk):
             number += 1
             # a match is looked for again after redaction: a search must not reveal what a secret contains
-            if find in line.lower() and find in (shown := redact_text(line)).lower():
+            if find in line.lower() and find in (shown := redact_lines(line)).lower():
                 if len(matches) == MOST_MATCHES:
                     return Log(matches, path.stat().st_size, whole=False)
                 matches.append((number, shown))
@@ -184,14 +190,20 @@ def _lines(text: str) -> list[str]:
 def whole_log(job: str | None) -> Iterator[str] | None:
     """All of a run's log, redacted, in chunks of whole lines; None when it is not at hand."""
     path = _log_path(job)
-    return None if path is None else map(redact_text, _chunks(path))
+    return None if path is None else redact_parts(_chunks(path))
 
 
 def _chunks(path: Path) -> Iterator[str]:
-    """A file's text in pieces that end with a line; only a line longer than a piece is cut."""
+    """A file's text in pieces that end with a line; only a line longer than a piece is cut, between two words."""
+    rest = b""
     with path.open("rb") as stream:
         while chunk := stream.read(CHUNK_BYTES):
-            yield (chunk + stream.readline(CHUNK_BYTES)).decode(errors="replace")
+            piece = rest + chunk + stream.readline(CHUNK_BYTES)
+            cut = len(piece) if piece.endswith(b"\n") else max(piece.rfind(b"\r"), piece.rfind(b" ")) + 1 or len(piece)
+            rest = piece[cut:]
+            yield piece[:cut].decode(errors="replace")
+    if rest:
+        yield rest.decode(errors="replace")
 
 
 def _log_path(job: str | None) -> Path | None:
