@@ -7,12 +7,14 @@ tensors, values and tokenizer are checked, and it gets a probe for vLLM.
 """
 
 import json
+import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from infra.errors import UserError
+from infra.tracking.redact import redact_text
 from tasks.core.job import Job, StageError, main
 from tasks.core.manifest import ArtifactError, read_manifest, remove, verify
 from tasks.custom.function import load
@@ -48,7 +50,7 @@ def _called(spec: CustomSpec, inputs: Mapping[str, Path], output: Path, job: Job
     except (StageError, ArtifactError, UserError, OSError):
         raise
     except Exception as error:
-        traceback.print_exc()
+        print(redact_text(traceback.format_exc()), file=sys.stderr)
         raise StageError(f"{spec.stage}: {described(error, folder)}") from error
     if not isinstance(facts, dict | None):
         raise StageError(f"{spec.stage} returned {facts!r:.60}; a stage returns None or a dictionary of facts")
