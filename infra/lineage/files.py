@@ -12,11 +12,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from infra.lineage.facts import from_json
+from infra.lineage.facts import from_json, json_or
 from infra.paths import home_path, located
 from infra.tracking.redact import KEY_CHARACTERS, hide_keys, redact, redact_lines, redact_parts, redact_text
 
 LARGEST = 4 << 20  # bytes of a JSON file that is shown
+LARGEST_LINES = 64 << 20  # of a .jsonl file whose lines are compared
 LARGEST_MANIFEST = 256 << 20  # that of a corpus names every partition
 LOG_BYTES = 256_000  # shown of a log: its end. Redaction takes a second for it
 LOG_TAIL_BYTES = 16_000  # shown on a run's page
@@ -101,10 +102,17 @@ def spec_of(job: str | None, digest: str) -> dict[str, Any] | None:
     return dict(redact(manifest["spec"]))
 
 
-def samples(job: str | None, digest: str) -> list[dict[str, Any]]:
-    """An evaluation's samples, as far as they are at hand."""
-    record = look(job, digest).records.get("record/samples.json")
-    return [sample for sample in record if isinstance(sample, dict)] if isinstance(record, list) else []
+def lines_of(job: str | None, digest: str, name: str) -> list[dict[str, Any]] | None:
+    """The objects of an artifact's .jsonl file, which it may lack; None when it is not at hand, or too large to be read
+    for a page."""
+    output = look(job, digest)
+    if output.state == "here" and name not in {file["name"] for file in output.files}:
+        return []
+    path = file_of(job, digest, name)
+    if path is None or path.stat().st_size > LARGEST_LINES:
+        return None
+    with path.open("rb") as stream:
+        return [line for text in stream if isinstance(line := json_or(text.decode(errors="replace")), dict)]
 
 
 def tail(job: str | None, most: int = LOG_TAIL_BYTES) -> tuple[str, bool] | None:

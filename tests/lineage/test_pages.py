@@ -256,7 +256,8 @@ def test_metrics_over_time_have_a_line_for_each_model(page: TestClient, store: S
 
 def test_metrics_are_shown_in_the_units_that_the_evaluation_gave_them(page: TestClient, store: Stored) -> None:
     a, b = store.digests["convert"], store.digests["sft"]
-    assert "sums.right 10.0 % 25.0 % +15.0 points ± 5.5 ▲ better" in text(page.get(f"{ROOT}/compare?a={a}&b={b}").text)
+    shown = text(page.get(f"{ROOT}/compare?a={a}&b={b}").text)
+    assert "sums.right 10.0 % 25.0 % +15.0 points ± 5.5 unpaired ▲ better" in shown
     assert "sums.right 25.0 %" in text(page.get(f"{ROOT}/artifacts/{b}").text)
     assert "sums.right" in text(page.get(f"{ROOT}/models").text) and "25.0 %" in text(page.get(f"{ROOT}/models").text)
 
