@@ -174,6 +174,34 @@ def test_a_scheduled_night_is_reproduced_with_its_recorded_recipe(plan: str) -> 
     assert command == f"BATON_CONTINUOUS=recipe.json pyflyte run workflows/launch_plans.py {plan}"
 
 
+@pytest.mark.parametrize(
+    ("module", "task", "workflow"),
+    [
+        ("workflows.pretrain_to_rl", "stages", "workflows/pretrain_to_rl.py pretrain_to_rl"),
+        ("workflows.continuous", "ingest", "workflows/continuous.py continue_training"),
+        ("workflows.continuous", "refresh", "workflows/continuous.py refresh_rl"),
+        ("mine.chain", "stages", "mine/chain.py WORKFLOW"),
+    ],
+)
+@pytest.mark.parametrize(
+    "first", ["/usr/local/bin/pyflyte-execute", "pyflyte-fast-execute --dest-dir /root -- pyflyte-execute"]
+)
+def test_an_execution_on_a_cluster_is_reproduced_as_a_local_run(
+    first: str, module: str, task: str, workflow: str
+) -> None:
+    """The command of its first pod needs the bucket's keys, and would write over the recorded outputs."""
+    pod = f"--inputs s3://data/inputs.pb --output-prefix s3://data/n0 -- task-module {module} task-name {task}"
+    found = commands(
+        {"mlflow.source.name": f"{first} {pod}", "mlflow.source.git.commit": "a1b2c3d" * 5 + "01234"}, "id"
+    )
+    assert found[:3] == [
+        f"git checkout {'a1b2c3d' * 5}01234",
+        ". .venv/bin/activate",
+        "curl -fsS -o recipe.json {base}/executions/id/recipe.json",
+    ]
+    assert found[-1] == f"pyflyte run {workflow} --recipe recipe.json" and "s3://" not in str(found)
+
+
 def test_a_file_of_the_user_s_own_keeps_its_path() -> None:
     recorded = {"mlflow.source.name": "pyflyte run /home/me/workflows/mine.py dag"}
     assert commands(recorded, "id")[-1] == "pyflyte run /home/me/workflows/mine.py dag"
