@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 
 from infra import evaluated
 from infra.chance import FEWEST
-from infra.drawing.charts import Points, curves
+from infra.drawing.charts import LARGEST, Points, curves
 from infra.drawing.graph import Artifact
 from infra.lineage import facts, files, reproduce
 from infra.lineage.ancestry import Run
@@ -52,6 +52,8 @@ class _Value:
         try:
             items = evaluated.items_of(self.name, *lines) if lines else {}
         except (KeyError, TypeError, ValueError, AttributeError, StopIteration):  # files that Baton did not write
+            items = {}
+        if not all(abs(amount) < LARGEST and 0 < weight < LARGEST for amount, weight in items.values()):
             items = {}
         return evaluated.Measured(self.value, self.unit.standard_error, self.unit.count, items)
 
