@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 
 from infra import evaluated
 from infra.chance import FEWEST
-from infra.drawing.charts import LARGEST, Points, curves
+from infra.drawing.charts import Points, curves
 from infra.drawing.graph import Artifact
 from infra.lineage import facts, files, reproduce
 from infra.lineage.ancestry import Run
@@ -26,6 +26,7 @@ from infra.tracking.redact import redact
 FILES = (evaluated.DOCUMENTS, evaluated.COMPLETIONS, evaluated.LM_EVAL)
 Values = dict[Setting, "_Value"]  # of one metric, by what it was measured on
 
+LARGEST = 1e100  # of an item's values, whose squares are summed
 CHOICES = 200  # the newest models, in the list to choose from
 CONTEXT = 2  # unchanged lines around a change of the recipes
 
