@@ -65,14 +65,23 @@ def located(stored: str) -> str:
     if stored.startswith(IN_HOME):
         return str(home_path() / stored.removeprefix(IN_HOME))
     path = Path(stored)
-    if "://" in stored or not path.is_absolute() or path.exists():
+    if "://" in stored or not path.is_absolute() or is_there(path):
         return stored
     for folder in FOLDERS:
         if folder in path.parts:
             at = len(path.parts) - 1 - path.parts[::-1].index(folder)
-            if (moved := home_path().joinpath(*path.parts[at:])).exists():
+            if is_there(moved := home_path().joinpath(*path.parts[at:])):
                 return str(moved)
     return stored
+
+
+def is_there(path: Path) -> bool:
+    """Whether a recorded path exists and this user can look at it. For one in another user's folder, or one that is no
+    possible file name here, Path.exists raises an error."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 # No telemetry unless the user opts in: set in every process, engines included

@@ -138,7 +138,7 @@ def check_secrets(names: Iterable[str]) -> None:
     if pod and missing:
         values = " ".join(f"--from-literal={name}=…" for name in missing)
         raise UserError(
-            f"{', '.join(missing)}: not in this pod, because the Secret `{SECRETS}` of its namespace lacks it "
+            f"this pod lacks {', '.join(missing)}, because the Secret `{SECRETS}` of its namespace lacks it "
             f"(kubectl -n {pod.project}-{pod.domain} create secret generic {SECRETS} {values}), or Flyte's webhook for "
             f"secrets is off; pod.secrets and {SECRETS_OF_ALL} name the secrets that pods get"
         )

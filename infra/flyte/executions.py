@@ -3,6 +3,7 @@ with the status that Flyte has, or, if no Flyte is configured, after a long time
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from mlflow.entities import Run
 
 from infra.errors import UserError
 from infra.text import clause
-from infra.tracking.mlflow_records import FLYTE_TAG, SEEN_TAG
+from infra.tracking.mlflow_records import FLYTE_TAG, PARENT_TAG, SEEN_TAG
 from infra.tracking.push import runs_with
 from infra.tracking.redact import redact_text
 from infra.tracking.spool import FAILED, FINISHED, KILLED, RUNNING
@@ -27,8 +28,9 @@ class FlyteUnreachable(UserError):
 
 
 def close_ended(client: MlflowClient) -> list[str]:
-    """Close executions that have ended; returns their ids. Raises MlflowException, FlyteUnreachable."""
-    closed = []
+    """Close executions that have ended, and running stages of those that are closed; returns the ids of the executions.
+    Raises MlflowException, FlyteUnreachable."""
+    closed = _close_left_stages(client)
     find_end = _end_finder()
     for execution in runs_with(client, {"baton.role": "execution"}, f"attributes.status = '{RUNNING}'"):
         if FLYTE_TAG not in execution.data.tags:
@@ -43,6 +45,24 @@ def close_ended(client: MlflowClient) -> list[str]:
                     client.set_terminated(stage.info.run_id, KILLED, int(min(last_seen(stage), end[1]) * 1000))
             client.set_terminated(execution.info.run_id, end[0], int(end[1] * 1000))
             closed.append(execution.data.tags[EXECUTION_TAG])
+    return closed
+
+
+def _close_left_stages(client: MlflowClient) -> list[str]:
+    """Close the running stages of executions that are closed: their pods ended without reporting it. One that lives on
+    reports its own end later."""
+    left: dict[str, list[Run]] = defaultdict(list)
+    for stage in runs_with(client, {"baton.role": "stage"}, f"attributes.status = '{RUNNING}'"):
+        left[stage.data.tags.get(PARENT_TAG, "")].append(stage)
+    closed = []
+    for parent, stages in left.items():
+        execution = client.get_run(parent) if parent else None
+        if execution is None or execution.info.status == RUNNING or execution.info.end_time is None:
+            continue
+        for stage in stages:
+            ended = max(int(min(last_seen(stage) * 1000, execution.info.end_time)), stage.info.start_time)
+            client.set_terminated(stage.info.run_id, KILLED, ended)
+        closed.append(execution.data.tags.get(EXECUTION_TAG, parent))
     return closed
 
 

@@ -85,7 +85,7 @@ def error_text(error: BaseException) -> str:
         return shortened(redact_text(", ".join(map(str, error.args))))
     if isinstance(error, UserError):
         return shortened(redact_text(error.message))
-    traceback.print_exception(error)
+    print(redact_text("".join(traceback.format_exception(error))), file=sys.stderr)
     frames = traceback.extract_tb(error.__traceback__)[-MOST_FRAMES:]
     where = [f"  {frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}" for frame in frames]
     return "\n".join([shortened(redact_text(sentence(error)), MOST_LINES - len(where)), *where])

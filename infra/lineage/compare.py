@@ -3,13 +3,15 @@
 import difflib
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 import yaml
 from sqlalchemy.engine import Connection
 
-from infra.chance import FEWEST, SURE, judged
+from infra import evaluated
+from infra.chance import FEWEST
 from infra.drawing.charts import Points, curves
 from infra.drawing.graph import Artifact
 from infra.lineage import facts, files, reproduce
@@ -19,12 +21,42 @@ from infra.lineage.diff import difference
 from infra.lineage.graph import Graph
 from infra.lineage.measured import Setting
 from infra.lineage.summaries import Row, artifact_row, execution_link, findings
-from infra.text import change, plus_minus
+from infra.tracking.redact import redact
 
-Values = dict[Setting, tuple[float, facts.Unit]]  # of one metric, by what it was measured on
+FILES = (evaluated.DOCUMENTS, evaluated.COMPLETIONS, evaluated.LM_EVAL)
+Values = dict[Setting, "_Value"]  # of one metric, by what it was measured on
 
+LARGEST = 1e100  # of an item's values, whose squares are summed
 CHOICES = 200  # the newest models, in the list to choose from
 CONTEXT = 2  # unchanged lines around a change of the recipes
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A metric of one evaluation."""
+
+    name: str
+    report: Row
+
+    @property
+    def value(self) -> float:
+        return float(self.report["facts"][self.name])
+
+    @property
+    def unit(self) -> facts.Unit:
+        unit: facts.Unit = self.report["_units"].get(self.name, facts.Unit())
+        return unit
+
+    def measured(self) -> evaluated.Measured:
+        """With its items, if the evaluation's files are at hand."""
+        lines = _lines(self.report)
+        try:
+            items = evaluated.items_of(self.name, *lines) if lines else {}
+        except (KeyError, TypeError, ValueError, AttributeError, StopIteration):  # files that Baton did not write
+            items = {}
+        if not all(abs(amount) < LARGEST and 0 < weight < LARGEST for amount, weight in items.values()):
+            items = {}
+        return evaluated.Measured(self.value, self.unit.standard_error, self.unit.count, items)
 
 
 def comparison(graph: Graph, connection: Connection, a: str, b: str) -> dict[str, Any]:
@@ -90,53 +122,66 @@ def _values(name: str, reports: list[Row]) -> Values:
         if name in report["facts"]:
             measured_on = report["_settings"][name]
             values.pop(measured_on, None)
-            values[measured_on] = (report["facts"][name], report["_units"].get(name, facts.Unit()))
+            values[measured_on] = _Value(name, report)
     return values
 
 
 def _metric(name: str, a: Values, b: Values) -> Row:
     shared = next((measured_on for measured_on in reversed(b) if measured_on in a), None)
-    (one, unit), (other, of_b) = (side[shared] if shared is not None else _newest(side) for side in (a, b))
-    row: Row = {"name": name, "a": one, "b": other, "unit": of_b.unit or unit.unit, "change": "", "verdict": ""}
+    one, other = (side[shared] if shared is not None else _newest(side) for side in (a, b))
+    values = {side: each and each.value for side, each in (("a", one), ("b", other))}
+    unit = (other and other.unit.unit) or (one and one.unit.unit) or ""
+    row: Row = {"name": name, **values, "unit": unit, "change": "", "verdict": "", "paired": None}
     if one is None or other is None:
         return row
     if shared is None:
         return row | {"verdict": "other data or settings"}
-    errors = [each.standard_error for each in (unit, of_b) if each.standard_error is not None]
-    error = math.hypot(*errors) if len(errors) == 2 else None  # as of independent samples
-    found = judged(other - one, error, min(unit.count, of_b.count), of_b.higher_is_better)
-    shown = plus_minus(
-        change(other - one, row["unit"]), None if error is None or found == "unknown" else SURE * error, row["unit"]
-    )
-    return row | {"change": shown, "verdict": found}
+    found = evaluated.difference(one.measured(), other.measured())
+    verdict = found.finding(other.unit.higher_is_better if math.isfinite(one.value) else None)
+    return row | {"change": found.shown(unit, verdict), "verdict": verdict, "paired": found.paired}
 
 
-def _newest(values: Values) -> tuple[float | None, facts.Unit]:
-    return next(reversed(values.values()), (None, facts.Unit()))
+def _newest(values: Values) -> _Value | None:
+    return next(reversed(values.values()), None)
 
 
 def _samples(a: list[Row], b: list[Row]) -> list[Row]:
-    """What both models answered to the same prompts, as far as the samples are at hand."""
-    answers: list[dict[tuple[str, str], Row]] = []
-    for side in (a, b):
-        samples = [sample for report in side for sample in files.samples(report["_job"], report["digest"])]
-        answers.append({(str(row.get("evaluator", "")), str(row["prompt"])): row for row in samples if "prompt" in row})
-    return [
-        {
-            "evaluator": key[0],
-            "prompt": key[1],
-            "reference": one.get("reference"),
-            "a": _answer(one),
-            "b": _answer(other),
-        }
-        for key, one in answers[0].items()
-        if (other := answers[1].get(key))
-    ]
+    """The completions of both models that their report shows too, of the newest evaluations with the same prompts, as
+    far as they are at hand."""
+    for one, other in product(reversed(a), reversed(b)):
+        both = _lines(one), _lines(other)
+        try:
+            if all(both) and (common := evaluated.common_samples([lines[1] for lines in both])):
+                return [_sample(*map(redact, map(dict, rows))) for rows in common]
+        except (KeyError, TypeError, ValueError, AttributeError):  # files that Baton did not write
+            continue
+    return []
+
+
+def _lines(report: Row) -> list[list[Row]]:
+    """The lines of an evaluation's files, read once; empty if one of them is not at hand."""
+    if "_lines" not in report:
+        lines = [files.lines_of(report["_job"], report["digest"], name) for name in FILES]
+        report["_lines"] = [] if None in lines else lines
+    found: list[list[Row]] = report["_lines"]
+    return found
+
+
+def _sample(one: Row, other: Row) -> Row:
+    reference = one.get("reference")
+    return {
+        "evaluator": str(one["evaluator"]),
+        "prompt": evaluated.as_text(one["prompt"]),
+        "reference": None if reference is None else evaluated.as_text(reference),
+        "a": _answer(one),
+        "b": _answer(other),
+    }
 
 
 def _answer(sample: Row) -> Row:
     rewards = sample.get("rewards")
-    return {"completion": str(sample.get("completion", "")), "rewards": rewards if isinstance(rewards, dict) else {}}
+    completion = evaluated.as_text(sample.get("completion") or "")
+    return {"completion": completion, "rewards": rewards if isinstance(rewards, dict) else {}}
 
 
 def _recipes(graph: Graph, connection: Connection, a: str, b: str) -> list[str]:

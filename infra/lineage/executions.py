@@ -109,14 +109,25 @@ def _sorted(rows: list[Row], filters: Filters) -> list[Row]:
 
 
 def _matching(graph: Graph, connection: Connection, executions: list[Execution], word: str) -> list[Execution]:
-    """The executions that a word of a search means: `field=value` of the recipe or of a stage's spec, part of a name
-    or an id, or the start of a commit."""
+    """The executions that a word of a search means: `field=value` of the recipe, of any stage's spec, or of one stage's
+    with its title before it, as in `sft.steps=400`; part of the name of a recipe, a stage or a model, or of an id; or
+    the start of a commit."""
     field, equals, value = word.partition("=")
     if equals:
         runs = facts.with_param(connection, field, value)
-        ids = runs | {graph.runs[run].execution for run in runs if run in graph.runs}
-        return [execution for execution in executions if ids & {execution.id, execution.run_id}]
+        for title in {run.title for run in graph.runs.values() if field.startswith(f"{run.title}.")}:
+            of_any = facts.with_param(connection, field.removeprefix(f"{title}."), value)
+            runs |= {run for run in of_any if run in graph.runs and graph.runs[run].title == title}
+        return _with_runs(graph, executions, runs)
     is_hex = len(word) >= 4 and set(word) <= set("0123456789abcdef")
     runs = facts.with_tag(connection, "mlflow.source.git.commit", word, prefix=True) if is_hex else set()
     text = word.lower()
-    return [row for row in executions if row.run_id in runs or text in f"{row.name} {row.id}".lower()]
+    runs |= facts.naming_models(connection, text) | {run.id for run in graph.runs.values() if text in run.title.lower()}
+    found = {row.id for row in _with_runs(graph, executions, runs)}
+    return [row for row in executions if row.id in found or text in f"{row.name} {row.id}".lower()]
+
+
+def _with_runs(graph: Graph, executions: list[Execution], runs: set[str]) -> list[Execution]:
+    """The executions that are one of these runs, or have one as a stage."""
+    ids = runs | {graph.runs[run].execution for run in runs if run in graph.runs}
+    return [execution for execution in executions if ids & {execution.id, execution.run_id}]

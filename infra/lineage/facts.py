@@ -35,6 +35,7 @@ NOT_CURVES = (OUTPUT, "duration_s")
 
 FIRST = ("loss", "validation_loss", "reward", "kl", "mfu", "tokens_per_s", "lr", "learning_rate", "grad_norm")
 UNITS = {"argmax_agreement": "share"}  # of facts that are not metrics
+NAMES = ("baton.fact.label", "baton.fact.registry_name")  # tags: how models are called
 HEADLINE = "baton.fact.headline"  # tag of an evaluation: the metric that is shown first
 
 
@@ -165,8 +166,35 @@ def curves(
 
 
 def with_param(connection: Connection, name: str, value: str) -> set[str]:
-    query = select(PARAMS.c.run_uuid).where(PARAMS.c.key == mlflow_name(name), PARAMS.c.value == value)
-    return set(connection.execute(query).scalars())
+    """The runs with a parameter of this value. A name below a list has numbers: `post_training.0.sft.steps`."""
+    names = name.split(".")
+    inner = {mlflow_name(".".join(names[:at])): names[at:] for at in range(1, len(names) + 1)}
+    query = select(PARAMS.c.run_uuid, PARAMS.c.key, PARAMS.c.value).where(PARAMS.c.key.in_(inner))
+    return {run for run, key, stored in connection.execute(query) if _is_at(inner[key], stored, value)}
+
+
+def _is_at(names: list[str], stored: str, value: str) -> bool:
+    """Whether a stored parameter, or what has these names in it, is a value, however that is written."""
+    found = json_or(stored, stored)
+    for name in names:
+        try:
+            found = found[int(name)] if isinstance(found, list) else found[name]
+        except (KeyError, IndexError, TypeError, ValueError):
+            return False
+    wanted = json_or(value, value)
+    return value in (found, None if names else stored) or (type(found) is not bool and found == wanted)
+
+
+def naming_models(connection: Connection, word: str) -> set[str]:
+    """The runs that made or read a model with this word in its name, in any case."""
+    named = select(TAGS.c.run_uuid).where(
+        TAGS.c.key.in_(NAMES), func.lower(TAGS.c.value).contains(word, autoescape=True)
+    )
+    read = select(PARAMS.c.run_uuid).where(
+        or_(PARAMS.c.key == "model", PARAMS.c.key.endswith(".model")),
+        func.lower(PARAMS.c.value).contains(word, autoescape=True),
+    )
+    return {*connection.execute(named).scalars(), *connection.execute(read).scalars()}
 
 
 def with_tag(connection: Connection, name: str, value: str, *, prefix: bool = False) -> set[str]:

@@ -12,11 +12,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from infra.lineage.facts import from_json
-from infra.paths import baton_home, located
-from infra.tracking.redact import redact, redact_text
+from infra.lineage.facts import from_json, json_or
+from infra.paths import home_path, located
+from infra.tracking.redact import KEY_CHARACTERS, hide_keys, redact, redact_lines, redact_parts, redact_text
 
 LARGEST = 4 << 20  # bytes of a JSON file that is shown
+LARGEST_LINES = 64 << 20  # of a .jsonl file whose lines are compared
 LARGEST_MANIFEST = 256 << 20  # that of a corpus names every partition
 LOG_BYTES = 256_000  # shown of a log: its end. Redaction takes a second for it
 LOG_TAIL_BYTES = 16_000  # shown on a run's page
@@ -56,7 +57,7 @@ def look(job: str | None, digest: str) -> Files:
         return Files("unknown")
     shown = located(f"{job}/output")
     directory = _inside(Path(shown))
-    if directory is None:
+    if directory is None or _is_closed(directory / "manifest.json"):
         return Files("elsewhere", shown)
     manifest = _json(directory / "manifest.json", LARGEST_MANIFEST)
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
@@ -74,8 +75,7 @@ def file_of(job: str | None, digest: str, name: str) -> Path | None:
     output = look(job, digest)
     if output.state != "here" or name not in {file["name"] for file in output.files}:
         return None
-    path = _inside(Path(output.directory) / name)
-    return path if path is not None and path.is_file() else None
+    return _readable(Path(output.directory) / name)
 
 
 def shown(path: Path) -> Iterator[str] | None:
@@ -84,7 +84,7 @@ def shown(path: Path) -> Iterator[str] | None:
     if path.name in TOKENS or path.name.endswith(".index.json") or not _is_text(path):
         return None
     content = _json(path) if path.suffix == ".json" else None
-    return map(redact_text, _chunks(path)) if content is None else iter([json.dumps(redact(content), indent=1)])
+    return redact_parts(_chunks(path)) if content is None else iter([json.dumps(redact(content), indent=1)])
 
 
 def _is_text(path: Path) -> bool:
@@ -102,10 +102,17 @@ def spec_of(job: str | None, digest: str) -> dict[str, Any] | None:
     return dict(redact(manifest["spec"]))
 
 
-def samples(job: str | None, digest: str) -> list[dict[str, Any]]:
-    """An evaluation's samples, as far as they are at hand."""
-    record = look(job, digest).records.get("record/samples.json")
-    return [sample for sample in record if isinstance(sample, dict)] if isinstance(record, list) else []
+def lines_of(job: str | None, digest: str, name: str) -> list[dict[str, Any]] | None:
+    """The objects of an artifact's .jsonl file, which it may lack; None when it is not at hand, or too large to be read
+    for a page."""
+    output = look(job, digest)
+    if output.state == "here" and name not in {file["name"] for file in output.files}:
+        return []
+    path = file_of(job, digest, name)
+    if path is None or path.stat().st_size > LARGEST_LINES:
+        return None
+    with path.open("rb") as stream:
+        return [line for text in stream if isinstance(line := json_or(text.decode(errors="replace")), dict)]
 
 
 def tail(job: str | None, most: int = LOG_TAIL_BYTES) -> tuple[str, bool] | None:
@@ -115,7 +122,7 @@ def tail(job: str | None, most: int = LOG_TAIL_BYTES) -> tuple[str, bool] | None
     if path is None:
         return None
     text, start = _end(path, most)
-    return "\n".join(_lines(redact_text(text))), start == 0
+    return "\n".join(_lines(text)), start == 0
 
 
 def log(job: str | None, find: str = "") -> Log | None:
@@ -126,19 +133,24 @@ def log(job: str | None, find: str = "") -> Log | None:
     if find:
         return _search(path, find.lower())
     text, start = _end(path, LOG_BYTES)
-    lines = _lines(redact_text(text))
+    lines = _lines(text)
     return Log(list(enumerate(lines, _newlines_before(path, start) + 1)), path.stat().st_size, start == 0)
 
 
 def _end(path: Path, most: int) -> tuple[str, int]:
-    """The whole lines in a file's last `most` bytes, and the byte at which they begin."""
+    """The whole lines in a file's last `most` bytes, or the end of a longer one, redacted as in the whole file; and the
+    byte at which they begin."""
     with path.open("rb") as stream:
         size = stream.seek(0, os.SEEK_END)
-        start = stream.seek(max(0, size - most))
-        text = stream.read(size - start)
+        start = max(0, size - most)
+        stream.seek(max(0, start - KEY_CHARACTERS))
+        before, text = stream.read(min(start, KEY_CHARACTERS)), stream.read(most)
     if start and (cut := text.find(b"\n") + 1):
-        text, start = text[cut:], start + cut
-    return text.decode(errors="replace"), start
+        before, text, start = before + text[:cut], text[cut:], start + cut
+    elif start:
+        return redact_text((before + text).decode(errors="replace"))[-most:], start
+    _, left = hide_keys(before.decode(errors="replace"))
+    return redact_lines(hide_keys(text.decode(errors="replace"), left)[0]), start
 
 
 def _newlines_before(path: Path, end: int) -> int:
@@ -165,12 +177,13 @@ def _newlines(path: Path, start: int, length: int) -> int:
 
 def _search(path: Path, find: str) -> Log:
     matches: list[tuple[int, str]] = []
-    number = 0
+    number = left = 0
     for chunk in _chunks(path):
+        chunk, left = hide_keys(chunk, left)
         for line in _lines(chunk):
             number += 1
             # a match is looked for again after redaction: a search must not reveal what a secret contains
-            if find in line.lower() and find in (shown := redact_text(line)).lower():
+            if find in line.lower() and find in (shown := redact_lines(line)).lower():
                 if len(matches) == MOST_MATCHES:
                     return Log(matches, path.stat().st_size, whole=False)
                 matches.append((number, shown))
@@ -185,28 +198,50 @@ def _lines(text: str) -> list[str]:
 def whole_log(job: str | None) -> Iterator[str] | None:
     """All of a run's log, redacted, in chunks of whole lines; None when it is not at hand."""
     path = _log_path(job)
-    return None if path is None else map(redact_text, _chunks(path))
+    return None if path is None else redact_parts(_chunks(path))
 
 
 def _chunks(path: Path) -> Iterator[str]:
-    """A file's text in pieces that end with a line; only a line longer than a piece is cut."""
+    """A file's text in pieces that end with a line; only a line longer than a piece is cut, between two words."""
+    rest = b""
     with path.open("rb") as stream:
         while chunk := stream.read(CHUNK_BYTES):
-            yield (chunk + stream.readline(CHUNK_BYTES)).decode(errors="replace")
+            piece = rest + chunk + stream.readline(CHUNK_BYTES)
+            cut = len(piece) if piece.endswith(b"\n") else max(piece.rfind(b"\r"), piece.rfind(b" ")) + 1 or len(piece)
+            rest = piece[cut:]
+            yield piece[:cut].decode(errors="replace")
+    if rest:
+        yield rest.decode(errors="replace")
 
 
 def _log_path(job: str | None) -> Path | None:
-    path = _inside(Path(job) / "log.txt") if job else None
-    return path if path is not None and path.is_file() else None
+    return _readable(Path(job) / "log.txt") if job else None
+
+
+def _readable(path: Path) -> Path | None:
+    """A file in Baton's home, if this user may read it."""
+    inside = _inside(path)
+    return inside if inside is not None and os.access(inside, os.R_OK) and inside.is_file() else None
+
+
+def _is_closed(path: Path) -> bool:
+    """Whether this user cannot tell if a file is there."""
+    try:
+        path.open("rb").close()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def _inside(path: Path) -> Path | None:
     """The path with links resolved, if it is in Baton's home, which may have been moved since the path was stored."""
     try:
         resolved = Path(located(str(path))).resolve()
-    except (OSError, ValueError):  # not a possible file name
+    except (OSError, ValueError, RuntimeError):  # not a possible file name, or a loop of links
         return None
-    return resolved if resolved.is_relative_to(baton_home().resolve()) else None
+    return resolved if resolved.is_relative_to(home_path().resolve()) else None
 
 
 def _json(path: Path, largest: int = LARGEST) -> Any | None:

@@ -18,6 +18,7 @@ from infra.lineage.facts import seconds
 from infra.lineage.liveness import LIVE, local_status
 
 MANY = 400  # more changed runs than this are read faster in one pass over the tags
+FOLD = "fold:"  # begins the names of folded nodes in drawings
 NO_ARTIFACT = "no artifact has this digest (at least its first 6 characters)"
 
 
@@ -107,7 +108,7 @@ class Graph:
             shown = str(name or execution).removesuffix(execution).strip() or execution
             executions[run] = Execution(execution, run, shown, str(status), *times)
         else:
-            inputs = {key.removeprefix(INPUTS): value for key, value in sorted(tags.items()) if key.startswith(INPUTS)}
+            inputs = {key.removeprefix(INPUTS): tags[key] for key in sorted(tags) if key.startswith(INPUTS)}
             runs[run] = Run(
                 run,
                 str(name or "stage"),
@@ -115,8 +116,8 @@ class Graph:
                 *times,
                 execution=execution,
                 cached=tags.get("baton.cached") == "true",
-                output=tags.get("baton.output"),
-                inputs=inputs,
+                output=_digest(tags.get("baton.output")),
+                inputs={name: digest for name, tag in inputs.items() if (digest := _digest(tag))},
                 kind=tags.get("baton.output.kind"),
             )
 
@@ -168,6 +169,11 @@ class Graph:
         record = self.runs[run]
         maker = self.maker(record.output) if record.output and record.cached and not record.inputs else None
         return maker.inputs if maker else record.inputs
+
+
+def _digest(tag: str | None) -> str | None:
+    """The digest in a tag, which anyone may have written: neither an empty text nor the name of a folded node."""
+    return None if not tag or tag.startswith(FOLD) else tag
 
 
 _WANTED_TAGS = or_(

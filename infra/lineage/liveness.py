@@ -15,14 +15,16 @@ def local_status(execution: str) -> tuple[str, float | None] | None:
     """
     folder = home_path() / "executions" / execution
     lock = folder / "alive.lock"
-    if Path(execution).name != execution or not lock.is_file():
+    if Path(execution).name != execution:
         return None
     try:
+        if not lock.is_file():
+            return None
         if is_alive(folder):
             return RUNNING, None
         record = read_execution(folder)
         if record.flyte:  # its other pods may still work
             return None
         return ("KILLED", lock.stat().st_mtime) if record.status == RUNNING else (record.status, record.ended)
-    except (OSError, RecordDamaged):  # not readable for this user: what MLflow has is shown
+    except (OSError, ValueError, RecordDamaged):  # not readable for this user: what MLflow has is shown
         return None

@@ -19,7 +19,7 @@ from infra.lineage.artifacts import describe, described_by
 from infra.lineage.compare import choices, comparison
 from infra.lineage.dashboard import dashboard, recipes_evaluated
 from infra.lineage.executions import Filters, executions_page
-from infra.lineage.graph import Execution, Graph, UnknownNode
+from infra.lineage.graph import FOLD, Execution, Graph, UnknownNode
 from infra.lineage.registry import registered, versions_of
 from infra.lineage.summaries import (
     SILENT,
@@ -322,7 +322,7 @@ class Pages:
         named = describe(self.graph, connection, {box.artifact for box in boxes if box.artifact})
 
         def link(node: str) -> str:
-            if not node.startswith("fold:"):
+            if not node.startswith(FOLD):
                 return f"{self.mount}/{'runs' if node in self.graph.runs else 'artifacts'}/{quote(node, safe='')}"
             opened = dict.fromkeys([*query.get("open", "").split(), subgraph.folded_at(node)])
             fields = {"open": " ".join(opened), "limit": subgraph.MOST, "to": query.get("to", "")}

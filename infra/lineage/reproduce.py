@@ -1,8 +1,10 @@
 """Reproduction commands: the code, the command and the recipe that were recorded."""
 
 import math
+import re
 import shlex
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,16 @@ from infra.tracking.flatten import names_of
 from infra.tracking.mlflow_records import CODE_TAGS, RECIPE_TAG, REPOSITORY_TAG, whole_text
 from infra.tracking.redact import SETUP_DIGEST, redact, redact_code
 
+COMMIT = re.compile(r"[0-9a-f]{7,64}")
 RECIPE, DIFF = "recipe.json", "repository.diff"
 LAUNCH_PLANS, RECIPE_VARIABLE = "launch_plans.py", "BATON_CONTINUOUS"  # its command names no recipe
 CONTINUOUS = (LAUNCH_PLANS, "continuous.py")
+POD_COMMANDS = ("pyflyte-execute", "pyflyte-fast-execute")  # of an execution on a cluster, in its first pod
+FIRST_TASKS = {  # module and task of the first pod -> what a client runs
+    ("workflows.pretrain_to_rl", "stages"): ("workflows/pretrain_to_rl.py", "pretrain_to_rl"),
+    ("workflows.continuous", "ingest"): ("workflows/continuous.py", "continue_training"),
+    ("workflows.continuous", "refresh"): ("workflows/continuous.py", "refresh_rl"),
+}
 WORKFLOWS = ("pretrain_to_rl.py", *CONTINUOUS)  # files of Baton's
 CONTINUES = "# continues from the generations in the registry, on the source's current text; an empty one starts anew"
 
@@ -37,6 +46,8 @@ def commands(tags: dict[str, str], execution: str) -> list[str]:
     if not words:
         return []
     words[0] = Path(words[0]).name
+    if words[0] in POD_COMMANDS:
+        words = _of_pod(words)
     for number, word in enumerate(words):
         if word.startswith("--recipe="):
             words[number : number + 1] = ["--recipe", RECIPE]
@@ -54,10 +65,19 @@ def commands(tags: dict[str, str], execution: str) -> list[str]:
     return [*lines, *([CONTINUES] if files & {*CONTINUOUS} else []), shlex.join(words)]
 
 
+def _of_pod(words: list[str]) -> list[str]:
+    """The command of a local run in place of a pod's, which needs the keys of the bucket and writes over the recorded
+    outputs. A file of the user's own has a workflow whose name the pod does not know."""
+    options = dict(pairwise(words))
+    module, task = options.get("task-module", ""), options.get("task-name", "")
+    file, workflow = FIRST_TASKS.get((module, task), (f"{module.replace('.', '/')}.py", "WORKFLOW"))
+    return ["pyflyte", "run", file, workflow, "--recipe", RECIPE]
+
+
 def _checkout(tags: dict[str, str], execution: str) -> list[str]:
     """The user's repository as it was, and Baton's where it is another."""
     user, baton = repository(tags), code(tags)
-    known = baton.get("commit") not in (None, "unknown", "none")
+    known = bool(COMMIT.fullmatch(baton.get("commit", "")))  # in a pod it may be the name of an archive of code
     if "commit" not in user:
         changed = [f"# plus uncommitted changes, not recorded (digest {baton['diff'][:12]})"] if "diff" in baton else []
         return [f"git checkout {baton['commit']}", *changed] if known else changed

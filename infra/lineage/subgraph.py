@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from infra.drawing.graph import Box
-from infra.lineage.graph import Graph
+from infra.lineage.graph import FOLD, Graph
 from infra.tracking.relations import sources
 
 FEW = 4  # children of one title that are all shown
@@ -58,7 +58,7 @@ def of_artifact(graph: Graph, focus: str, opened: Iterable[str] = (), limit: int
             if len(new) > room:
                 hidden = {**hidden, "relatives": new[room:]}
             for title, behind in hidden.items():
-                key = f"fold:{'up' if upward else 'down'}:{at}:{title}"
+                key = f"{FOLD}{'up' if upward else 'down'}:{at}:{title}"
                 folds[key] = Box(key, parents=[] if upward else [at], folded=len(behind), title=title)
                 if upward:
                     boxes[at].parents.append(key)
@@ -128,11 +128,11 @@ def _folded(graph: Graph, boxes: dict[str, Box], opened: frozenset[str], limit: 
         if len(keys) > FEW and of:
             for key in keys[:-SHOWN]:
                 del boxes[key]
-            fold = f"fold:down:{of[0]}:{title}"
+            fold = f"{FOLD}down:{of[0]}:{title}"
             boxes[fold] = Box(fold, parents=list(of), folded=len(keys) - SHOWN, title=title)
     if len(boxes) > limit:
         shown = dict(list(boxes.items())[:limit])
-        fold = "fold:down:more:stages"
+        fold = f"{FOLD}down:more:stages"
         more = Box(fold, parents=[next(reversed(shown))], folded=len(boxes) - limit, title="stages")
         boxes = {**shown, fold: more}
     return _closed(boxes)

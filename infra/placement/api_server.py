@@ -19,6 +19,7 @@ from infra.placement.job import OUTPUT_PREFIX
 from infra.tracking.redact import redact_text
 
 LOG_PATIENCE_S = 20.0
+KEY_LINES = 200  # read before the shown ones, in which a private key may begin
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 # Errors of an unreachable server, or of one that restarts during a call
@@ -106,10 +107,11 @@ def log_end(number: int, lines: int) -> str:
     """The last lines of a job's log, redacted; empty if there is none, or it is not available soon."""
     text = io.StringIO()
     queries = BackgroundQueries()
-    queries.start("log", lambda: jobs.tail_logs(job_id=number, follow=False, tail=lines, output_stream=text))
+    read = lines + KEY_LINES
+    queries.start("log", lambda: jobs.tail_logs(job_id=number, follow=False, tail=read, output_stream=text))
     try:
         queries.take("log", LOG_PATIENCE_S)
     except (TimeoutError, *UNANSWERED):
         pass
     plain = _COLOURS.sub("", text.getvalue()).replace("\r", "\n")
-    return redact_text("\n".join([line.rstrip() for line in plain.splitlines() if line.strip()][-lines:]))
+    return "\n".join([line.rstrip() for line in redact_text(plain).splitlines() if line.strip()][-lines:])

@@ -147,7 +147,7 @@ def _secrets(placement: Placement, order: Order, output_prefix: str) -> dict[str
     environment = os.environ | order.environment
     if missing := [name for name in placement.secrets if not environment.get(name)]:
         where = "where the job is started: here, or in the connector's environment on a Flyte cluster"
-        raise UserError(f"placement.secrets: {', '.join(missing)}: not set as an environment variable {where}")
+        raise UserError(f"placement.secrets has {', '.join(missing)}, not set as an environment variable {where}")
     secret_names = [name for name, value in order.environment.items() if redact(value, name) != value]
     names = [*SECRETS, *placement.secrets, *secret_names]
     secrets = passed_on(environment.get("MLFLOW_TRACKING_URI", ""))

@@ -23,6 +23,7 @@ from typing import Any
 from infra.process.logs import end_of
 from infra.process.parent_watchdog import LAUNCHED, end_with_launcher
 from infra.process.process_group import stop_group
+from infra.tracking.redact import redact_text
 
 REQUEST, ANSWER, LOG, WORK = "request", "answer.json", "log.txt", "work"  # in the process's folder
 MOST_TOLD = 500  # characters
@@ -59,7 +60,7 @@ def ask(module: str, request: str, limit_s: float) -> Any:
             finally:
                 stop_group(process)
         if process.returncode or not (folder / ANSWER).exists():
-            output = end_of(folder / LOG).decode(errors="replace").strip()[-MOST_TOLD:]
+            output = redact_text(end_of(folder / LOG).decode(errors="replace").strip())[-MOST_TOLD:]
             without = "" if process.returncode else " and without an answer"
             raise ChildFailed(f"its process exited with code {process.returncode}{without}: {output}")
         return json.loads((folder / ANSWER).read_text())

@@ -61,6 +61,14 @@ class Terminated(SystemExit):
         self.deadline = time.monotonic() + stop_grace_s()
 
 
+_killed_at: float | None = None  # when SIGKILL follows the SIGTERM that this process has received
+
+
+def grace_left_s() -> float | None:
+    """Time until SIGKILL; None: no SIGTERM was received."""
+    return None if _killed_at is None else max(0.0, _killed_at - time.monotonic())
+
+
 def stop_grace_s() -> float:
     """Time from SIGTERM to SIGKILL, to write a checkpoint and, in a pod, to upload it. Raises UserError."""
     given = os.environ.get(STOP_GRACE)
@@ -280,7 +288,10 @@ def sigterm_as_exit() -> Iterator[None]:
         return
 
     def leave(signum: int, frame: FrameType | None) -> None:
-        raise Terminated(signum)
+        global _killed_at  # noqa: PLW0603 - a signal is for the process
+        terminated = Terminated(signum)
+        _killed_at = terminated.deadline
+        raise terminated
 
     before = signal.signal(signal.SIGTERM, leave)
     try:

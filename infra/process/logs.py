@@ -11,8 +11,11 @@ import fcntl
 import os
 import re
 import sys
+import threading
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
+from types import TracebackType
 
 from infra.text import shown
 from infra.tracking.redact import redact_text
@@ -42,6 +45,20 @@ def print_to_own_log(job_dir: Path, rank: int) -> None:
         fcntl.flock(log, fcntl.LOCK_SH)
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+
+
+def redact_tracebacks() -> None:
+    """Let the tracebacks of uncaught exceptions, also those of threads, be printed without secrets: the message of an
+    exception often has the address of a request or its headers."""
+
+    def show(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+        sys.stderr.write(redact_text("".join(traceback.format_exception(kind, error, trace))))
+
+    def show_in_thread(raised: threading.ExceptHookArgs) -> None:
+        if raised.exc_type is not SystemExit:
+            show(raised.exc_type, raised.exc_value, raised.exc_traceback)
+
+    sys.excepthook, threading.excepthook = show, show_in_thread
 
 
 def wait_for_earlier(job_dir: Path, ranks: Iterable[int]) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 from infra.commands import command
 from infra.paths import baton_home
 from infra.pod import this_pod
+from infra.process.launch import grace_left_s
 from infra.progress import say
 from infra.storage.disk_errors import disk_errors_named
 from infra.tracking.code import code_version
@@ -53,6 +54,7 @@ from infra.tracking.uploader import Uploader
 # How long an exiting process may wait for the store: a tenth of its runtime, within these bounds
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 1.5, 5.0
 POD_WAIT_S = 240.0  # in a pod, whose disk is lost with it
+MARGIN_S = 1.0  # before SIGKILL follows SIGTERM there, for what else happens at the end
 LOCAL_STALL_S = 60.0  # for a local file: wait on as long as a record was stored within this time
 
 
@@ -191,8 +193,11 @@ def close_execution() -> bool:
         say(f"tracking: {opened.folder}: the run's final status could not be written ({error})")
     os.close(opened.lock)
     patience = min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, (time.time() - opened.opened) / 10))
-    if this_pod() and status != KILLED:
-        patience = POD_WAIT_S
+    if this_pod():
+        left = grace_left_s()
+        patience = (
+            max(SHORTEST_WAIT_S, left - MARGIN_S) if left is not None else patience if status == KILLED else POD_WAIT_S
+        )
     stall = LOCAL_STALL_S if store_file(tracking_uri()) else 0
     delivered = opened.uploader.finish(patience, stall, persist=bool(this_pod()))
     opened.uploader.stop()

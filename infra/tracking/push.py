@@ -19,12 +19,13 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
-from infra.paths import located
+from infra.paths import is_there, located
 from infra.pod import this_pod
 from infra.tracking.datasets import send_lineage
 from infra.tracking.metrics import Point, points_after
 from infra.tracking.mlflow_names import mlflow_name
 from infra.tracking.mlflow_records import (
+    ERROR_TAG,
     FLYTE_TAG,
     NAME_TAG,
     PARENT_TAG,
@@ -153,11 +154,17 @@ def _push(folder: Path, progressed: Callable[[], None]) -> bool:
 
 
 def _push_records(client: MlflowClient, folder: Path, progressed: Callable[[], None]) -> bool:
-    """Upload the execution and its stages. Returns whether all of them have ended."""
-    execution = read_execution(folder)
+    """Upload the execution and its stages. Returns whether all of them have ended. The execution is closed after its
+    stages: whatever interrupts this, none of them is left running under a closed parent."""
+    execution = read_execution(folder)  # before its stages: if it has ended, so have they
     runs = {stage: read_stage(stage) for stage in stage_folders(folder)}
     stages = dict(sorted(runs.items(), key=lambda item: item[1].started))  # a model before its evaluations
-    parent = _push_record(client, folder, execution_record(execution), None)
+    pushed = _read_pushed(folder)
+    if pushed is None or execution.ended is None:
+        open_ = replace(execution, status=RUNNING, ended=None)
+        parent = _push_record(client, folder, execution_record(open_), None)
+    else:
+        parent = _merged(client, execution_record(execution)) if execution.flyte else pushed.run_id
     name = _name_of(tracking_uri(), parent) if execution.joined else ""
     new = execution.flyte and any(_read_pushed(stage) is None for stage in stages)
     known = runs_with(client, {"baton.execution": execution.id, "baton.role": "stage"}) if new else []
@@ -170,8 +177,8 @@ def _push_records(client: MlflowClient, folder: Path, progressed: Callable[[], N
             continue
         _push_record(client, stage, record, job, known)
         progressed()
-        if (now := read_execution(folder)) != execution:
-            _push_record(client, folder, execution_record(now), None)  # upload its final status without delay
+    if execution.ended is not None:
+        parent = _push_record(client, folder, execution_record(execution), None)
     if execution.flyte and _merged(client, execution_record(execution)) != parent:
         return _push_records(client, folder, progressed)  # another pod created the execution's run at the same time
     return RUNNING not in (execution.status, *(run.status for run in stages.values()))
@@ -200,6 +207,8 @@ def _push_record(
             name = record.name[:LONGEST_NAME] or None
             client.update_run(pushed.run_id, status=RUNNING, name=name)  # a stage may be retried
         _send_record(client, pushed.run_id, record)
+        if pushed.sent and record.ended is not None and ERROR_TAG not in record.tags:
+            _forget_error(client, pushed.run_id)
         send_lineage(client, _experiment(tracking_uri(), experiment_name()), pushed.run_id, record)
         pushed = replace(pushed, first=[])
     if POD_TAG in record.key and record.ended is None and time.time() - pushed.seen > SEEN_EVERY_S:
@@ -215,6 +224,15 @@ def _push_record(
             client.set_terminated(pushed.run_id, record.status, int(record.ended * 1000))
         write_note(folder, asdict(replace(pushed, sent=digest)))
     return pushed.run_id
+
+
+def _forget_error(client: MlflowClient, run_id: str) -> None:
+    """Remove the error of an earlier attempt, or of a pod that was taken for lost and lived on."""
+    try:
+        client.delete_tag(run_id, ERROR_TAG)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
 
 
 def _failed_at(client: MlflowClient, record: MlflowRecord) -> float | None:
@@ -235,7 +253,7 @@ def _node(pod: str) -> str:
 
 def _push_metrics(client: MlflowClient, folder: Path, pushed: Pushed, record: MlflowRecord, path: Path) -> Pushed:
     """Send new points of metrics.jsonl that MLflow does not have yet."""
-    if not path.exists():
+    if not is_there(path):
         return pushed
     if pushed.file != (file := path.stat().st_ino):
         pushed = replace(pushed, offset=0, file=file)
@@ -263,7 +281,7 @@ def _push_progress(client: MlflowClient, folder: Path, pushed: Pushed, job: Path
     """Send a running engine's progress.json as one tag, with its first progress and that one's time."""
     try:
         progress = json.loads((job / "progress.json").read_text())
-    except (FileNotFoundError, ValueError):  # not synced: empty after a power cut until it is written again
+    except (OSError, ValueError):  # not synced: empty after a power cut until it is written again
         return pushed
     first = pushed.first or [progress["done"], time.time()]
     state = json.dumps(progress)
@@ -357,7 +375,7 @@ def _end_lost_attempts(client: MlflowClient, key: dict[str, str], known: Sequenc
     stage = {name: value for name, value in key.items() if name != POD_TAG}
     for run in known:
         if run.info.status == RUNNING and _has(run, stage) and run.data.tags.get(POD_TAG) != key[POD_TAG]:
-            client.set_tag(run.info.run_id, "baton.error", f"the pod was killed; {key[POD_TAG]} continued")
+            client.set_tag(run.info.run_id, ERROR_TAG, f"the pod was killed; {key[POD_TAG]} continued")
             seen = float(run.data.tags.get(SEEN_TAG, time.time()))
             client.set_terminated(run.info.run_id, KILLED, int(seen * 1000))
 

@@ -1,94 +1,196 @@
 """Redact secrets from specs, command lines and messages, before they reach the spool, MLflow or a log.
 
-Covered: fields, options and variables with a secret's name, user info and signatures in URLs, `Authorization` headers,
-private keys, and well-known token formats; a placement's `setup` is replaced by its digest. Not covered: a secret in
-free text without a recognizable format.
+Covered: fields, options and variables with a secret's name, user info and signatures in URLs, `Authorization` and
+`Cookie` headers, private keys, and well-known formats of tokens and webhooks (infra/tracking/secret_names.py); a
+placement's `setup` is replaced by its digest. Not covered: a secret in free text without a recognizable format.
+
+A line is redacted by itself, except in a private key. So a part of a text is redacted as the whole is if it is known
+whether a key goes on in it (`hide_keys`).
 """
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from typing import Any
 
+from infra.tracking.secret_names import (
+    A_FILE,
+    NO_SECRETS,
+    NUMBER,
+    PLACEHOLDER,
+    SHAPES,
+    is_secret,
+    is_short,
+    says_nothing,
+)
+
 HIDDEN = "[redacted]"
 SETUP_DIGEST = "setup_digest"  # replaces a placement's setup
+KEY_CHARACTERS = 32_000  # of a private key that has no end
 
-_SECRET = (
-    r"token|secret|password|passwd|passphrase|pwd|credential|authorization"
-    r"|(api|access|account|secret|private|ssh|signing|encryption|master|auth|license)[_-]?key"
+_KEY = re.compile(r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_ENDS = re.compile(r"-----(?:BEGIN|END) ")
+_USERINFO = re.compile(
+    r"(?P<name>\b[a-zA-Z][a-zA-Z0-9+.\-]{0,30}://(?!git@)|(?<![:\w/])//(?=[^/\s'\"@:]{1,100}:))[^/\s'\"]+@"
 )
-_SECRET_NAME = re.compile(rf"(^|[_\-.])({_SECRET})s?$", re.IGNORECASE)
-_SECRET_VARIABLE = re.compile(r"[A-Z0-9_]+_(KEY|PASS|PAT|AUTH|DSN)")  # upper case only: `sort_key` is no secret
-_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-# text tokens, not access tokens; numbers are never hidden, so `tokens: 1000` stays
-_TEXT_TOKEN = re.compile(r"(eos|bos|pad|unk|sep|cls|mask|special|stop|image|end|start|additional_special)_tokens?$")
-_TOKEN_IN_CODE = re.compile(r"(?<!api_)(?<!access_)(?<!auth_)(?<!hf_)tokens?$", re.IGNORECASE)
-_USERINFO = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.\-]{0,30}://)(?!git@)[^/\s'\"]+@")
-_QUERY = re.compile(
-    r"(?P<name>[?&](?:[\w\-]{0,60}(?:token|secret|password|signature|credential)|sig|key|api_?key)=)[^&\s'\"]+",
+_QUERY = re.compile(r"(?P<name>(?:[?&]|\\u0026)(?:amp;)?(?P<word>[\w.\-]{1,80})=)(?P<value>[^&\s'\"<>\\]+)")
+_SIGNATURE = re.compile(r"(^|[_-])(sig|signature)$|^key$", re.IGNORECASE)
+_COOKIE = re.compile(
+    r"(?P<name>\b(?:set-)?cookie2?[\"']?\s?:[^\S\n]{0,3}[\"']?)(?P<value>[^\s=;\"']+=[^\n\"']*)", re.IGNORECASE
+)
+_HEADER = re.compile(
+    r"(?P<name>\bauthorization[\"']?[^\S\n]?[:=][^\S\n]{0,3}[\"']?[A-Za-z][\w\-]*[^\S\n]{1,3})"
+    r"(?P<value>(?!\$)(?:[\w\-]+=[^\n']+|[^\s\"']+))",
     re.IGNORECASE,
 )
-_SHAPES = re.compile(
-    r"\b(hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w\-]{20,}|sk-[A-Za-z0-9_\-]{20,}"
-    r"|dapi[0-9a-f]{32}|(AKIA|ASIA)[A-Z0-9]{16}|AIza[\w\-]{35}|xox[abprs]-[\w\-]{10,}|nvapi-[\w\-]{20,}"
-    r"|[rs]k_(live|test)_[A-Za-z0-9]{16,}|npm_[A-Za-z0-9]{36}|pypi-[\w\-]{50,}|SG\.[\w\-]{16,}\.[\w\-]{16,}"
-    r"|(gsk|pplx|r8|tgp)_[A-Za-z0-9]{20,}|xai-[A-Za-z0-9]{20,}|ya29\.[\w\-]{20,}"
-    r"|eyJ[\w\-]{10,}\.[\w\-]{10,}\.[\w\-]+)"
+# `basic functionality` and `bearer tokens` are prose
+_SCHEME = re.compile(
+    r"(?P<name>\b(?:bearer[^\S\n]{1,3}(?!(?:tokens?|auth\w*|scheme|header|credentials?)\b)"
+    r"|basic[^\S\n]{1,3}(?![A-Za-z]?[a-z]+\b(?![+/=.~-]))))(?P<value>(?!\$)[\w.~+/=\-]{8,})",
+    re.IGNORECASE,
 )
-_PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----).*?(-----END|\Z)", re.DOTALL)
-# a literal value: `$NAME` and `$(command)` only refer to a secret
-_VALUE = r"(?P<value>\"(?!\$)[^\"\n]+\"|'[^'\n]+'|(?![$\"'])[^\s\"'&;,|)}]+)"
-_HEADER = re.compile(
-    r"(?P<name>\bauthorization[\"']?\s?[:=]\s{0,3}[\"']?[A-Za-z]+[^\S\n]{1,3})(?P<value>(?!\$)[^\s\"']+)", re.IGNORECASE
-)
-_SCHEME = re.compile(r"(?P<name>\b(?:bearer|basic)\s+)(?P<value>(?!\$)[\w.~+/=\-]{8,})", re.IGNORECASE)
-_ASSIGNED = re.compile(rf"(?<![\w.\-])(?P<name>-{{0,2}}[\"']?(?P<word>[A-Za-z_][\w.\-]{{0,60}})[\"']?\s?=\s?){_VALUE}")
-# `password: x` is a secret, `unexpected token: x` is not
-_FIELD = re.compile(rf"(?<![\w.\-])(?P<name>[\"']?(?P<word>[A-Za-z_][\w.\-]{{0,60}})[\"']?:\s{{0,3}}){_VALUE}")
-_OPTION = re.compile(rf"(?<!\S)(?P<name>--(?P<word>[A-Za-z][\w\-]{{0,60}})\s{{1,3}})(?!-){_VALUE}")
 _USER = re.compile(r"(?<!\S)(?P<name>(?:-u|--user)[ =][\"']?(?!\d+:\d+\b)[^\s:\"'$]{1,60}:)(?P<value>(?!\$)[^\s\"']+)")
-
-_NO_SECRETS = ("bearer", "basic", "none", "null", "true", "false")
+_NAMED = re.compile(
+    r"(?<![\w.\-])(?:(?P<option>--)|-)?(?:\\{0,3}[\"'])?(?P<word>[A-Za-z_][\w.\-]{0,60})(?:\\{0,3}[\"'])?"
+    r"(?P<by>[^\S\n]?:?=>?(?!=)[^\S\n]?|[^\S\n]?:(?!:)[^\S\n]{0,20}|(?(option)[^\S\n]{1,3}(?!-)|(?!)))"
+)
+# a literal value, also one whose quote was cut off: `$NAME` and `$(command)` only refer to a secret
+_VALUE = re.compile(
+    r"(?:[A-Za-z_][\w.]{0,60}\([^\S\n]?)?(?:[bBrRuUfF]{1,2}(?=[\"']))?"
+    r"(?:(?P<quote>[\"'])(?!(?<=\")\$)(?P<quoted>(?:\\.|(?!(?P=quote))[^\n\\])+)(?P=quote)"
+    r"|(?P<escaped>\\{1,3}[\"'])(?P<inner>(?:(?!(?P=escaped))[^\n])+?)(?P=escaped)"
+    r"|[\"'](?!(?<=\")\$)(?P<cut>[^\"'\n]+)(?=\n|\Z))"
+    r"|(?P<bare>(?![$\"'\\])[^\s\"'&;,|)}]+)"
+)
+_TOKEN_IN_CODE = re.compile(r"(?<!api_)(?<!access_)(?<!auth_)(?<!hf_)tokens?$", re.IGNORECASE)
+_RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w.~+/=\-]{16,}")
+_CODE = re.compile(r"[A-Za-z_][\w.]*[\[(]|(self|args|config|settings|options|spec|os|row)\.\w")
+_OF_A_MESSAGE = re.compile(r"^[A-Z0-9_]+$|secrets$")  # our messages begin with a variable, or with placement.secrets
 
 
 def redact_text(text: str) -> str:
-    """The text with its secrets hidden."""
-    text = _PRIVATE_KEY.sub(rf"\1{HIDDEN}\2", text)
-    text = _USERINFO.sub(rf"\g<scheme>{HIDDEN}@", text)
-    text = _QUERY.sub(rf"\g<name>{HIDDEN}", text)
-    for pattern in (_SCHEME, _HEADER, _USER):
-        text = pattern.sub(rf"\g<name>{HIDDEN}", text)
-    for pattern in (_ASSIGNED, _FIELD, _OPTION):
-        text = pattern.sub(_hidden, text)
-    return _SHAPES.sub(HIDDEN, text)
+    """The text with its secrets hidden; its lines stay lines."""
+    return redact_lines(hide_keys(text)[0])
 
 
-def _hidden(match: re.Match[str]) -> str:
-    """`NAME=value` with the value hidden if the name is a secret's; quotes stay."""
-    word, value = match["word"], match["value"].strip("\"'")
-    of_text = "token" in word.lower() and value.replace(".", "").isdigit()  # num_tokens=100
-    of_text |= match.re is _FIELD and word.lower() in ("token", "tokens")  # unexpected token: x
-    a_file = word.lower().endswith("credentials") and value.startswith(("/", "~"))
-    if of_text or a_file or not _is_secret(word) or value.startswith(HIDDEN) or value.lower() in _NO_SECRETS:
-        return match[0]
-    return match["name"] + match["value"].replace(value, HIDDEN)
+def redact_lines(text: str) -> str:
+    """The text with its secrets hidden, except for private keys: of each line, whatever stands in the others."""
+    text = _by_format(text)
+    for pattern in (_COOKIE, _SCHEME, _HEADER, _USER):
+        text = pattern.sub(_of_header, text)
+    return _hide_named(text, _is_named)
+
+
+def redact_parts(parts: Iterable[str]) -> Iterator[str]:
+    """A long text in parts of whole lines, each as in the whole text."""
+    left = 0
+    for part in parts:
+        shown, left = hide_keys(part, left)
+        yield redact_lines(shown)
+
+
+def hide_keys(text: str, left: int = 0) -> tuple[str, int]:
+    """The text with its private keys hidden line by line, and how many characters after it still belong to a key that
+    does not end in it. `left`: that of the text before."""
+    parts, at = list[str](), 0
+    while True:
+        if left:
+            end = min(at + left, len(text))
+            if found := _KEY_ENDS.search(text, at, end):
+                end, left = found.start(), 0
+            else:
+                left -= end - at
+            parts.append(re.sub(r"[^\n]+", HIDDEN, text[at:end]))
+            at = end
+        if left or not (begin := _KEY.search(text, at)):
+            return "".join([*parts, text[at:]]), left
+        parts.append(text[at : begin.end()])
+        at, left = begin.end(), KEY_CHARACTERS
+
+
+def _by_format(text: str) -> str:
+    """With what is recognized without a name hidden."""
+    text = _USERINFO.sub(rf"\g<name>{HIDDEN}@", text)
+    text = _QUERY.sub(_in_query, text)
+    return SHAPES.sub(lambda match: (match["name"] or "") + HIDDEN, text)
+
+
+def _of_header(match: re.Match[str]) -> str:
+    return match[0] if PLACEHOLDER.fullmatch(match["value"]) else match["name"] + HIDDEN
+
+
+def _in_query(match: re.Match[str]) -> str:
+    hide = is_secret(match["word"]) or _SIGNATURE.search(match["word"])
+    return match["name"] + HIDDEN if hide else match[0]
+
+
+def _hide_named(text: str, hides: Callable[[re.Match[str], re.Match[str]], bool]) -> str:
+    """With the values hidden of the names for which `hides(name, value)` says so; quotes stay."""
+    parts, at = list[str](), 0
+    for name in _NAMED.finditer(text):
+        if name.start() < at or not is_secret(name["word"]):
+            continue
+        value = _VALUE.match(text, name.end())
+        if value and hides(name, value):
+            start, end = value.span(value.lastgroup or 0)
+            parts += [text[at:start], HIDDEN]
+            at = end
+    return "".join([*parts, text[at:]])
+
+
+def _is_named(name: re.Match[str], value: re.Match[str]) -> bool:
+    """Whether a value in a text is the secret that its name says."""
+    word, by, content = name["word"].lower(), name["by"].strip(), value[value.lastgroup or 0]
+    bare = value.lastgroup == "bare"
+    if content.startswith(HIDDEN) or NO_SECRETS.fullmatch(content.rstrip(".:")) or not re.search(r"\w", content):
+        return False
+    if PLACEHOLDER.fullmatch(content) or (
+        word.endswith(("credentials", "key", "cookies")) and A_FILE.fullmatch(content)
+    ):
+        return False
+    if says_nothing(word, content) or ("token" in word and NUMBER.fullmatch(content)):
+        return False  # num_tokens=100
+    if word in ("token", "tokens") and (by == ":" or content.startswith(("[", "{", "(", "<"))):
+        return bool(_RANDOM.fullmatch(content))  # unexpected token: x
+    if bare and name["by"].startswith(" ") and "=" in by and _CODE.match(content):
+        return False  # a line of code: token = tokens[0]
+    if bare and by == ":" and is_short(word):  # a field; not `second pass: reading`, nor MLflow's sums.pass:at:4
+        is_metric = "." in word and name["by"] == ":"
+        return not is_metric and _begins_a_field(name) and not _goes_on(value)
+    # HF_TOKEN: its Secret is missing
+    return not (bare and by == ":" and _OF_A_MESSAGE.search(name["word"]) and _is_word(content) and _goes_on(value))
+
+
+def _begins_a_field(name: re.Match[str]) -> bool:
+    before = name.string[max(0, name.start() - 100) : name.start()].rstrip(" \t-")
+    return not before or before[-1] in "\n{[(,;"
+
+
+def _goes_on(value: re.Match[str]) -> bool:
+    """Whether words follow, as in a sentence."""
+    return bool(re.match(r"['’]?[a-z]*,?[^\S\n]+[\w(]", value.string[value.end() : value.end() + 20]))
+
+
+def _is_word(text: str) -> bool:
+    return bool(re.fullmatch(r"[A-Z]?[a-z]+", text))
 
 
 def redact_code(text: str, literals: bool = False) -> str:
     """Source code with its secrets of a recognizable format hidden. Names alone tell nothing there, as in
     `token = tokens[0]`; with `literals`, string literals that are given to a secret's name are hidden too."""
-    text = _PRIVATE_KEY.sub(rf"\1{HIDDEN}\2", text)
-    text = _USERINFO.sub(rf"\g<scheme>{HIDDEN}@", text)
-    text = _QUERY.sub(rf"\g<name>{HIDDEN}", text)
-    for pattern in (_ASSIGNED, _FIELD) if literals else ():
-        text = pattern.sub(lambda match: _hidden(match) if _is_literal(match) else match[0], text)
-    return _SHAPES.sub(HIDDEN, text)
+    text = _by_format(hide_keys(text)[0])
+    return _hide_named(text, _is_literal) if literals else text
 
 
-def _is_literal(match: re.Match[str]) -> bool:
+def _is_literal(name: re.Match[str], value: re.Match[str]) -> bool:
     """A string literal, of a name that in code is not one for a part of a text."""
-    return match["value"][0] in "\"'" and not _TOKEN_IN_CODE.search(match["word"])
+    return (
+        value.lastgroup != "bare"
+        and bool(name["by"].strip())
+        and not _TOKEN_IN_CODE.search(name["word"])
+        and _is_named(name, value)
+    )
 
 
 def redact_spec(value: Any) -> Any:
@@ -112,7 +214,7 @@ def redact(value: Any, name: str = "", code: Callable[[str], str] | None = None)
         return [redact(item, name, code) for item in value]
     if not isinstance(value, str) or not value:
         return value
-    return HIDDEN if _is_secret(name) else redact_text(value)
+    return HIDDEN if is_secret(name) and not says_nothing(name, value) else redact_text(value)
 
 
 def redact_command(words: list[str]) -> list[str]:
@@ -125,11 +227,11 @@ def redact_command(words: list[str]) -> list[str]:
             shown.append(HIDDEN)
         elif word.lstrip().startswith("{"):
             shown.append(_redact_json(word))
-        elif equals and _is_secret(option.lstrip("-")):
+        elif equals and is_secret(option.lstrip("-")):
             shown.append(f"{option}={HIDDEN}")
         else:
             shown.append(redact_text(word))
-        hide_next = word.startswith("-") and not equals and _is_secret(word.lstrip("-"))
+        hide_next = word.startswith("-") and not equals and is_secret(word.lstrip("-"))
     return shown
 
 
@@ -139,10 +241,3 @@ def _redact_json(word: str) -> str:
         return json.dumps(redact(json.loads(word)))
     except (ValueError, RecursionError):
         return HIDDEN
-
-
-def _is_secret(name: str) -> bool:
-    name = name.lstrip("-")
-    if _TEXT_TOKEN.search(name):
-        return False
-    return bool(_SECRET_VARIABLE.fullmatch(name) or _SECRET_NAME.search(_CAMEL_CASE.sub("_", name)))

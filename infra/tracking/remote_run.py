@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from infra.paths import is_there
 from infra.tracking.spool import RUNNING, StageRun, read_stage, stage_folders, write_stage
 
 # in the environment of a placed stage: its job's name, and the version of the code that was sent there
@@ -34,7 +35,7 @@ def add_placement(execution: Path, job: str, where: dict[str, Any]) -> bool:
 def progress_of(execution: Path, job: str) -> Path | None:
     """The progress.json of a job's engine, once it exists."""
     running = [run.job_dir for _, run in _stages_of(execution, job) if run.job_dir and run.status == RUNNING]
-    return next((path for folder in running if (path := Path(folder) / "progress.json").exists()), None)
+    return next((path for folder in running if is_there(path := Path(folder) / "progress.json")), None)
 
 
 def is_recorded(execution: Path, job: str) -> bool:

@@ -24,12 +24,14 @@ def set_aside(tags: Mapping[int, Mapping[str, str]], champion: int | None) -> se
         return set()
     parents: dict[int, int | None] = {}
     for number in made:  # without the tag, or of a version that was deleted: the one before
-        older = made[: bisect(made, min(int(tags[number].get(PARENT_TAG, number)), number - 1))]
+        parent = tags[number].get(PARENT_TAG, "")
+        older = made[
+            : bisect(made, min(int(parent), number - 1) if parent.isdecimal() and len(parent) < 10 else number - 1)
+        ]
         parents[number] = older[-1] if older else None
 
     def served(number: int) -> tuple[str, bool, int]:
-        last = (json.loads(tags[number].get(TERMS_TAG, "[]")) or [{}])[-1]
-        return last.get("since") or last.get("until") or "", tags[number][OUTCOME_TAG] == "promoted", number
+        return _last_term(tags[number]), tags[number][OUTCOME_TAG] == "promoted", number
 
     at: int | None = champion if champion in parents else max(made, key=served)
     newest, since = at, {at}
@@ -45,3 +47,12 @@ def set_aside(tags: Mapping[int, Mapping[str, str]], champion: int | None) -> se
         aside.remove(step)
         step = parents[step]
     return aside
+
+
+def _last_term(tags: Mapping[str, str]) -> str:
+    """When a version became the champion last, or ceased to be it; empty if it never was."""
+    try:
+        last = json.loads(tags.get(TERMS_TAG, "[]"))[-1]
+        return str(last.get("since") or last.get("until") or "")
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return ""  # no term, or a tag that Baton did not write

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from infra.errors import UserError
-from infra.paths import baton_home, located
+from infra.paths import baton_home, is_there, located
 from infra.pod import this_pod
 from infra.process.file_lock import try_lock
 from infra.storage.durable import make_folder, write_json
@@ -207,7 +207,7 @@ def settle(execution: Path) -> bool:
 
 def _modified(*paths: Path) -> float:
     """The newest mtime of some files."""
-    return max((path.stat().st_mtime for path in paths if path.is_file()), default=0.0)
+    return max((path.stat().st_mtime for path in paths if is_there(path)), default=0.0)
 
 
 def is_delivered(execution: Path) -> bool:

@@ -30,13 +30,13 @@ from typing import Any, TypeVar
 from infra.errors import UserError
 from infra.paths import quiet
 from infra.process.heartbeat import Heartbeat
-from infra.process.logs import end_of, print_to_own_log
+from infra.process.logs import end_of, print_to_own_log, redact_tracebacks
 from infra.process.parent_watchdog import end_with_launcher
 from infra.progress import NOTICES
 from infra.storage.buckets import StorageError
 from infra.storage.durable import make_folder, open_to_readers, sync, write_json, write_text
 from infra.text import escaped
-from infra.tracking.redact import redact_spec
+from infra.tracking.redact import redact_spec, redact_text
 from tasks.core.manifest import ALL, RECORD, ArtifactError, remove, verify, write_manifest
 from tasks.core.spec import Spec
 from tasks.core.stored import fetch
@@ -176,7 +176,7 @@ class Job:
         the end, from the metrics. Of several ranks, the first alone is heard."""
         if _rank() == 0:
             with self.notices.open("a") as stream:
-                stream.write(json.dumps({"text": text}) + "\n")
+                stream.write(json.dumps({"text": redact_text(text)}) + "\n")
 
     def finish(self, display: dict[str, Any] | None = None, /, **facts: Any) -> None:
         """Seal the output and write result.json. Nothing may be written to output/ after this. `display` has fields of
@@ -223,10 +223,11 @@ def open_job(directory: Path) -> Job:
 
 def main(work: Callable[[Job], None]) -> None:
     """The entry point of every engine: open JOB_DIR (the only argument) and work. Errors that a user can act on go into
-    result.json, with exit code 1; anything else is a bug and ends in a traceback."""
+    result.json, with exit code 1; anything else is a bug and ends in a traceback. Neither shows a secret."""
     if len(sys.argv) != 2:
         sys.exit(f"usage: python -m {_module_name(work)} JOB_DIR")
     quiet()
+    redact_tracebacks()
     end_with_launcher(GRACE_S)
     job = open_job(Path(sys.argv[1]).absolute())
     try:
@@ -238,7 +239,7 @@ def main(work: Callable[[Job], None]) -> None:
     except (StageError, ArtifactError, UserError) as error:
         curable = isinstance(error, StorageError) and error.curable
         _write_error(job, {"error": str(error), "kind": type(error).__name__, "curable": curable})
-        raise SystemExit(f"{type(error).__name__}: {error}") from error
+        raise SystemExit(redact_text(f"{type(error).__name__}: {error}")) from error
     except Exception as error:
         result: dict[str, Any] = {"error": str(error), "kind": type(error).__name__}
         # for a full disk or an unreadable folder the message is enough, and the log has the traceback; a lost peer
@@ -255,7 +256,8 @@ def _rank() -> int:
 
 
 def _write_error(job: Job, result: dict[str, Any]) -> None:
-    """Write result.json. Of several ranks the first to fail wins: the others fail because of it."""
+    """Write result.json, without secrets. Of several ranks the first to fail wins: the others fail because of it."""
+    result |= {name: redact_text(result[name]) for name in ("error", "traceback") if name in result}
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         result["rank"] = _rank()
     partial = job.directory / f"result.json.{os.getpid()}.partial"

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, Self
 
+from infra.evaluated import known_mean
+
+__all__ = ["known_mean"]
+
 NO_DIRECTION = (
     "a metric of which more is known to be better, or worse: set `higher_is_better: true` or `false` for it in the "
     "metric_list of its lm-eval task, the same in all tasks of a group"
@@ -41,12 +45,6 @@ class Metric:
     def __str__(self) -> str:
         error = "" if self.standard_error is None else f" ± {self.standard_error:.2g}"
         return f"{self.value:.4g}{error} {self.unit}".rstrip()
-
-
-def known_mean(values: Iterable[float | None]) -> float | None:
-    """The mean of the values that are not None; None if all are."""
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
 
 
 def metrics_of(facts: Mapping[str, Any]) -> dict[str, Metric]:

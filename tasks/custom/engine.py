@@ -6,12 +6,14 @@ Calls the user's function. A model that it wrote is taken over like one that the
 tensors, values and tokenizer are checked, and it gets a probe for vLLM.
 """
 
+import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from infra.errors import UserError
+from infra.tracking.redact import redact_text
 from tasks.core.job import Job, StageError, main
 from tasks.core.manifest import ArtifactError, read_manifest, remove, verify
 from tasks.custom.function import load, own_fields
@@ -61,7 +63,7 @@ def _called(spec: CustomSpec, inputs: Mapping[str, Path], output: Path, job: Job
             raise StageError(f"{spec.stage}: {described(error, folder)}; {beside}") from error
         raise
     except (Exception, SystemExit) as error:
-        traceback.print_exc()
+        print(redact_text(traceback.format_exc()), file=sys.stderr)
         way_out = "; return to end a stage, raise an exception to fail" if isinstance(error, SystemExit) else ""
         raise StageError(f"{spec.stage}: {described(error, folder)}{way_out}") from error
     facts = checked_facts(returned, spec.stage, of_model=spec.makes == "model")

@@ -2,11 +2,11 @@
 errors are over the prompts' means."""
 
 from collections.abc import Sequence
-from math import comb
 
+from infra.evaluated import chance_of_pass
 from tasks.core.metric import Metric, known_mean
 
-PASSES = 1.0  # reward from which a completion passes
+__all__ = ["chance_of_pass"]
 
 
 def mean_reward(rewards: Sequence[Sequence[float | None]]) -> Metric | None:
@@ -21,15 +21,6 @@ def pass_at(k: int, rewards: Sequence[Sequence[float | None]]) -> Metric | None:
     2021). Prompts with no completion that the reward applies to are left out, as in `mean_reward`; None if all are."""
     chances = [chance_of_pass(k, completions) for completions in rewards]
     return Metric.mean(chances, "share") if any(chance is not None for chance in chances) else None
-
-
-def chance_of_pass(k: int, completions: Sequence[float | None]) -> float | None:
-    """Of one prompt; None if the reward applies to none of its completions. One that it does not apply to fails."""
-    if all(reward is None for reward in completions):
-        return None
-    count = len(completions)
-    passing = sum(reward is not None and reward >= PASSES for reward in completions)
-    return 1 - comb(count - passing, k) / comb(count, k)
 
 
 def distinct(texts: Sequence[str]) -> Metric:

@@ -1,36 +1,29 @@
-"""Read a finished evaluation: its metrics, and the items they are aggregated from.
-
-An item is a document (bits per byte, lm-eval) or a prompt (rewards). It has an amount and a weight; a metric is the sum
-of the amounts over the sum of the weights: bits over bytes, a prompt's mean reward over 1.
-"""
+"""Read a finished evaluation: its metrics, and the items they are aggregated from (see infra/evaluated.py)."""
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from infra import evaluated
+from infra.evaluated import (
+    BITS,
+    COMPLETIONS,
+    DOCUMENTS,
+    LM_EVAL,
+    SETS,
+    Items,
+    Measured,
+    MetricDifference,
+    items_of,
+)
 from tasks.core.manifest import Manifest, read_manifest
-from tasks.core.metric import Metric, known_mean, metrics_of
-from tasks.evaluate.estimates import chance_of_pass
+from tasks.core.metric import Metric, metrics_of
 from tasks.rows.stored import read_lines
 
-BITS = "bits_per_byte"
-SETS = {"old": ("corpus",), "new": ("more.",), "all": ("corpus", "more.")}  # prefixes of the sets' names
-PASS_AT = "pass@"
-
-Items = dict[tuple[str, str], tuple[float, float]]  # (set or evaluator, id) -> (amount, weight)
-
-
-@dataclass(frozen=True)
-class MetricDifference:
-    """A metric of one evaluation minus the same metric of another, in its unit."""
-
-    value: float
-    standard_error: float | None
-    items: int  # documents or prompts
+__all__ = ["BITS", "SETS"]
 
 
 @dataclass(frozen=True)
@@ -60,15 +53,15 @@ class Results:
 
     @cached_property
     def documents(self) -> list[dict[str, Any]]:
-        return _lines(self.directory / "documents.jsonl")
+        return _lines(self.directory / DOCUMENTS)
 
     @cached_property
     def completions(self) -> list[dict[str, Any]]:
-        return _lines(self.directory / "completions.jsonl")
+        return _lines(self.directory / COMPLETIONS)
 
     @cached_property
     def lm_eval(self) -> list[dict[str, Any]]:
-        return _lines(self.directory / "lm_eval.jsonl")
+        return _lines(self.directory / LM_EVAL)
 
     def names(self) -> list[str]:
         """Names of the metrics with items: bits per byte of old, new and all text, means of rewards or documents."""
@@ -82,27 +75,7 @@ class Results:
 
     def items(self, name: str) -> Items:
         """The metric's items; empty if it is not a mean of items (share of distinct answers, perplexity)."""
-        which, _, measure = ("old." + name if name == BITS else name).partition(".")
-        if measure == BITS and which in SETS:
-            prefixes = SETS[which]
-            return {
-                (line["set"], line["id"]): (float(line["bits"]), float(line["bytes"]))
-                for line in self.documents
-                if line["set"].startswith(prefixes)
-            }
-        values: dict[tuple[str, str], list[float | None]] = {}
-        for line in (*self.completions, *self.lm_eval):
-            if line["evaluator"] != which or not (rewards := line["rewards"]):
-                continue
-            reward = next(iter(rewards)) if measure.startswith(PASS_AT) else measure
-            if reward in rewards:
-                values.setdefault((which, line["id"]), []).append(rewards[reward])
-        if measure.startswith(PASS_AT):
-            k = int(measure.removeprefix(PASS_AT))
-            found = {item: chance_of_pass(k, completions) for item, completions in values.items()}
-        else:
-            found = {item: known_mean(completions) for item, completions in values.items()}
-        return {item: (value, 1.0) for item, value in found.items() if value is not None}
+        return items_of(name, self.documents, self.completions, self.lm_eval)
 
 
 def read_results(directory: Path) -> Results:
@@ -122,25 +95,13 @@ def of_models(models: Iterable[tuple[str, str]], evaluations: Iterable[Results])
 
 
 def difference(before: Results, after: Results, name: str) -> MetricDifference:
-    """The difference in a metric that both have: paired if both have the same items, so that the items' difficulty
-    cancels out; otherwise with the standard error of independent samples."""
-    old, new = before.metrics[name], after.metrics[name]
-    old_items, new_items = before.items(name), after.items(name)
-    if len(old_items) > 1 and old_items.keys() == new_items.keys():
-        return _paired(old_items, new_items)
-    errors = (old.standard_error, new.standard_error)
-    known = [error for error in errors if error is not None]
-    error = math.hypot(*known) if len(known) == len(errors) else None
-    return MetricDifference(new.value - old.value, error, min(old.count, new.count))
+    """The difference in a metric that both have (see infra/evaluated.py)."""
 
+    def measured(results: Results) -> Measured:
+        metric = results.metrics[name]
+        return Measured(metric.value, metric.standard_error, metric.count, results.items(name))
 
-def _paired(old: Items, new: Items) -> MetricDifference:
-    """A ratio of sums over items with its linearized standard error (see tasks/evaluate/bits_per_byte.py)."""
-    total, count = math.fsum(weight for _, weight in new.values()), len(new)
-    changes = [(new[item][0] - old[item][0], new[item][1]) for item in new]
-    value = math.fsum(amount for amount, _ in changes) / total
-    squares = math.fsum((amount - value * weight) ** 2 for amount, weight in changes)
-    return MetricDifference(value, math.sqrt(squares * count / (count - 1)) / total, count)
+    return evaluated.difference(measured(before), measured(after))
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -4,7 +4,8 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from infra.chance import SURE, Finding, judged
+from infra.chance import Finding
+from infra.evaluated import MetricDifference
 from infra.text import change, plus_minus
 from tasks.core.metric import Metric
 from tasks.core.seeds import Spread, without_seed
@@ -23,14 +24,12 @@ class Line:
 
     name: str
     metric: Metric  # of the tuned model
-    change: float
-    standard_error: float | None  # of the change
+    difference: MetricDifference
     finding: Finding
 
     def cell(self) -> Cell:
         """✓ +33.3 points ± 4.6"""
-        error = None if self.standard_error is None or self.finding == "unknown" else SURE * self.standard_error
-        shown = plus_minus(change(self.change, self.metric.unit), error, self.metric.unit)
+        shown = self.difference.shown(self.metric.unit, self.finding)
         return Mark(f"{MARKS[self.finding]} {shown}".strip(), TONES[self.finding])
 
 
@@ -41,8 +40,7 @@ def compare(before: Results, after: Results) -> list[Line]:
         if name in before.metrics:
             diff = difference(before, after, name)
             better = metric.higher_is_better if math.isfinite(before.metrics[name].value) else None
-            finding = judged(diff.value, diff.standard_error, diff.items, better)
-            lines.append(Line(name, metric, diff.value, diff.standard_error, finding))
+            lines.append(Line(name, metric, diff, diff.finding(better)))
     return lines
 
 
@@ -99,7 +97,7 @@ def _cell(name: str, runs: list[list[Line]]) -> Cell:
     lines = [line for run in runs for line in run if line.name == name]
     if len(lines) < 2:
         return lines[0].cell() if lines else "–"
-    over, unit = Spread.of([line.change for line in lines]), lines[0].metric.unit
+    over, unit = Spread.of([line.difference.value for line in lines]), lines[0].metric.unit
     shown = plus_minus(change(over.mean, unit), over.deviation, unit)
     findings = {line.finding for line in lines}
     marks = "".join(MARKS[line.finding] for line in lines)

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from infra.commands import command
+from infra.evaluated import SAMPLES
 from infra.tracking.store import tracking_hint
 from tasks.artifacts import KINDS
 from tasks.core.job import Job, main
 from tasks.evaluate.results import of_models, read_results
-from tasks.evaluate.samples import SHOWN, samples
+from tasks.evaluate.samples import samples
 from tasks.evaluate.scores import measured_on, score_bars, score_table, seed_table, set_table
 from tasks.pages.about import about, heading
 from tasks.pages.blocks import Block, Cell, List, Mark, Section, Table, Text, Title
@@ -52,7 +53,7 @@ def whole(spec: ReportSpec, sources: list[Source]) -> list[Block]:
     return [*summary(spec, sources), *_section("Lineage", _lineage(sources)), *pages]
 
 
-def summary(spec: ReportSpec, sources: list[Source], shown: int = SHOWN) -> list[Block]:
+def summary(spec: ReportSpec, sources: list[Source], shown: int = SAMPLES) -> list[Block]:
     """The first sections: notices, results, `shown` sample prompts, times."""
     models = _of_kind(sources, "hf_model")
     evaluations = [read_results(source.directory) for source in _of_kind(sources, "eval_report")]

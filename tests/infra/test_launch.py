@@ -109,6 +109,18 @@ def test_everything_that_the_engine_prints_is_in_its_log(tmp_path: Path) -> None
     assert "about to fail" in (tmp_path / "log.txt").read_text()
 
 
+@pytest.mark.parametrize("where", ["a bug", "a stage error", "a thread"])
+def test_a_failure_is_written_without_the_secrets_in_its_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    """Such as that of a reward whose request was refused."""
+    with pytest.raises(EngineFailed) as failed:
+        launch("failing", tmp_path, how=f"address in {where}")
+    files = [path.read_text() for path in tmp_path.glob("*") if path.is_file() and path.name != "spec.json"]
+    shown = "\n".join([str(failed.value), capsys.readouterr().err, *files])
+    assert "hunter22" not in shown and "401 for https://judge.example.org/v1?api_key=[redacted]" in shown
+
+
 def test_a_second_copy_waits_and_takes_the_same_result(tmp_path: Path) -> None:
     with launcher("writer", tmp_path, seconds=2) as first, launcher("writer", tmp_path, seconds=2) as second:
         said = [each.communicate(timeout=PATIENCE_S)[1] for each in (first, second)]

@@ -140,6 +140,9 @@ def _chain(made: dict[str, str], lr: float, fails: str = "") -> dict[str, str]:
         (job / "output" / "weights.bin").write_text(f"{title} {lr}")
         sample = {"source": "a.py", "text": HOSTILE, "prompt": "1 + 1 =", "completion": HOSTILE}
         (job / "output" / "record" / "samples.json").write_text(json.dumps([sample]))
+        if kind == "eval_report":
+            answer = {"evaluator": "sums", "id": "1", "reference": "2", "rewards": {"right": 1.0}, "ended": True}
+            (job / "output" / "completions.jsonl").write_text(json.dumps(sample | answer))
         (job / "log.txt").write_text("step 1\nloaded https://me:secret@host/x\n")
         (job / "metrics.jsonl").write_text(
             "".join(

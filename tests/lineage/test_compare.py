@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -16,8 +17,15 @@ from infra.lineage.measured import BITS, OF_ALL
 from infra.tracking.execution import begin_execution, end_execution
 from infra.tracking.record import tracked
 from infra.tracking.store import tracking_uri
+from tasks.artifacts import EvalReport
+from tasks.core.manifest import read_manifest
+from tasks.evaluate.results import Results, read_results
+from tasks.evaluate.samples import samples
 from tasks.evaluate.spec import BitsSpec, EvaluateSpec
+from tasks.pages.blocks import Mark, Sample
+from tasks.report.acceptance_gate import MARKS, compare
 from tests.lineage.recorded import SHARE, deliver
+from tests.promote.made import seal
 
 REWARD = "def right(completions, **columns):\n    return [len(each) for each in completions]\n"
 LONG = REWARD + "".join(f"# line {number}\n" for number in range(2000))  # longer than MLflow takes
@@ -107,8 +115,47 @@ def test_worse_is_said_beyond_the_interval_only(store: Store) -> None:
     store.execution(model("a"), model("b"), model("c"), evaluation("a", "1", 0.50), evaluation("b", "2", 0.46),
                     evaluation("c", "3", 0.40))  # fmt: skip
     (near,), (far,) = (compared("a", other)["metrics"] for other in "bc")
+    assert not near["paired"]  # the evaluations' files are not here
     assert (near["change"], near["verdict"]) == ("−4.0 points ± 5.5", "within noise")
     assert (far["change"], far["verdict"]) == ("−10.0 points ± 5.5", "worse")
+
+
+def answered(store: Store, label: str, of: str, rewards: list[float], where: Path) -> Results:
+    """An evaluation with its files."""
+    measured = SHARE | {"value": fmean(rewards), "standard_error": 0.08, "count": len(rewards)}
+    facts = {"label": label, "model_digest": of * 64, "headline": "sums.right", "metrics": {"sums.right": measured}}
+    lines = [
+        {"evaluator": "sums", "id": str(number), "prompt": f"{number} + 1 =", "reference": str(number + 1),
+         "completion": f"{label} says api_key=hunter22", "rewards": {"right": reward}, "ended": True}
+        for number, reward in enumerate(rewards)
+    ]  # fmt: skip
+    output = where / label / "output"
+    seal(output, EvalReport, facts, {"completions.jsonl": "".join(json.dumps(line) + "\n" for line in lines)})
+    spec, inputs = {"sums": {"data": "sums"}}, {"model": of * 64}
+    with tracked(f"evaluate-{label}", where / label, spec=spec, inputs=inputs) as record:
+        record.log_output("eval_report", read_manifest(output).digest, facts)
+    return read_results(output)
+
+
+def test_compare_gives_the_answer_of_the_report(store: Store) -> None:
+    """Of the same prompts, whose difficulty cancels out; and the same samples."""
+    before = [float(number % 3 == 0) for number in range(100)]
+    after = [0.0 if number % 6 == 0 else reward for number, reward in enumerate(before)]
+    id = begin_execution("mine", {})
+    store.stage(**model("a"))
+    store.stage(**model("b"))
+    reports = [answered(store, label, of, rewards, store.folder) for label, of, rewards in
+               (("base", "a", before), ("sft", "b", after))]  # fmt: skip
+    end_execution()
+    deliver(id)
+    (line,) = compare(*reports)
+    found = compared("a", "b")
+    (row,) = found["metrics"]
+    assert line.cell() == Mark(f"{MARKS[line.finding]} {row['change']}", "bad") and row["paired"]
+    assert (row["change"], row["verdict"]) == ("−17.0 points ± 7.4", "worse")
+    shown = [block.prompt for block in samples(reports) if isinstance(block, Sample)]
+    assert [sample["prompt"] for sample in found["samples"]] == shown and len(shown) == 8
+    assert "hunter22" not in str(found["samples"]) and found["samples"][0]["b"]["completion"].startswith("sft says")
 
 
 def test_a_difference_on_a_few_prompts_is_not_judged(store: Store) -> None:

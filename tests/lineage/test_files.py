@@ -2,13 +2,29 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
-from infra.lineage.files import BLOCK_BYTES, LOG_BYTES, LOG_TAIL_BYTES, log, look, shown, tail, whole_log
+from infra.lineage.files import (
+    BLOCK_BYTES,
+    CHUNK_BYTES,
+    LOG_BYTES,
+    LOG_TAIL_BYTES,
+    file_of,
+    log,
+    look,
+    shown,
+    tail,
+    whole_log,
+)
+from infra.lineage.liveness import local_status
+from infra.paths import located
+from infra.tracking.redact import KEY_CHARACTERS
 
 
 @pytest.fixture
@@ -41,7 +57,7 @@ def test_the_end_of_a_log_is_read_from_its_end(job: Path) -> None:
     large(job, 1 << 32, "step 7")
     found = tail(str(job))
     assert found and found[0].endswith("step 7") and not found[1]
-    assert bytes_read(lambda: tail(str(job))) < 2 * LOG_TAIL_BYTES
+    assert bytes_read(lambda: tail(str(job))) < 2 * LOG_TAIL_BYTES + KEY_CHARACTERS
 
 
 def test_lines_are_counted_once(job: Path) -> None:
@@ -90,3 +106,101 @@ def test_weights_and_tokens_are_served_as_they_are(job: Path) -> None:
     (job / "tokenizer.json").write_text('{"password=": 1, "secret: token": 2}')
     (job / "rows.jsonl.zst").write_bytes(b"password=hunter22")
     assert [shown(job / name) for name in ("model.safetensors", "tokenizer.json", "rows.jsonl.zst")] == [None] * 3
+
+
+KEY = "".join(f"MIIEvQIBADANBg{number:04}kqhkiG9w0BAQEFAASC\n" for number in range(40))
+PEM = f"-----BEGIN PRIVATE KEY-----\n{KEY}-----END PRIVATE KEY-----\n"
+
+
+def views(job: Path) -> str:
+    """All that the pages show of a log."""
+    found, matching = log(str(job)), [log(str(job), word) for word in ("MIIEv", "kqhkiG9w0", "step", "hunter", "---")]
+    end, pieces = tail(str(job)), whole_log(str(job))
+    assert found and end and pieces and all(matching)
+    lines = [text for each in (found, *filter(None, matching)) for _, text in each.lines]
+    return "\n".join([*lines, end[0], *pieces])
+
+
+@pytest.mark.parametrize("after", [0, 100, LOG_TAIL_BYTES - 1000, LOG_BYTES - 1000, CHUNK_BYTES - 1000, CHUNK_BYTES])
+@pytest.mark.parametrize("before", [0, CHUNK_BYTES - 900])
+def test_a_part_of_a_log_is_redacted_as_the_whole_is(job: Path, before: int, after: int) -> None:
+    """A key may begin before what is shown, and end after it."""
+    steps = "step 7, loss 0.5\n"
+    (job / "log.txt").write_text(
+        f"{steps * (before // len(steps))}{PEM}{steps * (after // len(steps))}api_key=hunter22\n"
+    )
+    shown = views(job)
+    assert "MIIE" not in shown and "hunter" not in shown
+    assert "step 7, loss 0.5" in shown or not before + after
+
+
+def test_a_key_keeps_the_numbers_of_the_lines_after_it(job: Path) -> None:
+    (job / "log.txt").write_text(f"{PEM}step 1\n")
+    found, matching = log(str(job)), log(str(job), "step")
+    assert found and matching and found.lines[-1] == matching.lines[0] == (43, "step 1")
+
+
+def test_a_key_without_an_end_hides_no_more_than_a_key_has(job: Path) -> None:
+    (job / "log.txt").write_text("-----BEGIN PRIVATE KEY-----\n" + KEY * 100 + "step 1\n")
+    found = log(str(job), "step 1")
+    assert found and len(found.lines) == 1
+
+
+def test_the_end_of_a_line_without_end_has_no_part_of_a_secret(job: Path) -> None:
+    for more in range(1, 30):
+        (job / "log.txt").write_text(f"api_key=hunter2hunter2hunter2 {'x' * (LOG_TAIL_BYTES - more)}")
+        found = tail(str(job))
+        assert found and "hunter" not in found[0] and "unter" not in found[0]
+
+
+@contextmanager
+def without_root() -> Iterator[None]:
+    """In the body, this process has the rights of another user, as the lineage pages have in their pod."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@pytest.fixture
+def closed() -> Iterator[Path]:
+    """A folder that nobody else may look into, as /root is."""
+    with TemporaryDirectory() as name:
+        folder = Path(name) / "root"
+        folder.mkdir()
+        folder.chmod(0)
+        Path(name).chmod(0o755)
+        yield folder
+        folder.chmod(0o700)
+
+
+def test_an_artifact_of_another_user_is_elsewhere(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = str(closed / ".baton" / "jobs" / "sft-1")
+    monkeypatch.setenv("BATON_HOME", str(closed.parent / "home"))
+    with without_root():
+        assert located(f"{job}/output") == f"{job}/output"
+        assert look(job, "d").state == "elsewhere"
+        assert (file_of(job, "d", "report.html"), tail(job), log(job), whole_log(job)) == (None,) * 4
+
+
+def test_a_home_of_another_user_is_elsewhere(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATON_HOME", str(closed))
+    with without_root():
+        assert look(str(closed / "jobs" / "sft-1"), "d").state == "elsewhere"
+        assert tail(str(closed / "jobs" / "sft-1")) is None
+        assert local_status("20260101-000000-000-abcd") is None
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 300, "/".join("x" * 200 for _ in range(25)), "nul\0", "\ud800", "loop", "log.txt/x"]
+)
+def test_a_path_that_cannot_be_looked_at_is_one_that_is_not_here(job: Path, name: str) -> None:
+    (job / "loop").symlink_to(job / "loop")
+    (job / "log.txt").touch()
+    place = str(job / name)
+    assert located(place) == place
+    assert look(place, "d").state in ("elsewhere", "gone")
+    assert tail(place) is None and local_status(name) is None

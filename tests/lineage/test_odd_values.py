@@ -16,6 +16,7 @@ DEEP = 2000
 NUMBERS = (1e308, -1e308, float("inf"), float("-inf"), 5e-324, 0.0, -0.0, 1e16, -1.0)
 TIMES = (2**62, -(2**62), 0, -1, 2**63 - 1, None, 1_700_000_000_000)
 TEXTS: tuple[Any, ...] = (
+    "", " ", "fold:up", "None",
     "[" * DEEP, '{"a":' * DEEP, "NaN", "1e400", "null", "\u202e\U0010ffff", "[1, 2", '{"unit": [], "done": {}}',
     "9" * 5000, b"\xff\xfe not text", '{"unit": "share", "higher_is_better": true, "standard_error": 1e999}',
     '{"done": 1e308, "total": 1e308, "unit": "x", "shown": {"a": [1]}, "first": [0, 1e308], "time": -1e308}',
@@ -49,12 +50,15 @@ def fill(database: sqlite3.Connection) -> dict[str, list[str]]:
             )
         model, report = f"model{number:05}", f"report{number:05}"
         add(database, f"m{number}", time, None, status, **execution, baton__role="stage", baton__output=model,
-            baton__output__kind="hf_model", baton__input__model=model, baton__progress=text, baton__seen=text,
+            baton__output__kind="hf_model", baton__input__model=model, baton__input__=text, baton__input__rows=text,
+            baton__progress=text, baton__seen=text,
             baton__job=text, baton__placed__price_per_hour=text, baton__error=text,
             baton__fact__label=text)  # fmt: skip
         add(database, f"r{number}", time, time, status, **execution, baton__role="stage", baton__output=report,
             baton__output__kind="eval_report", baton__input__model=model, baton__metric__right=text,
             baton__fact__headline="right", baton__fact__model_digest=model)  # fmt: skip
+        add(database, f"o{number}", time, time, status, **execution, baton__role="stage", baton__output=text,
+            baton__output__kind=text, baton__input__model=report)  # fmt: skip
         for of, key in (
             (f"m{number}", "output/parameters"),
             (f"m{number}", "cost_usd"),
@@ -77,6 +81,9 @@ def fill(database: sqlite3.Connection) -> dict[str, list[str]]:
             "baton.model": model,
             "baton.eval.right": str(NUMBERS[number % len(NUMBERS)]),
             "baton.metric.right": text,
+            "baton.outcome": "promoted",
+            "baton.parent": text,
+            "baton.champion": text,
         }
         for key, value in tags.items():
             database.execute(
@@ -84,7 +91,7 @@ def fill(database: sqlite3.Connection) -> dict[str, list[str]]:
                 (number, key, value),
             )
         found["executions"].append(name)
-        found["runs"] += [f"m{number}", f"r{number}"]
+        found["runs"] += [f"m{number}", f"r{number}", f"o{number}"]
         found["artifacts"] += [model, report]
     return found
 

@@ -88,6 +88,11 @@ def test_the_list_is_searched_and_filtered(page: TestClient, store: Stored) -> N
     assert found("") == found("q=LAPTOP") == both
     assert found("state=FAILED") == found("q=again") == found("q=pretrain.optimizer.lr=0.001") == {store.second}
     assert found(f"q={store.first}") == {store.first}
+    assert found("q=convert") == both and found("q=sft.steps=3") == {store.first, store.second}
+    assert found("q=pretrain.steps=20") == found("q=pretrain.steps=20.0") == found("q=sources.1=b") == both
+    assert found("q=pretrain.optimizer.lr=1e-3") == {store.second}  # as Compare names a field of a stage
+    assert found("q=BASE") == found("q=sft") == both  # names of models
+    assert found("q=sft.steps=4") == found("q=convert.steps=3") == found("q=sources.7=b") == set()
     assert found("q=nothing-like-it") == found("q=laptop+nothing") == set()
     assert found("page=99") == found("page=x") == both
 
@@ -167,6 +172,34 @@ def test_a_scheduled_night_is_reproduced_with_its_recorded_recipe(plan: str) -> 
     assert fetched == "curl -fsS -o recipe.json {base}/executions/id/recipe.json"
     assert note.startswith("# continues from the generations in the registry")
     assert command == f"BATON_CONTINUOUS=recipe.json pyflyte run workflows/launch_plans.py {plan}"
+
+
+@pytest.mark.parametrize(
+    ("module", "task", "workflow"),
+    [
+        ("workflows.pretrain_to_rl", "stages", "workflows/pretrain_to_rl.py pretrain_to_rl"),
+        ("workflows.continuous", "ingest", "workflows/continuous.py continue_training"),
+        ("workflows.continuous", "refresh", "workflows/continuous.py refresh_rl"),
+        ("mine.chain", "stages", "mine/chain.py WORKFLOW"),
+    ],
+)
+@pytest.mark.parametrize(
+    "first", ["/usr/local/bin/pyflyte-execute", "pyflyte-fast-execute --dest-dir /root -- pyflyte-execute"]
+)
+def test_an_execution_on_a_cluster_is_reproduced_as_a_local_run(
+    first: str, module: str, task: str, workflow: str
+) -> None:
+    """The command of its first pod needs the bucket's keys, and would write over the recorded outputs."""
+    pod = f"--inputs s3://data/inputs.pb --output-prefix s3://data/n0 -- task-module {module} task-name {task}"
+    found = commands(
+        {"mlflow.source.name": f"{first} {pod}", "mlflow.source.git.commit": "a1b2c3d" * 5 + "01234"}, "id"
+    )
+    assert found[:3] == [
+        f"git checkout {'a1b2c3d' * 5}01234",
+        ". .venv/bin/activate",
+        "curl -fsS -o recipe.json {base}/executions/id/recipe.json",
+    ]
+    assert found[-1] == f"pyflyte run {workflow} --recipe recipe.json" and "s3://" not in str(found)
 
 
 def test_a_file_of_the_user_s_own_keeps_its_path() -> None:
@@ -256,7 +289,8 @@ def test_metrics_over_time_have_a_line_for_each_model(page: TestClient, store: S
 
 def test_metrics_are_shown_in_the_units_that_the_evaluation_gave_them(page: TestClient, store: Stored) -> None:
     a, b = store.digests["convert"], store.digests["sft"]
-    assert "sums.right 10.0 % 25.0 % +15.0 points ± 5.5 ▲ better" in text(page.get(f"{ROOT}/compare?a={a}&b={b}").text)
+    shown = text(page.get(f"{ROOT}/compare?a={a}&b={b}").text)
+    assert "sums.right 10.0 % 25.0 % +15.0 points ± 5.5 unpaired ▲ better" in shown
     assert "sums.right 25.0 %" in text(page.get(f"{ROOT}/artifacts/{b}").text)
     assert "sums.right" in text(page.get(f"{ROOT}/models").text) and "25.0 %" in text(page.get(f"{ROOT}/models").text)
 

@@ -93,8 +93,8 @@ def test_item_by_item_a_small_change_is_seen_that_the_models_own_errors_would_hi
     before = [0.0, 1.0] * 50
     after = [right + 0.01 + number / 10_000 for number, right in enumerate(before)]
     diff = line(root, metric(0.5, error=0.05), metric(0.515, error=0.05), before, after)
-    assert diff.finding == "better" and diff.change == pytest.approx(0.015, abs=1e-3)
-    assert diff.standard_error is not None and diff.standard_error < 0.001
+    assert diff.finding == "better" and diff.difference.value == pytest.approx(0.015, abs=1e-3)
+    assert diff.difference.standard_error is not None and diff.difference.standard_error < 0.001
 
 
 def test_every_tuned_model_has_a_line_and_a_column(root: Path) -> None:

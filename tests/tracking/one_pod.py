@@ -6,6 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from infra.process.launch import sigterm_as_exit
 from infra.tracking.execution import begin_execution, flush, mark_last
 from infra.tracking.record import tracked
 from tests.tracking.one_execution import write_points
@@ -20,12 +21,12 @@ def main(title: str, job: str, *what: str) -> None:
     if not title:
         return
     job_dir = Path(tempfile.mkdtemp()) / "jobs" / job
-    with tracked(title, job_dir, spec={"steps": 3}, inputs={}) as record:
+    with sigterm_as_exit(), tracked(title, job_dir, spec={"steps": 3}, inputs={}) as record:
         write_points(job_dir, range(3))
-        if "hang" in what:
+        if "hang" in what or "live on" in what:
             flush(60)
             print("pushed", flush=True)
-            time.sleep(600)
+            sys.stdin.readline() if "live on" in what else time.sleep(600)
         if "fail" in what:
             raise RuntimeError("no such column")
         record.log_output("checkpoint", job.ljust(64, "0"), {})

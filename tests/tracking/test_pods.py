@@ -34,7 +34,7 @@ WAIT_S = 500.0
 
 
 @pytest.fixture(scope="module", autouse=True)
-def server(empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def server(empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One server for all."""
     store = tmp_path_factory.mktemp("server") / "server.db"
     shutil.copy(empty_store, store)
@@ -44,7 +44,7 @@ def server(empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         patch.setenv("MLFLOW_TRACKING_URI", found.uri)
         patch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")  # the machine may be busy
         found.start()
-        yield
+        yield found
         found.kill()
 
 
@@ -66,6 +66,7 @@ class Flyte:
         return subprocess.Popen(
             [sys.executable, "-m", "tests.tracking.one_pod", title, *(words or ("job-0",)), *prefix, *archive],
             env=os.environ | environment,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -136,6 +137,59 @@ def test_a_killed_attempt_is_ended_by_the_next(flyte: Flyte) -> None:
     assert done.info.status == "FINISHED"
     assert len(curve(done, "loss")) == 3
     assert [run.info.status for run in flyte.parents()] == ["RUNNING"]  # taken up again
+
+
+def test_a_pod_that_was_taken_for_lost_and_lives_on_ends_without_an_error(flyte: Flyte) -> None:
+    lost = flyte.pod("n0-0-dn3", "pretrain", "pretrain-0", "live on")
+    assert lost.stdout is not None and lost.stdout.readline() == "pushed\n"
+    flyte.ran("n0-0-dn3", "pretrain", "pretrain-0", attempt=1)
+    assert [(run.info.status, "baton.error" in run.data.tags) for run in flyte.stages()] == [
+        ("KILLED", True),
+        ("FINISHED", False),
+    ]
+    lost.communicate("\n", WAIT_S)
+    assert [(run.info.status, "baton.error" in run.data.tags) for run in flyte.stages()] == [("FINISHED", False)] * 2
+
+
+def test_an_abort_is_recorded_though_mlflow_answers_late(
+    flyte: Flyte, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pod waits for as long as Kubernetes lets it."""
+    monkeypatch.setenv("BATON_STOP_GRACE_S", "120")
+    pod = flyte.pod("n0-0-dn3", "pretrain", "pretrain-0", "hang")
+    assert pod.stdout is not None and pod.stdout.readline() == "pushed\n"
+    assert server.process is not None
+    os.killpg(server.process.pid, signal.SIGSTOP)
+    try:
+        pod.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            pod.wait(10)
+    finally:
+        os.killpg(server.process.pid, signal.SIGCONT)
+    pod.wait(WAIT_S)
+    assert [run.info.status for run in [*flyte.parents(), *flyte.stages()]] == ["KILLED", "KILLED"]
+
+
+def test_a_stage_is_closed_before_its_execution(flyte: Flyte, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that Kubernetes may kill the pod at any moment."""
+    monkeypatch.setenv("BATON_STOP_GRACE_S", "120")
+    pod = flyte.pod("n0-0-dn3", "pretrain", "pretrain-0", "hang")
+    assert pod.stdout is not None and pod.stdout.readline() == "pushed\n"
+    pod.send_signal(signal.SIGTERM)
+    while pod.poll() is None:
+        (parent,), (stage,) = flyte.parents(), flyte.stages()  # in this order
+        assert parent.info.status == "RUNNING" or stage.info.status == "KILLED"
+    assert flyte.parents()[0].info.status == "KILLED"
+
+
+def test_sync_closes_a_running_stage_of_an_execution_that_is_closed(flyte: Flyte) -> None:
+    flyte.killed("n0-0-dn3", "pretrain", "pretrain-0")
+    (parent,) = flyte.parents()
+    MlflowClient().set_terminated(parent.info.run_id, "KILLED")
+    assert flyte.id in str(close_ended(MlflowClient()))
+    (stage,) = flyte.stages()
+    assert stage.info.status == "KILLED" and stage.info.start_time <= stage.info.end_time
+    assert flyte.id not in str(close_ended(MlflowClient()))
 
 
 @pytest.mark.parametrize("joins", ["before", "after"])

@@ -25,6 +25,8 @@ from infra.tracking.spool import (
     executions,
     is_delivered,
     read_execution,
+    read_stage,
+    stage_folders,
     write_execution,
     write_stage,
 )
@@ -178,23 +180,26 @@ def spooled(folder: Path, stages: int, job: Path | None = None) -> None:
         write_stage(folder / f"stage-{number}", run)
 
 
-def test_how_an_execution_ended_is_sent_before_what_is_left_of_its_stages(home: Path) -> None:
+def test_an_execution_is_closed_after_its_stages(home: Path) -> None:
+    """Else an interruption would leave stages running under a closed execution, which nobody looks at again."""
     folder = home / "executions" / "20260101-000000-000-abcd"
     spooled(folder, 5)
+    for stage in stage_folders(folder):
+        write_stage(stage, replace(read_stage(stage), status="FINISHED", ended=time.time() + 10))
+    write_execution(folder, replace(read_execution(folder), status="FINISHED", ended=time.time() + 10))
     sent = 0
 
     def progressed() -> None:
         nonlocal sent
         sent += 1
-        if sent == 2:
-            write_execution(folder, replace(read_execution(folder), status="FINISHED", ended=time.time()))
         if sent == 3:
             raise KeyboardInterrupt  # no more time
 
     with pytest.raises(KeyboardInterrupt):
         push_execution(folder, progressed=progressed)
-    assert runs("execution")[0].info.status == "FINISHED"
-    assert len(runs("stage")) == 2
+    assert runs("execution")[0].info.status == "RUNNING"
+    assert push_execution(folder)
+    assert [run.info.status for run in [*runs("execution"), *runs("stage")]] == ["FINISHED"] * 6
 
 
 def test_a_note_that_a_power_cut_emptied_is_as_good_as_none(home: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Secrets are never stored."""
 
+import ast
 import json
 import time
 from pathlib import Path
@@ -8,9 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infra.errors import UserError
+from infra.placement.job import Order, sky_task
+from infra.pod_spec import check_secrets
 from infra.tracking.execution import begin_execution, current_execution, flush
 from infra.tracking.record import tracked
-from infra.tracking.redact import HIDDEN, SETUP_DIGEST, redact, redact_command, redact_text
+from infra.tracking.redact import HIDDEN, SETUP_DIGEST, redact, redact_command, redact_parts, redact_text
 from infra.tracking.store import TrackingUnreachable, check_reachable
 from tasks.core.job import Job
 from tasks.core.manifest import read_manifest
@@ -32,10 +36,21 @@ SECRET = "s3cr3t-of-a-kind"
         "password",
         "db_password",
         "aws_secret_access_key",
+        *("openai_key", "openAIKey", "x-api-key", "auth", "basic_auth", "pass", "db_pass", "sas", "azure_sas", "jwt"),
+        *("connection_string", "connectionString", "cookie", "session_cookie", "passphrase", "pwd", "wandb_key"),
+        *("smtp.pass", "password2", "slack_webhook_url", "private_key_pem", "Ocp-Apim-Subscription-Key", "SENTRY_DSN"),
     ],
 )
 def test_a_field_that_says_that_it_is_secret_is_hidden(field: str) -> None:
-    assert SECRET not in json.dumps(redact({"data": [{field: SECRET}]}))
+    secret = f"https://host/{SECRET}" if "url" in field else SECRET
+    assert SECRET not in json.dumps(redact({"data": [{field: secret}]}))
+    for text in (
+        f"{field}={secret}",
+        f"{field}: {secret}",
+        f"{{'{field}': '{secret}', 'x': 1}}",
+        f"--{field} {secret}",
+    ):
+        assert SECRET not in redact_text(text), text
 
 
 @pytest.mark.parametrize(
@@ -46,6 +61,8 @@ def test_a_field_that_says_that_it_is_secret_is_hidden(field: str) -> None:
         {"tokenizer": "path"},
         {"max_tokens": 5},
         {"text_field": "text"},
+        {"pass": "0.61", "passed": "all", "pass_at": "4", "author": "Ada", "auth": "basic", "compass": "north"},
+        {"key": "value", "sort_key": "name", "cache_key": "3f2a", "answer_key": "B", "forward_pass": "bf16"},
     ],
 )
 def test_what_only_sounds_like_a_secret_is_kept(harmless: dict[str, object]) -> None:
@@ -77,6 +94,35 @@ def test_what_only_sounds_like_a_secret_is_kept(harmless: dict[str, object]) -> 
         f"password: {SECRET}",
         f"http://me:{SECRET}@{SECRET}@host",
         f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n-----END RSA PRIVATE KEY-----",
+        f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n{SECRET}",
+        f"https://host/v1?a=1&amp;api-key={SECRET}",
+        f"https://host/v1?X-Goog-Signature={SECRET}",
+        f"\\u0026api_key={SECRET}",
+        f"//me:{SECRET}@host/x",
+        f"Cookie: theme=dark; session={SECRET}",
+        f"Set-Cookie: id={SECRET}; Path=/",
+        f"X-Api-Key: {SECRET}",
+        f"Authorization: Digest username=me, response={SECRET}",
+        f"https://hooks.slack.com/services/T000/B000/{SECRET}",
+        f"https://discord.com/api/webhooks/123/{SECRET}",
+        f"https://ptb.discordapp.com/api/v10/webhooks/123/{SECRET}",
+        f"https://api.telegram.org/bot123:{SECRET}/sendMessage",
+        f"https://company.webhook.office.com/webhookb2/{SECRET}",
+        f"slack_webhook_url: https://host/{SECRET}",
+        f"xapp-1-{SECRET}",
+        f"GOCSPX-{SECRET * 2}",
+        f"connection_string=Server=host;Password={SECRET};Encrypt=true",
+        f'connectionString: "Server=host;Pwd={SECRET}"',
+        f'{{"text": "{{\\"password\\": \\"{SECRET}\\"}}"}}',
+        f'{{"password": "a\\"{SECRET}"}}',
+        f"password=b'{SECRET}'",
+        f'api_key=SecretStr("{SECRET}")',
+        f"message cut in api_key='{SECRET}",
+        f"database:\n  password: {SECRET}\n",
+        f"auth:\n  password:          {SECRET}\n",
+        f"kubectl create secret --from-literal=HF_TOKEN={SECRET}",
+        f"'password' => '{SECRET}'",
+        f'password := "{SECRET}"',
     ],
 )
 def test_secrets_in_text_are_hidden(text: str) -> None:
@@ -97,6 +143,21 @@ def test_secrets_in_text_are_hidden(text: str) -> None:
         "pip install git+ssh://git@github.com/org/repository",
         "export GOOGLE_APPLICATION_CREDENTIALS=/shared/key.json",
         "docker run -u 1000:1000 image",
+        "tokens: 1,234 per second, time_to_first_token=0.3s",
+        "passed: 3, pass: 0.61, code.pass=61.0%, pass_at: 4",
+        "second pass: reading documents; forward_pass: slow; bypass: yes",
+        "author: Ada, compass: north, auth: basic, webhook: failed",
+        "a statistic's key: value, cache_key=3f2a9, answer_key: B",
+        "basic functionality, bearer tokens are refused",
+        "    token = tokenizer.decode(ids)",
+        "    if token == eos: tokens=['a', 'b']",
+        "image:tag@sha256:abc",
+        "https://host/x?page=3&q=token",
+        "HF_TOKEN: its Secret is missing",
+        "pod.secrets: [HF_TOKEN, WANDB_API_KEY]",
+        "token: expired",
+        "send it in the header Authorization: Bearer KEY",
+        "tls_key: /etc/tls/server.key",
     ],
 )
 def test_text_without_a_secret_stays_as_it_is(text: str) -> None:
@@ -108,6 +169,33 @@ def test_a_long_line_is_read_in_a_moment(part: str) -> None:
     started = time.monotonic()
     redact_text(part * (500_000 // len(part)))
     assert time.monotonic() - started < 10
+
+
+def test_what_follows_a_private_key_stays() -> None:
+    key = f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n{SECRET}\n-----END PRIVATE KEY-----\nstep 1"
+    shown = f"-----BEGIN PRIVATE KEY-----\n{HIDDEN}\n{HIDDEN}\n-----END PRIVATE KEY-----\nstep 1"
+    assert redact_text(key) == "".join(redact_parts(key.splitlines(keepends=True))) == shown
+
+
+@pytest.mark.parametrize("folder", ["infra", "tasks", "workflows", "images"])
+def test_no_message_of_ours_is_bent(folder: str) -> None:
+    """Of every text in the code, with a name in its gaps."""
+    for path in Path(folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                text = "".join(str(part.value) if isinstance(part, ast.Constant) else "NAME" for part in node.values)
+                assert redact_text(text) == text, f"{path}:{node.lineno}"
+
+
+def test_a_missing_secret_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError) as placed:
+        sky_task("job", Order({"secrets": ["MY_TOKEN", "MY_KEY"]}, "/storage", "one", {}), "", ["true"], "/out")
+    monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "f0")
+    with pytest.raises(UserError) as in_pod:
+        check_secrets(["MY_TOKEN", "MY_KEY"])
+    for refused in (in_pod, placed):
+        assert redact_text(refused.value.message) == refused.value.message
+        assert "MY_KEY" in refused.value.message and "MY_TOKEN" in refused.value.message
 
 
 def test_a_json_text_can_be_read_afterwards() -> None:

@@ -2,17 +2,21 @@
 
 import os
 import signal
+import threading
 from typing import Literal
 
 from infra.errors import UserError
 from tasks.core.job import Job, StageError, main
 from tasks.core.spec import Spec
 
+ADDRESS = "401 for https://judge.example.org/v1?api_key=hunter22, Authorization: Bearer hunter22hunter22"
+
 
 class FailingSpec(Spec):
     how: Literal[
-        "stage error", "bug", "killed", "no shared memory", "silent", "exit 0", "full disk", "no GPU memory", "stopped"
-    ]
+        "stage error", "bug", "killed", "no shared memory", "silent", "exit 0", "full disk", "no GPU memory", "stopped",
+        "address in a bug", "address in a stage error", "address in a thread",
+    ]  # fmt: skip
 
 
 def work(job: Job) -> None:
@@ -36,8 +40,22 @@ def work(job: Job) -> None:
             raise RuntimeError(
                 "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB"
             )
+        case "address in a bug":
+            raise ValueError(ADDRESS)
+        case "address in a stage error":
+            job.notice(ADDRESS)
+            raise StageError(ADDRESS)
+        case "address in a thread":
+            thread = threading.Thread(target=_refuse)
+            thread.start()
+            thread.join()
+            _refuse()
         case "stopped":
             raise UserError("no folder can be made there")
+
+
+def _refuse() -> None:
+    raise RuntimeError(ADDRESS)
 
 
 def _divide(one: int, other: int) -> float:
