@@ -81,7 +81,8 @@ def run(tests: Tests, given: str | list[str], types_of_data: list[frozenset[str]
     for name in set(names) & set(dir(builtins)) - tests.space.keys():
         tests.space[name] = _undefined(name)
     tests.asked = False
-    functions = any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) for tree in trees for node in ast.walk(tree))
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    functions = any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) for node in nodes)
     outcomes = [list(_outcomes(tests, module, source, tree)) for source, tree in zip(sources, trees, strict=True)]
     found = [tests.space[name] for name in names if name in tests.space]
     if not tests.asked and not any(not functions or not isinstance(value, Proxy) for value in found):
@@ -237,7 +238,7 @@ def _methods(kind: type[Any], ran: set[types.CodeType]) -> Iterator[Callable[[],
             yield from _methods(value, ran)
         function = getattr(value, "__func__", value)
         if name.startswith("test") and isinstance(function, types.FunctionType) and function.__code__ not in ran:
-            yield lambda name=name: _call(lambda: getattr(kind(), name)())  # type: ignore[misc]
+            yield lambda name=name: _call(getattr(kind(), name))  # type: ignore[misc]
 
 
 def _call(test: Callable[[], Any]) -> None:
