@@ -27,7 +27,7 @@ from tasks.rewards.remote.wire import FIXED, JSON, LIBRARY, MUTABLE
 from tasks.user_code.load_function import Unusable
 
 _SHARED = ("wire", "evidence", "objects", "tests_side")  # modules of the tests' process, loaded before the program's
-_RULES = 2  # of what passes: in the identity, so that results by earlier rules are not reused
+_RULES = 3  # of what passes: in the identity, so that results by earlier rules are not reused
 _REMOTE = Path(__file__).parents[1] / "remote"
 
 
