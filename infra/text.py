@@ -3,6 +3,13 @@
 import re
 from typing import Any
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+def uncoloured(text: str) -> str:
+    """A text without a terminal's colours."""
+    return _COLOUR.sub("", text)
+
 
 def clause(text: object) -> str:
     """A text, such as an error's, that more is said after: without the full stop at its end."""
