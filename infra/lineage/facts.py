@@ -182,7 +182,9 @@ def _is_at(names: list[str], stored: str, value: str) -> bool:
         except (KeyError, IndexError, TypeError, ValueError):
             return False
     wanted = json_or(value, value)
-    return value in (found, None if names else stored) or (type(found) is not bool and found == wanted)
+    if value in (found, None if names else stored):
+        return True
+    return found == wanted and isinstance(found, bool) == isinstance(wanted, bool)  # true is no 1
 
 
 def naming_models(connection: Connection, word: str) -> set[str]:
