@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from infra.tracking.redact import redact_text
 
-VARYING = re.compile(r"0x[0-9a-f]+|\d+")  # addresses, process ids, times
+VARYING = re.compile(r"\S*[\d/\\]\S*")  # words with addresses, process ids, times, temporary paths
 LONGEST = 300  # characters of an error that are compared
 
 
