@@ -12,7 +12,7 @@ def uncoloured(text: str) -> str:
 
 
 def clause(text: object) -> str:
-    """A text, such as an error's, that more is said after: without the full stop at its end."""
+    """A text, such as an error's, without its final full stop, so that a message can continue after it."""
     return str(text).rstrip().removesuffix(".")
 
 

@@ -46,7 +46,7 @@ A recipe is one YAML file made of these fields and sections; a section that is l
 `grow`, `promotion`, `refresh` and `schedule` are for [continuous training](../continuous.md)."""
 
 
-# what a plan, the terminal and Flyte's console name otherwise than the recipe does
+# names of stages in a plan, the terminal and Flyte's console that differ from the recipe's
 STAGES = {
     "corpus": (
         "compact",

@@ -1,4 +1,4 @@
-"""The death of an engine: the next start can tell whether it ended in the same way at the same step."""
+"""How and at which step an engine ended, to be compared with the end of its next start."""
 
 import re
 from dataclasses import dataclass, field

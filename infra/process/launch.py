@@ -255,7 +255,7 @@ def _tries(end: Failure, deaths: Sequence[Death], restarts: int, max_restarts: i
 
 
 def _compared(end: Failure, deaths: Sequence[Death]) -> str:
-    """Whether an engine ended as in a start before it, or how it ended in the last one."""
+    """Return whether an engine ended as in a start before it, or how it ended in the last one."""
     if not deaths or not end.death:
         return ""
     if end.death in deaths:

@@ -4,8 +4,8 @@ Covered: fields, options and variables with a secret's name, user info and signa
 `Cookie` headers, private keys, and well-known formats of tokens and webhooks (infra/tracking/secret_names.py); a
 placement's `setup` is replaced by its digest. Not covered: a secret in free text without a recognizable format.
 
-A line is redacted by itself, except in a private key. So a part of a text is redacted as the whole is if it is known
-whether a key goes on in it (`hide_keys`).
+Each line is redacted independently, except in a private key. Thus a part of a text is redacted as in the complete text
+if it is known whether a private key continues in it (`hide_keys`).
 """
 
 import json
@@ -104,7 +104,7 @@ def redact_text(text: str) -> str:
 
 
 def redact_lines(text: str) -> str:
-    """The text with its secrets hidden, except for private keys: of each line, whatever stands in the others."""
+    """The text with its secrets hidden, except for private keys; each line independently of the others."""
     return _redacted(_COLOURED.sub(_without_colours, text) if "\x1b" in text else text)
 
 
@@ -123,7 +123,7 @@ def _without_colours(line: re.Match[str]) -> str:
 
 
 def redact_parts(parts: Iterable[str]) -> Iterator[str]:
-    """A long text in parts of whole lines, each as in the whole text."""
+    """Redact a long text in parts that consist of complete lines; each part is redacted as in the complete text."""
     left = 0
     for part in parts:
         shown, left = hide_keys(part, left)
@@ -131,8 +131,8 @@ def redact_parts(parts: Iterable[str]) -> Iterator[str]:
 
 
 def hide_keys(text: str, left: int = 0) -> tuple[str, int]:
-    """The text with its private keys hidden line by line, and how many characters after it still belong to a key that
-    does not end in it. `left`: that of the text before."""
+    """Hide private keys line by line. Returns the text, and how many characters of the following text still belong to a
+    key that does not end in this one. `left`: that number for this text."""
     parts, at = list[str](), 0
     while True:
         if left:
@@ -150,7 +150,7 @@ def hide_keys(text: str, left: int = 0) -> tuple[str, int]:
 
 
 def _by_format(text: str) -> str:
-    """With what is recognized without a name hidden."""
+    """The text without the secrets that are recognized without a name."""
     text = _USERINFO.sub(rf"\g<name>{HIDDEN}@", text)
     text = _QUERY.sub(_in_query, text)
     return SHAPES.sub(lambda match: (match["name"] or "") + HIDDEN, text)
@@ -177,7 +177,7 @@ def _in_prose(match: re.Match[str]) -> str:
 
 
 def _hide_named(text: str, hides: Callable[[re.Match[str], re.Match[str]], bool]) -> str:
-    """With the values hidden of the names for which `hides(name, value)` says so; quotes stay."""
+    """Hide the values of names with secrets for which `hides(name, value)` is true; quotes stay."""
     parts, at = list[str](), 0
     for name in _NAMED.finditer(text):
         if name.start() < at or not is_secret(name["word"]):
@@ -193,7 +193,7 @@ def _hide_named(text: str, hides: Callable[[re.Match[str], re.Match[str]], bool]
 
 
 def _is_named(name: re.Match[str], value: re.Match[str]) -> bool:
-    """Whether a value in a text is the secret that its name says."""
+    """Return whether a value in a text is the secret that its name says."""
     word, by, content = name["word"].lower(), name["by"].strip(), value[value.lastgroup or 0]
     bare = value.lastgroup == "bare"
     if content.startswith(HIDDEN) or NO_SECRETS.fullmatch(content.rstrip(".:")) or not re.search(r"\w", content):
@@ -222,7 +222,7 @@ def _begins_a_field(name: re.Match[str]) -> bool:
 
 
 def _goes_on(value: re.Match[str]) -> bool:
-    """Whether words follow, as in a sentence."""
+    """Return whether words follow, as in a sentence."""
     return bool(re.match(r"['’]?[a-z]*,?[^\S\n]+[\w(]", value.string[value.end() : value.end() + 20]))
 
 
@@ -231,7 +231,7 @@ def _is_word(text: str) -> bool:
 
 
 def redact_code(text: str, literals: bool = False) -> str:
-    """Source code with its secrets of a recognizable format hidden. Names alone tell nothing there, as in
+    """Source code with its secrets of a recognizable format hidden. A name alone is no sign of a secret there, as in
     `token = tokens[0]`; with `literals`, string literals that are given to a secret's name are hidden too."""
     text = _by_format(hide_keys(text)[0])
     return _hide_named(text, _is_literal) if literals else text

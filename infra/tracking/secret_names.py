@@ -1,4 +1,4 @@
-"""The names that secrets have, and the formats that tell one by itself."""
+"""Names of secrets, and formats that are recognized without a name."""
 
 import re
 
@@ -10,7 +10,7 @@ _SECRET = (
     r"|(api|access|account|secret|private|ssh|signing|encryption|master|auth|license|subscription|session|webhook"
     r"|consumer|shared|storage|admin|deploy|service|app|application|bot)[_-]?key"
 )
-_PROVIDERS = (  # `_key` alone says nothing, as in sort_key and cache_key
+_PROVIDERS = (  # `_key` alone is no sign of a secret, as in sort_key and cache_key
     r"open[_-]?ai|azure|anthropic|claude|gemini|google|gcp|vertex|aws|amazon|bedrock|cohere|mistral|groq|grok|xai"
     r"|together(ai)?|fireworks|replicate|perplexity|pplx|deep[_-]?seek|deepinfra|open[_-]?router|anyscale|cerebras"
     r"|sambanova|nvidia|ngc|nim|nebius|hyperbolic|novita|hugging[_-]?face|hf|voyage|jina|wandb|comet|neptune|clearml"
@@ -89,7 +89,7 @@ SHAPES = re.compile(
 
 
 def is_secret(name: str) -> bool:
-    """Whether what a field, an option or a variable of this name holds is a secret, unless it is a number."""
+    """Return whether what a field, an option or a variable of this name holds is a secret, unless it is a number."""
     name = name.lstrip("-")
     if _NO_NAME.search(name):
         return False
@@ -98,17 +98,17 @@ def is_secret(name: str) -> bool:
 
 
 def is_path(name: str, value: str) -> bool:
-    """Whether the value of a name that files have too, such as `ssh_key` or `PWD`, is a path."""
+    """Return whether the value of a name that files have too, such as `ssh_key` or `PWD`, is a path."""
     return bool(_OF_FILES.search(name) and A_FILE.fullmatch(value))
 
 
 def is_short(name: str) -> bool:
-    """Whether it is a word that prose and statistics have too, such as `pass`."""
+    """Return whether it is a word that prose and statistics have too, such as `pass`."""
     return bool(_SHORT_WORD.search(name))
 
 
 def says_nothing(name: str, value: str) -> bool:
-    """Whether the value of a short name is a number or a word: `auth: basic`, `webhook: failed`."""
+    """Return whether the value of a short name is a number or a word: `auth: basic`, `webhook: failed`."""
     if not is_short(name):
         return False
     is_word = "webhook" in name.lower() and "/" not in value

@@ -98,7 +98,7 @@ def _attempt(job: Job, one: RewardListSpec, rewards: list[RewardSpec], rows: lis
 
 
 def _raised(reward: RewardSpec, rows: list[Row], text: str) -> StageError | None:
-    """What a reward raises when this is the completion of each row."""
+    """Return the error that a reward raises for this completion of each row."""
 
     def completion(row: Mapping[str, Any]) -> Any:
         return [{"role": "assistant", "content": text}] if isinstance(row["prompt"], list) else text
