@@ -255,7 +255,7 @@ def _tries(end: Failure, deaths: Sequence[Death], restarts: int, max_restarts: i
 
 
 def _compared(end: Failure, deaths: Sequence[Death]) -> str:
-    """Return whether an engine ended as in a start before it, or how it ended in the last one."""
+    """Compare an engine's end with those of the starts before it, in words; empty if there were none."""
     if not deaths or not end.death:
         return ""
     if end.death in deaths:
