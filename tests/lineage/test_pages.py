@@ -92,7 +92,8 @@ def test_the_list_is_searched_and_filtered(page: TestClient, store: Stored) -> N
     assert found("q=pretrain.steps=20") == found("q=pretrain.steps=20.0") == found("q=sources.1=b") == both
     assert found("q=pretrain.optimizer.lr=1e-3") == {store.second}  # as Compare names a field of a stage
     assert found("q=BASE") == found("q=sft") == both  # names of models
-    assert found("q=seed=true") == found("q=sft.steps=4") == found("q=convert.steps=3") == found("q=sources.7=b") == set()
+    assert found("q=sft.steps=4") == found("q=convert.steps=3") == found("q=sources.7=b") == set()
+    assert found("q=seed=1") == both and found("q=seed=true") == set()
     assert found("q=nothing-like-it") == found("q=laptop+nothing") == set()
     assert found("page=99") == found("page=x") == both
 
