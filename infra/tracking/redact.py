@@ -149,9 +149,9 @@ def hide_keys(text: str, left: int = 0) -> tuple[str, int]:
         at, left = begin.end(), KEY_CHARACTERS
 
 
-def _by_format(text: str) -> str:
+def _by_format(text: str, code: bool = False) -> str:
     """The text without the secrets that are recognized without a name."""
-    text = _USERINFO.sub(rf"\g<name>{HIDDEN}@", text)
+    text = _USERINFO.sub(lambda found: found[0] if code and "\\" in found[0] else f"{found['name']}{HIDDEN}@", text)
     text = _QUERY.sub(_in_query, text)
     return SHAPES.sub(lambda match: (match["name"] or "") + HIDDEN, text)
 
@@ -233,7 +233,7 @@ def _is_word(text: str) -> bool:
 def redact_code(text: str, literals: bool = False) -> str:
     """Source code with its secrets of a recognizable format hidden. A name alone is no sign of a secret there, as in
     `token = tokens[0]`; with `literals`, string literals that are given to a secret's name are hidden too."""
-    text = _by_format(hide_keys(text)[0])
+    text = _by_format(hide_keys(text)[0], code=True)  # in code, user info with a backslash is a regular expression's
     return _hide_named(text, _is_literal) if literals else text
 
 

@@ -52,7 +52,7 @@ NO_SECRETS = re.compile(
 NUMBER = re.compile(r"[+\-−±]?\d[\d.,_±]*(e[+-]?\d+)?\s?(%|[a-zA-Z]{1,2}|it/s|tok/s)?[.:]?", re.IGNORECASE)
 # of a secret's variable, or what stands for its value: HF_TOKEN, [NAME], <token>, …
 PLACEHOLDER = re.compile(
-    r"\[?([A-Z][A-Z0-9]*(_[A-Z0-9]+)+|[A-Z]{0,12}(KEY|TOKEN|PASSWORD|SECRET|NAME|VALUE)|X+|x{3,})\]?[:.`]?|<[\w \-]+>"
+    r"\[?([A-Z][A-Z0-9]*(_[A-Z0-9]+)+|[A-Z]{0,12}(KEY|TOKEN|PASSWORD|SECRET|NAME|VALUE)|X+|x{3,})\]?[:.,`]*|<[\w \-]+>"
 )
 A_FILE = re.compile(
     r"(~|\.{0,2})/[\w./\-]+\.\w{1,5}|(~|\.{0,2})/[\w./\-]*(key|credentials)[\w.\-]*"
