@@ -1,4 +1,4 @@
-"""Two evaluations compared, for the report, the promotion and the Compare page: one answer to one question.
+"""Compare two evaluations, for the report, the promotion and the Compare page alike.
 
 An evaluation's folder has the items that its metrics are aggregated from. An item is a document (bits per byte,
 lm-eval) or a prompt (rewards). It has an amount and a weight; a metric is the sum of the amounts over the sum of the
@@ -53,7 +53,7 @@ class MetricDifference:
         return judged(self.value, self.standard_error, self.items, higher_is_better)
 
     def shown(self, unit: str, finding: Finding) -> str:
-        """−16.0 points ± 8.1: with 1.96 standard errors, unless nothing can be said."""
+        """Format the difference with 1.96 standard errors, if they are known: −16.0 points ± 8.1."""
         known = self.standard_error is not None and finding != "unknown"
         return plus_minus(change(self.value, unit), SURE * (self.standard_error or 0.0) if known else None, unit)
 

@@ -76,8 +76,8 @@ def located(stored: str) -> str:
 
 
 def is_there(path: Path) -> bool:
-    """Whether a recorded path exists and this user can look at it. For one in another user's folder, or one that is no
-    possible file name here, Path.exists raises an error."""
+    """Return whether a recorded path exists and this user can look at it. For one in another user's folder, or one that
+    is no possible file name here, Path.exists raises an error."""
     try:
         return path.exists()
     except (OSError, ValueError):

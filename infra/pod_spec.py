@@ -24,8 +24,13 @@ UNITS: dict[str, float] = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 
     f"{letter}i": 1024**power for power, letter in enumerate("KMGTP", 1)
 }
 
-Quantity = Annotated[str, StringConstraints(pattern=rf"^\d{{1,15}}(\.\d{{1,9}})?({'|'.join(filter(None, UNITS))})?$")]
-Cores = Annotated[str, StringConstraints(pattern=r"^\d{1,7}(m|\.\d{1,9})?$")] | Annotated[float, Field(gt=0, le=10_000)]
+Quantity = Annotated[
+    str, StringConstraints(pattern=rf"^[0-9]{{1,15}}(\.[0-9]{{1,9}})?({'|'.join(filter(None, UNITS))})?$")
+]
+Cores = (
+    Annotated[str, StringConstraints(pattern=r"^[0-9]{1,7}(m|\.[0-9]{1,9})?$")]
+    | Annotated[float, Field(gt=0, le=10_000)]
+)
 
 
 class _Words(BaseModel):

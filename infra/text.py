@@ -3,9 +3,16 @@
 import re
 from typing import Any
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+def uncoloured(text: str) -> str:
+    """A text without a terminal's colours."""
+    return _COLOUR.sub("", text)
+
 
 def clause(text: object) -> str:
-    """A text, such as an error's, that more is said after: without the full stop at its end."""
+    """A text, such as an error's, without its final full stop, so that a message can continue after it."""
     return str(text).rstrip().removesuffix(".")
 
 

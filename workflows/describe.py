@@ -46,7 +46,7 @@ A recipe is one YAML file made of these fields and sections; a section that is l
 `grow`, `promotion`, `refresh` and `schedule` are for [continuous training](../continuous.md)."""
 
 
-# what a plan, the terminal and Flyte's console name otherwise than the recipe does
+# names of stages in a plan, the terminal and Flyte's console that differ from the recipe's
 STAGES = {
     "corpus": (
         "compact",
@@ -91,7 +91,7 @@ class PartName(click.ParamType):
         title = str(value).partition("-")[0]  # before the name of a set, a model or a seed
         if title in WITHOUT_FIELDS:
             self.fail(f"{value!r}: this stage has no fields in a recipe", param, ctx)
-        part = find(str(value)) or find(title)
+        part = find(str(value)) or find(title) or find(str(value).lower())
         if part is None:
             known = [*FIELDS, *METHODS, *SHARED]
             near = get_close_matches(str(value), [*dict.fromkeys([*known, *SAME])], n=3)
@@ -107,14 +107,15 @@ def find(name: str) -> Part | None:
     words = [*within, *rest]
     if first in SHARED and not words:
         return Part(first, SHARED[first])
-    if first not in FIELDS:
+    if first not in FIELDS | SHARED:
         return None
-    path, field, named = first, FIELDS[first], False
+    path, field, named = first, FIELDS.get(first) or FieldInfo(annotation=SHARED[first], description=""), False
     for word in words:
         models = models_in(field.annotation)
         fields = {known: each for model in models for known, each in model.model_fields.items()}
         if word in fields:
-            path, field, named = f"{path}{_container(field)}.{word}", fields[word], False
+            kinds = _kinds(models) if word == "kind" else None
+            path, field, named = f"{path}{_container(field)}.{word}", kinds or fields[word], False
         elif of_any_name := [*filter(None, map(_of_any_name, models))]:
             path, field, named = f"{path}.<name>", FieldInfo(annotation=of_any_name[0], description=""), True
         elif _container(field) and not named:  # a list's number or a mapping's name
@@ -130,6 +131,12 @@ def _of_any_name(model: type[BaseModel]) -> type[BaseModel] | None:
         return None
     _, of_any_name = get_args(get_type_hints(model)["__pydantic_extra__"])
     return of_any_name if isinstance(of_any_name, type) else None
+
+
+def _kinds(models: list[type[BaseModel]]) -> FieldInfo | None:
+    """The field that chooses between some models."""
+    kinds = [str(model.model_fields["kind"].default) for model in models]
+    return FieldInfo(annotation=str, description=f"one of {', '.join(kinds)}") if len(kinds) > 1 else None
 
 
 def _container(field: FieldInfo) -> str:

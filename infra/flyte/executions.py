@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
 
 from infra.errors import UserError
 from infra.text import clause
@@ -56,7 +57,7 @@ def _close_left_stages(client: MlflowClient) -> list[str]:
         left[stage.data.tags.get(PARENT_TAG, "")].append(stage)
     closed = []
     for parent, stages in left.items():
-        execution = client.get_run(parent) if parent else None
+        execution = _run(client, parent) if parent else None
         if execution is None or execution.info.status == RUNNING or execution.info.end_time is None:
             continue
         for stage in stages:
@@ -64,6 +65,16 @@ def _close_left_stages(client: MlflowClient) -> list[str]:
             client.set_terminated(stage.info.run_id, KILLED, ended)
         closed.append(execution.data.tags.get(EXECUTION_TAG, parent))
     return closed
+
+
+def _run(client: MlflowClient, run_id: str) -> Run | None:
+    """A run; None if it was deleted for good."""
+    try:
+        return client.get_run(run_id)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
 
 
 def _end_finder() -> Callable[[Run, list[Run]], End | None]:

@@ -60,7 +60,7 @@ def sentence_first() -> None:
 
 
 def interrupts_end_quietly() -> None:
-    """Take Ctrl-C that is pressed several times in quick succession as once, and ignore it while the interpreter exits.
+    """Treat several Ctrl-C in quick succession as one, and ignore them while the interpreter exits.
     flytekit's handler raises SystemExit in whatever runs, and Python prints a traceback for each one that reaches a
     destructor or a function of atexit."""
     leave, pressed = signal.getsignal(signal.SIGINT), -math.inf

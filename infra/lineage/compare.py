@@ -146,8 +146,8 @@ def _newest(values: Values) -> _Value | None:
 
 
 def _samples(a: list[Row], b: list[Row]) -> list[Row]:
-    """The completions of both models that their report shows too, of the newest evaluations with the same prompts, as
-    far as they are at hand."""
+    """The same completions of both models as in their report, from the newest evaluations with common prompts whose
+    files are at hand."""
     for one, other in product(reversed(a), reversed(b)):
         both = _lines(one), _lines(other)
         try:

@@ -35,7 +35,7 @@ NOT_CURVES = (OUTPUT, "duration_s")
 
 FIRST = ("loss", "validation_loss", "reward", "kl", "mfu", "tokens_per_s", "lr", "learning_rate", "grad_norm")
 UNITS = {"argmax_agreement": "share"}  # of facts that are not metrics
-NAMES = ("baton.fact.label", "baton.fact.registry_name")  # tags: how models are called
+NAMES = ("baton.fact.label", "baton.fact.registry_name")  # tags with the names of models
 HEADLINE = "baton.fact.headline"  # tag of an evaluation: the metric that is shown first
 
 
@@ -174,7 +174,7 @@ def with_param(connection: Connection, name: str, value: str) -> set[str]:
 
 
 def _is_at(names: list[str], stored: str, value: str) -> bool:
-    """Whether a stored parameter, or what has these names in it, is a value, however that is written."""
+    """Return whether a stored parameter, or what has these names in it, is a value, however that is written."""
     found = json_or(stored, stored)
     for name in names:
         try:
@@ -182,7 +182,9 @@ def _is_at(names: list[str], stored: str, value: str) -> bool:
         except (KeyError, IndexError, TypeError, ValueError):
             return False
     wanted = json_or(value, value)
-    return value in (found, None if names else stored) or (type(found) is not bool and found == wanted)
+    if value in (found, None if names else stored):
+        return True
+    return found == wanted and isinstance(found, bool) == isinstance(wanted, bool)  # true is not 1
 
 
 def naming_models(connection: Connection, word: str) -> set[str]:

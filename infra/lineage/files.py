@@ -225,7 +225,7 @@ def _readable(path: Path) -> Path | None:
 
 
 def _is_closed(path: Path) -> bool:
-    """Whether this user cannot tell if a file is there."""
+    """Return whether this user may not see if a file exists."""
     try:
         path.open("rb").close()
     except (FileNotFoundError, NotADirectoryError):

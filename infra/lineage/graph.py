@@ -172,7 +172,7 @@ class Graph:
 
 
 def _digest(tag: str | None) -> str | None:
-    """The digest in a tag, which anyone may have written: neither an empty text nor the name of a folded node."""
+    """The digest in a tag; None for an empty tag or the name of a folded node, since any client can write tags."""
     return None if not tag or tag.startswith(FOLD) else tag
 
 

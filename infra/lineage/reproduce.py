@@ -66,8 +66,8 @@ def commands(tags: dict[str, str], execution: str) -> list[str]:
 
 
 def _of_pod(words: list[str]) -> list[str]:
-    """The command of a local run in place of a pod's, which needs the keys of the bucket and writes over the recorded
-    outputs. A file of the user's own has a workflow whose name the pod does not know."""
+    """The command of a local run in place of a pod's, which needs the bucket's keys and would overwrite the recorded
+    outputs. For a user's own file, WORKFLOW stands for the workflow's name, which a pod's command does not contain."""
     options = dict(pairwise(words))
     module, task = options.get("task-module", ""), options.get("task-name", "")
     file, workflow = FIRST_TASKS.get((module, task), (f"{module.replace('.', '/')}.py", "WORKFLOW"))

@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 from typing import Any
 
 import requests
@@ -16,11 +15,11 @@ from sky.server.requests.request_names import RequestName
 
 from infra.placement.background_queries import BackgroundQueries
 from infra.placement.job import OUTPUT_PREFIX
+from infra.text import uncoloured
 from infra.tracking.redact import redact_text
 
 LOG_PATIENCE_S = 20.0
 KEY_LINES = 200  # read before the shown ones, in which a private key may begin
-_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 # Errors of an unreachable server, or of one that restarts during a call
 AWAY = (
@@ -113,5 +112,5 @@ def log_end(number: int, lines: int) -> str:
         queries.take("log", LOG_PATIENCE_S)
     except (TimeoutError, *UNANSWERED):
         pass
-    plain = _COLOURS.sub("", text.getvalue()).replace("\r", "\n")
+    plain = uncoloured(text.getvalue()).replace("\r", "\n")
     return "\n".join([line.rstrip() for line in redact_text(plain).splitlines() if line.strip()][-lines:])

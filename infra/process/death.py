@@ -1,11 +1,11 @@
-"""The death of an engine: the next start can tell whether it ended in the same way at the same step."""
+"""How and at which step an engine ended, to be compared with the end of its next start."""
 
 import re
 from dataclasses import dataclass, field
 
 from infra.tracking.redact import redact_text
 
-VARYING = re.compile(r"0x[0-9a-f]+|\d+")  # addresses, process ids, times
+VARYING = re.compile(r"\S*[\d/\\]\S*")  # words with addresses, process ids, times, temporary paths
 LONGEST = 300  # characters of an error that are compared
 
 

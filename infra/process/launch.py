@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -152,7 +152,7 @@ def run_engine(
     `request` becomes spec.json. `title` is shown in the terminal. `processes`: on each of `nodes` machines. This is one
     of them, or of the `helpers` that come after them and run the engine's helper. `max_restarts` is for engines that
     write checkpoints and heartbeats (infra/process/heartbeat.py); one without a heartbeat for `hang_timeout_s` counts
-    as hung (None: never). One that ends in the same way at the same step as in the start before it, or as `died`, in
+    as hung (None: never). One that ends in the same way at the same step as in a start before it, or as `died`, in
     another pod, is not started again. Raises EngineFailed, NotPlaced; KeyboardInterrupt and SystemExit (on SIGTERM)
     pass through after the engine has stopped.
     """
@@ -167,6 +167,7 @@ def run_engine(
     with _locked_log(job_dir, node, ranks) as log, sigterm_as_exit():
         if is_finished(job_dir) and not engine.repeats:
             return job_dir / "output"
+        deaths = [died] if died else []
         for restart in range(max_restarts + 1):
             if node.rank == 0:
                 for earlier in ("result.json", NOTICES):
@@ -180,17 +181,17 @@ def run_engine(
             if returncode == 0 and is_finished(job_dir):
                 return job_dir / "output"
             end = diagnose(title, job_dir, returncode, supervisor, logs)
-            repeated = end.death is not None and end.death == died
+            repeated = end.death in deaths
             if repeated or restart == max_restarts or not (end.curable and supervisor.progressed):
                 is_bug = "traceback" in read_result(job_dir) and not supervisor.progressed
-                message = f"{end.summary}{_tries(end, died, restart, max_restarts)}{end.details}"
+                message = f"{end.summary}{_tries(end, deaths, restart, max_restarts)}{end.details}"
                 if this_pod():
                     say(f"{title}: the end of its log:\n{redact_text(logs.torchrun_log())}")
                 curable = end.curable and not is_bug and not repeated
                 raise EngineFailed(message, curable, end.memory_mib, end.death)
-            which = f"restart {restart + 1} of {max_restarts}{_compared(end, died)}"
+            which = f"restart {restart + 1} of {max_restarts}{_compared(end, deaths)}"
             _log(log, f"{end.summary}; starting again from the newest checkpoint, {which}")
-            died = end.death
+            deaths += [end.death] if end.death else []
     raise AssertionError("the last start returns or raises")
 
 
@@ -244,22 +245,22 @@ def _stop(process: subprocess.Popen[bytes], supervisor: Supervisor, grace_s: flo
         supervisor.kill_ranks()
 
 
-def _tries(end: Failure, died: Death | None, restarts: int, max_restarts: int) -> str:
+def _tries(end: Failure, deaths: Sequence[Death], restarts: int, max_restarts: int) -> str:
     """Why an engine with `max_restarts` is not restarted (again)."""
     after = f"after {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""
-    if not after and max_restarts and end.curable and not (died and end.death):
+    if not after and max_restarts and end.curable and not (deaths and end.death):
         after = "not restarted: it had not completed a step"
-    said = f"{after}{_compared(end, died)}".removeprefix("; ")
+    said = f"{after}{_compared(end, deaths)}".removeprefix("; ")
     return f" ({said})" if said else ""
 
 
-def _compared(end: Failure, died: Death | None) -> str:
-    """Whether an engine ended as in the start before it, or how it ended then."""
-    if not died or not end.death:
+def _compared(end: Failure, deaths: Sequence[Death]) -> str:
+    """Compare an engine's end with those of the starts before it, in words; empty if there were none."""
+    if not deaths or not end.death:
         return ""
-    if end.death == died:
-        return f"; the second time in this way at step {died.step}, so it is not tried a third time"
-    return f"; the start before ended in another way: {died.summary}"
+    if end.death in deaths:
+        return f"; the second time in this way at step {end.death.step}, so it is not tried a third time"
+    return f"; the start before ended in another way: {deaths[-1].summary}"
 
 
 def _log(log: IO[bytes], message: str) -> None:

@@ -202,8 +202,8 @@ def close_execution() -> bool:
     delivered = opened.uploader.finish(patience, stall, persist=bool(this_pod()))
     opened.uploader.stop()
     if not delivered and this_pod():
-        lost = f"records that {shown_uri()} did not take are lost with this pod's disk"
-        say(f"tracking: {lost}. What its stage has made is in storage: the next run of the recipe finds and records it")
+        lost = f"records that {shown_uri()} did not accept are lost with this pod's disk"
+        say(f"tracking: {lost}. The stage's artifact is in storage: the next run of the recipe finds and records it")
     elif not delivered:
         where = baton_home() / "executions"
         sync = command("python -m infra.tracking sync")

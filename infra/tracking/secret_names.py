@@ -1,15 +1,16 @@
-"""The names that secrets have, and the formats that tell one by itself."""
+"""Names of secrets, and formats that are recognized without a name."""
 
 import re
 
 # a name that ends in one of these: db_password, HF_TOKEN, clientSecret, x-api-key, ConnectionString
 _SECRET = (
     r"token|secret|password|passwd|passphrase|passcode|pwd|credential|creds?|authorization|bearer|jwt|api_?key"
+    r"|(csrf|xsrf|auth|access|refresh|api|bot)token|[a-z]{1,12}(password|passwd)|j?sess(ion)?_?id"
     r"|conn(ection)?[_-]?str(ing)?"
     r"|(api|access|account|secret|private|ssh|signing|encryption|master|auth|license|subscription|session|webhook"
     r"|consumer|shared|storage|admin|deploy|service|app|application|bot)[_-]?key"
 )
-_PROVIDERS = (  # `_key` alone says nothing, as in sort_key and cache_key
+_PROVIDERS = (  # `_key` alone is no sign of a secret, as in sort_key and cache_key
     r"open[_-]?ai|azure|anthropic|claude|gemini|google|gcp|vertex|aws|amazon|bedrock|cohere|mistral|groq|grok|xai"
     r"|together(ai)?|fireworks|replicate|perplexity|pplx|deep[_-]?seek|deepinfra|open[_-]?router|anyscale|cerebras"
     r"|sambanova|nvidia|ngc|nim|nebius|hyperbolic|novita|hugging[_-]?face|hf|voyage|jina|wandb|comet|neptune|clearml"
@@ -23,7 +24,7 @@ _PROVIDERS = (  # `_key` alone says nothing, as in sort_key and cache_key
     r"|gpg|llm|judge"
 )
 _NAME = re.compile(
-    rf"(^|[_\-.])(({_SECRET}|({_PROVIDERS})[_-]key)s?([_-](value|pem|b64|base64|header))?"
+    rf"(^|[_\-.])(({_SECRET}|({_PROVIDERS})[_-]key)s?([_-](value|pem|b64|base64|header|base|old|new|prod|dev|test|staging|live|primary|secondary))?"
     r"|(password|passwd|pwd|secret|api[_-]?key)[_-]?\d{1,2})$",
     re.IGNORECASE,
 )
@@ -34,7 +35,9 @@ _SHORT_WORD = re.compile(rf"(^|\.){_SHORT}", re.IGNORECASE)  # also of a metric:
 _NO_NAME = re.compile(
     # tokens of texts
     r"((eos|bos|pad|unk|sep|cls|mask|special|stop|image|end|start|additional_special)_tokens?"
-    r"|(forward|backward|first|second|third|last|next|single|one|two|multi|by|all|low|high|band|num|n)[_-]pass)$"
+    r"|(forward|backward|first|second|third|last|next|single|one|two|multi|by|all|low|high|band|num|n)[_-]pass"
+    # keys of tables and mappings: CACHE_KEY
+    r"|(?i:(sort|map|primary|foreign|cache|partition|group|index|hash|lookup|unique|join|public|row|column)_key))$"
 )
 _VARIABLE = re.compile(r"[A-Z0-9_]+_(KEY|PASS|PAT|AUTH|DSN|PW|SAS)")  # upper case only: `sort_key` is no secret
 _CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -49,10 +52,17 @@ NO_SECRETS = re.compile(
 NUMBER = re.compile(r"[+\-−±]?\d[\d.,_±]*(e[+-]?\d+)?\s?(%|[a-zA-Z]{1,2}|it/s|tok/s)?[.:]?", re.IGNORECASE)
 # of a secret's variable, or what stands for its value: HF_TOKEN, [NAME], <token>, …
 PLACEHOLDER = re.compile(
-    r"\[?([A-Z][A-Z0-9]*(_[A-Z0-9]+)+|[A-Z]{0,12}(KEY|TOKEN|PASSWORD|SECRET|NAME|VALUE)|X+|x{3,})\]?[:.`]?|<[\w \-]+>"
+    r"\[?([A-Z][A-Z0-9]*(_[A-Z0-9]+)+|[A-Z]{0,12}(KEY|TOKEN|PASSWORD|SECRET|NAME|VALUE)|X+|x{3,})\]?[:.,`]*|<[\w \-]+>"
 )
-A_FILE = re.compile(r"(~|\.{0,2})/[\w./\-]+\.\w{1,5}|(~|\.{0,2})/[\w./\-]*(key|credentials)[\w.\-]*")
+A_FILE = re.compile(
+    r"(~|\.{0,2})/[\w./\-]+\.\w{1,5}|(~|\.{0,2})/[\w./\-]*(key|credentials)[\w.\-]*"
+    r"|(~|\.{1,2}|/(home|Users|root|etc|run|var|mnt|opt|usr|tmp|srv|work|workspace|secrets)(?=/|$))[\w./\-]*"
+    r"|([\w\-]{1,40}/){1,10}[\w\-]{1,40}\.[a-z]{1,8}"
+)
+_OF_FILES = re.compile(r"(credentials?|keys?|cookies|pwd)$", re.IGNORECASE)
 
+# a long random part, which a name such as fw_compile_the_model does not have
+_RANDOM = r"(?=[\w\-]*?[A-Za-z0-9]{16})(?=[\w\-]*?\d)"
 SHAPES = re.compile(
     # addresses that are secrets by themselves
     r"(?P<name>https?://(?:hooks\.slack\.com/(?:services|workflows|triggers)/"
@@ -61,14 +71,17 @@ SHAPES = re.compile(
     r"|open\.(?:feishu\.cn|larksuite\.com)/open-apis/bot/v2/hook/|hc-ping\.com/"
     r"|[\w.\-:]{1,80}/hooks/(?=[a-z0-9]{26}\b)|maker\.ifttt\.com/trigger/))[^\s'\"<>)]+"
     # tokens with the prefix of a provider
-    r"|\b(?:hf_[A-Za-z0-9]{20,}|api_org_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
-    r"|gl(?:pat|ptt|dt|rt|cbt|ft|soat|imt|agent|oas|ffct)-[\w\-]{20,}|sk-[A-Za-z0-9_\-]{20,}|dapi[0-9a-f]{32}"
+    r"|(?:\b|(?<=\\[nrt])|(?<=%[0-9A-Fa-f]{2}))(?:hf_[A-Za-z0-9]{20,}|api_org_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
+    r"|gl(?:pat|ptt|dt|rt|cbt|ft|soat|imt|agent|oas|ffct)-[\w\-]{20,}|sk-" + _RANDOM + r"[\w\-]{20,}|dapi[0-9a-f]{32}"
     r"|(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}|AIza[\w\-]{35}|GOCSPX-[\w\-]{20,}|ya29\.[\w\-]{20,}|1//0[\w\-]{30,}"
     r"|xox[abeoprs](?:\.xox[bp])?-[\w\-]{10,}|xapp-[\w\-]{10,}|nvapi-[\w\-]{20,}|[rsp]k_(?:live|test)_[A-Za-z0-9]{16,}"
     r"|whsec_[A-Za-z0-9+/=]{16,}|npm_[A-Za-z0-9]{36}|pypi-[\w\-]{50,}|SG\.[\w\-]{16,}\.[\w\-]{16,}"
     r"|(?:gsk|r8|tgp_v1|tgp|fw|csk|pcsk|tvly|jina|lin_api|figd|ntn|rnd|wandb_v1|ph[cx]|glc|glsa|sntry[su]|CCIPAT|bkua"
-    r"|shp(?:at|ca|pa|ss)|do[opr]_v1|dckr_pat|lsv2_(?:pt|sk))[_-][A-Za-z0-9_\-]{20,}"
-    r"|(?:pplx|xai|pul|NRAK|PMAK|tfp|[sp]k-lf|sq0(?:atp|csp)|AGE-SECRET-KEY)-[A-Za-z0-9\-]{20,}"
+    r"|shp(?:at|ca|pa|ss)|do[opr]_v1|dckr_pat|lsv2_(?:pt|sk))[_-]"
+    + _RANDOM
+    + r"[\w\-]{20,}|(?:pplx|xai|pul|NRAK|PMAK|tfp|[sp]k-lf|sq0(?:atp|csp)|AGE-SECRET-KEY)-"
+    + _RANDOM
+    + r"[\w\-]{20,}|[MNO][\w\-]{23,27}\.[\w\-]{6}\.[\w\-]{27,40}"  # the last: Discord's bots
     r"|hv[bs]\.[\w\-]{20,}|dp\.pt\.\w{20,}|[A-Za-z0-9]{14}\.atlasv1\.[\w\-=]{40,}|A[TC][AC]TT3x[\w\-=]{20,}"
     r"|pat[A-Za-z0-9]{14}\.[0-9a-f]{64}|\d{8,10}:AA[\w\-]{33}"
     r"|eyJ[\w\-]{10,}\.[\w\-]{10,}\.[\w\-]+(?:\.[\w\-]+)*)"
@@ -76,7 +89,7 @@ SHAPES = re.compile(
 
 
 def is_secret(name: str) -> bool:
-    """Whether what a field, an option or a variable of this name holds is a secret, unless it is a number."""
+    """Return whether what a field, an option or a variable of this name holds is a secret, unless it is a number."""
     name = name.lstrip("-")
     if _NO_NAME.search(name):
         return False
@@ -84,13 +97,18 @@ def is_secret(name: str) -> bool:
     return bool(_VARIABLE.fullmatch(name) or _NAME.search(words) or _SHORT_NAME.search(words))
 
 
+def is_path(name: str, value: str) -> bool:
+    """Return whether the value of a name that files have too, such as `ssh_key` or `PWD`, is a path."""
+    return bool(_OF_FILES.search(name) and A_FILE.fullmatch(value))
+
+
 def is_short(name: str) -> bool:
-    """Whether it is a word that prose and statistics have too, such as `pass`."""
+    """Return whether it is a word that prose and statistics have too, such as `pass`."""
     return bool(_SHORT_WORD.search(name))
 
 
 def says_nothing(name: str, value: str) -> bool:
-    """Whether the value of a short name is a number or a word: `auth: basic`, `webhook: failed`."""
+    """Return whether the value of a short name is a number or a word: `auth: basic`, `webhook: failed`."""
     if not is_short(name):
         return False
     is_word = "webhook" in name.lower() and "/" not in value

@@ -104,7 +104,7 @@ class LoadHFSpec(StageSpec):
         return (BASE,) if self._takes_an_adapter(file.name for file in files_in(folder, BASE)) else ()
 
     def _takes_an_adapter(self, names: Iterable[str]) -> bool:
-        """Whether these files are an adapter and its base, which the stage merges."""
+        """Return whether these files are an adapter and its base, which the stage merges."""
         return False
 
     def missing(self) -> list[Problem]:

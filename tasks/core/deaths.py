@@ -1,19 +1,22 @@
-"""The death of a job's engine, noted for the pod or the machine that starts it again in the same execution."""
+"""How a job's engine ended, stored for the pod or the machine that starts it again in the same execution."""
 
 import json
 from dataclasses import asdict
 from pathlib import Path
 
 from infra.process.death import Death
+from infra.progress import say
 from infra.storage import buckets as storage
+from infra.storage.buckets import StorageError
 from infra.storage.durable import write_json
+from infra.text import clause
 from infra.tracking.execution import execution_id
 from infra.tracking.redact import redact_text
 from tasks.core.offsite import Offsite
 
 
 def earlier_death(job_dir: Path, remote: Offsite | None, node: int) -> Death | None:
-    """The one of the start before this, in this execution."""
+    """How the engine's previous start in this execution ended; None if this is the first."""
     name = _name(node)
     try:
         noted = storage.read(f"{remote.address}/{name}") if remote else (job_dir / name).read_bytes()
@@ -24,11 +27,15 @@ def earlier_death(job_dir: Path, remote: Offsite | None, node: int) -> Death | N
 
 
 def note_death(death: Death, job_dir: Path, remote: Offsite | None, node: int) -> None:
-    """Keep it in the job's folder, and in storage if that folder is lost with this pod."""
-    told = asdict(death) | {"summary": redact_text(death.summary)}
-    write_json(job_dir / _name(node), {"execution": execution_id(), "death": told})
-    if remote:
-        storage.put(job_dir, [_name(node)], remote.address)
+    """Keep it in the job's folder, and in storage if that folder is lost with this pod. A full disk or an unreachable
+    storage is printed and raises nothing: the caller has the engine's own failure to report."""
+    note = {"execution": execution_id(), "death": asdict(death) | {"summary": redact_text(death.summary)}}
+    try:
+        write_json(job_dir / _name(node), note)
+        if remote:
+            storage.put(job_dir, [_name(node)], remote.address)
+    except (OSError, StorageError) as error:
+        say(f"the next start will not know how this one ended, because it could not be stored: {clause(error)}")
 
 
 def _name(node: int) -> str:

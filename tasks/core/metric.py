@@ -6,10 +6,6 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, Self
 
-from infra.evaluated import known_mean
-
-__all__ = ["known_mean"]
-
 NO_DIRECTION = (
     "a metric of which more is known to be better, or worse: set `higher_is_better: true` or `false` for it in the "
     "metric_list of its lm-eval task, the same in all tasks of a group"

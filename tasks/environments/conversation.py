@@ -177,7 +177,7 @@ def _awaited(value: Any) -> Any:
 
 
 def _is_json(value: Any) -> bool:
-    """Whether JSON represents it unchanged: a tuple would become a list, and the number that is a name text."""
+    """Return whether JSON represents it unchanged: a tuple would become a list, and the number that is a name text."""
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         text.encode()  # raises UnicodeEncodeError for half of a surrogate pair

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tasks.core.metric import Metric, known_mean
+from infra.evaluated import known_mean
+from tasks.core.metric import Metric
 from tasks.evaluate.questions import Messages
 
 

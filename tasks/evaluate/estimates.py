@@ -3,8 +3,8 @@ errors are over the prompts' means."""
 
 from collections.abc import Sequence
 
-from infra.evaluated import chance_of_pass
-from tasks.core.metric import Metric, known_mean
+from infra.evaluated import chance_of_pass, known_mean
+from tasks.core.metric import Metric
 
 __all__ = ["chance_of_pass"]
 

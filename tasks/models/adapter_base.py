@@ -25,7 +25,7 @@ BASE = "base"  # the input `model.base` is the base of the input `model`; the fo
 
 
 def is_published_adapter(names: Iterable[str]) -> bool:
-    """Whether these are the names of the files of an adapter that is published with its base."""
+    """Return whether these are the names of the files of an adapter that is published with its base."""
     with_base = {ADAPTER_CONFIG, "adapter_model.safetensors", "config.json", INDEX, f"{BASE}/config.json"}
     return with_base <= {*names}
 

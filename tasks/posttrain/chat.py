@@ -54,7 +54,7 @@ _CALLS: Row = {
 
 @dataclass(frozen=True)
 class Opening:
-    """What comes before an assistant's turn."""
+    """The messages and options before an assistant's turn."""
 
     messages: Sequence[Row]
     options: Mapping[str, Any] = field(default_factory=dict)  # of the template: `tools`, and what a row has for it

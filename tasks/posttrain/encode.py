@@ -195,7 +195,7 @@ class RowEncoder:
 
     def decoded(self, ids: Sequence[int], think_end: str | None = None) -> str:
         """Decode sampled tokens as TRL does for rewards: without special tokens. Those that begin or end a thought stay
-        (tasks/rewards/thinking.py; `think_end` is another): without them a thought could not be told from an answer."""
+        (tasks/rewards/thinking.py; `think_end` is another), to distinguish the thought from the answer."""
         texts = [*markers(think_end)]
         kept = {token for token in {*ids} & self._special.keys() if _is_part(self._special[token], texts)}
         parts = groupby(ids, key=lambda token: token in kept)

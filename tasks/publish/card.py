@@ -36,8 +36,8 @@ def model_card(
     reports: list[Manifest],
     tied: str = "",
 ) -> str:
-    """The text of README.md: YAML front matter as the Hugging Face hub reads it, and Markdown. `tied`: what tie.py says
-    of the choice."""
+    """The text of README.md: YAML front matter as the Hugging Face hub reads it, and Markdown. `tied`: the notice from
+    tie.py about the choice."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=False,  # Markdown
@@ -119,7 +119,7 @@ def _undescribed(chain: list[Link]) -> list[str]:
 
 def _learned_chats(chain: list[Link]) -> bool:
     """Whether it was tuned on conversations, or is an existing model that was tuned on no rows: a template alone, which
-    every tokenizer that Baton trains has, says nothing of the model."""
+    every tokenizer that Baton trains has, is no sign of it."""
     tuned = [link.manifest.facts.get("conversational") for link in chain if link.manifest.kind == "rows"]
     return any(tuned) if tuned else _started_from(chain) is not None
 

@@ -92,8 +92,8 @@ def work(job: Job) -> None:
 
 
 def _same(spec: PublishSpec, job: Job, parts: list[str]) -> str:
-    """The digest of what makes another version: the model, what it was made of, and the card's terms. Not what it was
-    compared with in this run."""
+    """A digest of all that distinguishes versions: the model, its parts and the card's terms. The models that it was
+    compared with in this run are not in it."""
     base = job.inputs.get(f"model.{BASE}", {}).get("digest")
     terms = yaml.safe_load((job.output / CARD).read_text(encoding="utf-8").split("---\n")[1])
     described = {name: terms[name] for name in TERMS if name in terms}

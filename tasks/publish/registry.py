@@ -144,7 +144,7 @@ def _equal(client: MlflowClient, what: Publication) -> str | None:
 
 
 def _has_files(client: MlflowClient, what: Publication, source: str) -> bool:
-    """Whether a version's source has all files but the card, by their sizes."""
+    """Return whether a version's source has all files but the card, by their sizes."""
     scheme, _, model_id = source.partition(":/")
     if scheme == "models":
         stored = dict(_stored(client, model_id))

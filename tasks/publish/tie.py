@@ -7,8 +7,8 @@ from tasks.core.metric import metrics_of
 
 
 def tie(by: str | None, label: str, digest: str, reports: Sequence[Manifest]) -> str:
-    """Which models have the same value of the metric `by` as the chosen one; empty if none has. `reports`: the
-    evaluations, in the run's order."""
+    """A notice that names the models with the same value of the metric `by` as the chosen one; empty if there is none.
+    `reports`: the evaluations, in the run's order."""
     values = {
         (str(report.facts["label"]), str(report.facts["model_digest"])): metrics_of(report.facts).get(by or "")
         for report in reports

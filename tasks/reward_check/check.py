@@ -9,7 +9,7 @@ of each reward.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from tasks.rewards.spec import RewardSpec
 from tasks.rewards.user_process import NotInstalled
 from tasks.rows.stored import Row, read_rows
 
-MADE_UP = "I do not know."
+# completions to call a function with whose rows have no answers
+MADE_UP = ("I do not know.", "4", '{"answer": 4}', "<answer>4</answer>", "```python\nprint(4)\n```")
 
 
 def work(job: Job) -> None:
@@ -82,21 +83,33 @@ def _lines(job: Job, one: RewardListSpec, rows: list[Row]) -> list[GoldLine]:
 
 
 def _attempt(job: Job, one: RewardListSpec, rewards: list[RewardSpec], rows: list[Row]) -> None:
-    """Call the functions that are not compared too. What one raises for a completion that is made up, because no row
-    has an answer, is a notice: the model's completions may be such that it never does. Raises StageError."""
+    """Call the functions that are not compared too. Where no row has an answer, completions are made up: a function
+    that raises for each of them ends the run, and what it raises for some is a notice, because it may not raise for the
+    model's. Raises StageError."""
     asked = [row for row in rows if "prompt" in row]
     if answered := [row for row in asked if own_answer(row) is not None]:
         return attempt(rewards, answered, own_answer)
+    for reward in rewards:
+        raised = [*takewhile(bool, (_raised(reward, asked, text) for text in MADE_UP))]
+        if raised and len(raised) == len(MADE_UP):
+            raise StageError(str(raised[0]))
+        if raised:
+            job.notice(f"{one.path}: the rows of data.{one.data} have no answers, and for a made-up one {raised[0]}")
+
+
+def _raised(reward: RewardSpec, rows: list[Row], text: str) -> StageError | None:
+    """Return the error that a reward raises for this completion of each row."""
+
+    def completion(row: Mapping[str, Any]) -> Any:
+        return [{"role": "assistant", "content": text}] if isinstance(row["prompt"], list) else text
+
     try:
-        attempt(rewards, asked, _made_up)
+        attempt([reward], rows, completion)
     except NotInstalled:
         raise
     except StageError as error:
-        job.notice(f"{one.path}: the rows of data.{one.data} have no answers, and for a made-up one {error}")
-
-
-def _made_up(row: Mapping[str, Any]) -> Any:
-    return [{"role": "assistant", "content": MADE_UP}] if isinstance(row["prompt"], list) else MADE_UP
+        return error
+    return None
 
 
 def _answered(rows: list[Row]) -> int:

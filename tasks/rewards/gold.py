@@ -20,7 +20,7 @@ from tasks.rewards.builtin.builtin import ANSWERS
 from tasks.rewards.call import ENVIRONMENTS, text_of
 from tasks.rewards.scorer import Scorer
 from tasks.rewards.spec import RewardSpec
-from tasks.rows.marks import LABELS
+from tasks.rows.marks import verdict
 
 ROWS = 64  # enough to tell right from wrong, and few requests for a judge
 _WAYS_OUT = (
@@ -130,7 +130,7 @@ def late(rewards: Sequence[RewardSpec]) -> list[RewardSpec]:
 def own_answer(row: Mapping[str, Any]) -> Any:
     """A row's own answer as a completion (messages if its prompt is messages); None if it has no answer, or its label
     is false: a completion to avoid."""
-    avoided = any(row.get(name) is False for name in LABELS)
+    avoided = verdict(row) is False
     for name in (name for name in ("completion", *ANSWERS) if not (avoided and name == "completion")):
         value = row.get(name)
         if isinstance(value, list) and value and isinstance(value[0], dict):

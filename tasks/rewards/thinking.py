@@ -48,7 +48,7 @@ class Thinking:
         return next((begin for begin, _ in self.pairs if begin and prompt.endswith(begin)), "")
 
     def is_open(self, text: str) -> bool:
-        """Whether a thought has begun in a text and has no end."""
+        """Return whether a thought has begun in a text and has no end."""
         return any(begin and text.rfind(begin) > text.rfind(end) for begin, end in self.pairs)
 
     def answer(self, text: str) -> str:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from infra.errors import UserError
 from infra.pod_spec import Resources, check_gpus, short_of
@@ -98,6 +99,12 @@ def test_a_pod_with_less_than_it_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
     assert short_of(Resources(memory="4Gi", cpu=4)) == ["memory 1.0 GiB of 4Gi", "2 CPUs of 4.0"]
     assert short_of(Resources(memory="1Gi", cpu="500m")) == []
     assert short_of(Resources()) == []
+
+
+@pytest.mark.parametrize("memory", ["٣Gi", "1e9", "400m", "-1Gi", "4GiB"])
+def test_a_quantity_that_is_not_read_as_bytes_here_is_refused(memory: str) -> None:
+    with pytest.raises(ValidationError):
+        Resources(memory=memory)
 
 
 def test_a_pod_with_fewer_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

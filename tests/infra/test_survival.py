@@ -116,6 +116,12 @@ def test_a_death_in_another_way_names_the_one_before(tmp_path: Path) -> None:
     )
 
 
+def test_two_deaths_in_turn_are_not_tried_for_ever(tmp_path: Path) -> None:
+    said = last_words(tmp_path, "is killed", then="ends silently", max_restarts=5)
+    assert "(after 2 restarts; the second time in this way at step 3, so it is not tried a third time)" in said
+    assert starts(tmp_path) == 3
+
+
 def test_a_pod_does_not_try_what_killed_the_pods_before_it(tmp_path: Path) -> None:
     """A pod starts the engine once, and Flyte starts the pod again as long as that may help."""
     failures: list[EngineFailed] = []

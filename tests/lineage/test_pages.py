@@ -93,6 +93,7 @@ def test_the_list_is_searched_and_filtered(page: TestClient, store: Stored) -> N
     assert found("q=pretrain.optimizer.lr=1e-3") == {store.second}  # as Compare names a field of a stage
     assert found("q=BASE") == found("q=sft") == both  # names of models
     assert found("q=sft.steps=4") == found("q=convert.steps=3") == found("q=sources.7=b") == set()
+    assert found("q=seed=1") == both and found("q=seed=true") == set()
     assert found("q=nothing-like-it") == found("q=laptop+nothing") == set()
     assert found("page=99") == found("page=x") == both
 

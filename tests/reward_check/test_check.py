@@ -36,6 +36,9 @@ def fails_once(completions, answer):
 def fails_anyway(completions, **columns):
     return [1 / 0 for each in completions]
 
+def number(completions, **columns):
+    return [float(each) for each in completions]
+
 def imports_late(completions, answer):
     import nowhere_installed
 
@@ -134,10 +137,15 @@ def test_in_a_pod_which_may_lack_its_packages_it_is_a_notice(reward: str, monkey
     assert "could not be tried before the stage" in (job / "notices.jsonl").read_text()
 
 
-def test_without_answers_what_a_reward_raises_for_a_made_up_one_is_a_notice() -> None:
-    job = checked([{"prompt": f"Say {n}."} for n in range(10)], "sums.py:fails_anyway")
+def test_without_answers_what_a_reward_raises_for_some_made_up_ones_is_a_notice() -> None:
+    job = checked([{"prompt": f"Say {n}."} for n in range(10)], "sums.py:number")
     (notice,) = [json.loads(line)["text"] for line in (job / "notices.jsonl").read_text().splitlines()]
-    assert "for a made-up one reward fails_anyway raised ZeroDivisionError" in notice
+    assert "for a made-up one reward number raised ValueError" in notice
+
+
+def test_without_answers_a_reward_that_raises_for_every_made_up_one_ends_the_run() -> None:
+    with pytest.raises(StageError, match=r"grpo.rewards: .*fails_anyway raised ZeroDivisionError"):
+        checked([{"prompt": f"Say {n}."} for n in range(10)], "sums.py:fails_anyway")
 
 
 def test_its_pod_is_small_unless_a_reward_needs_much() -> None:

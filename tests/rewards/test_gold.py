@@ -107,6 +107,8 @@ def test_without_two_answers_nothing_is_compared(rows: list[dict[str, Any]]) -> 
         ({"prompt": "p", "answer": 4, "solution": "s"}, "4"),
         ({"prompt": "p", "ground_truth": {"tests": []}}, None),
         ({"prompt": "p", "answer": " "}, None),
+        ({"prompt": "p", "completion": "c", "label": False}, None),  # one to avoid
+        ({"prompt": "p", "completion": "c", "kto_tag": 0, "answer": "a"}, "a"),
         ({"prompt": [{"role": "user", "content": "p"}], "solution": "s"}, [{"role": "assistant", "content": "s"}]),
     ],
 )

@@ -308,6 +308,16 @@ def test_without_flyte_s_word_silence_closes_it(tmp_path: Path, monkeypatch: pyt
     assert [runs("execution", name)[0].info.status for name in ("quiet", "waiting")] == ["KILLED", "RUNNING"]
 
 
+def test_a_stage_whose_execution_was_deleted_for_good_does_not_stop_the_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    client = MlflowClient(tracking_uri())
+    left = {"baton.role": "stage", "baton.execution": "gone", "mlflow.parentRunId": "0" * 32}
+    client.create_run(baton_experiment(client), int(time.time() * 1000), left)
+    assert close_ended(client) == []
+
+
 def test_a_run_that_was_merged_and_reopened_is_no_execution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two pods began one execution: one merged the other's run, which the other set to running a moment later."""
     monkeypatch.setenv("HOME", str(tmp_path))

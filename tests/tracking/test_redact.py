@@ -14,7 +14,7 @@ from infra.placement.job import Order, sky_task
 from infra.pod_spec import check_secrets
 from infra.tracking.execution import begin_execution, current_execution, flush
 from infra.tracking.record import tracked
-from infra.tracking.redact import HIDDEN, SETUP_DIGEST, redact, redact_command, redact_parts, redact_text
+from infra.tracking.redact import HIDDEN, SETUP_DIGEST, redact, redact_code, redact_command, redact_parts, redact_text
 from infra.tracking.store import TrackingUnreachable, check_reachable
 from tasks.core.job import Job
 from tasks.core.manifest import read_manifest
@@ -123,6 +123,28 @@ def test_what_only_sounds_like_a_secret_is_kept(harmless: dict[str, object]) -> 
         f"kubectl create secret --from-literal=HF_TOKEN={SECRET}",
         f"'password' => '{SECRET}'",
         f'password := "{SECRET}"',
+        f"os.environ['OPENAI_API_KEY'] = '{SECRET}'",
+        f"{{'name': 'OPENAI_API_KEY', 'value': '{SECRET}'}}",
+        f"- {{name: DB_PASSWORD, value: {SECRET}}}",
+        f"PGPASSWORD={SECRET} psql",
+        f"JSESSIONID={SECRET}",
+        f"csrftoken={SECRET}",
+        f"secret_key_base: {SECRET}",
+        f"GITHUB_TOKEN_OLD={SECRET}",
+        f"<password>{SECRET}</password>",
+        f"requests.get(url, auth=('me', '{SECRET}'))",
+        f"'api_keys': ['one', '{SECRET}']",
+        f"curl -b 'session={SECRET}' http://host",
+        f"curl -ume:{SECRET} http://host",
+        f"docker login -u me -p {SECRET}",
+        f"mysql -u root -p{SECRET} mlflow",
+        f"\x1b[33mpassword\x1b[0m=\x1b[35m{SECRET}\x1b[0m",
+        f"ValueError('refused:\\nhf_{SECRET.replace('-', 'x') * 2}')",
+        f"?next=https%3A%2F%2Fhost%2F%3Faccess_token%3D{SECRET}",
+        f"https://host/?t=%22hf_{SECRET.replace('-', 'x') * 2}%22",
+        f"Incorrect API key provided: Aa1{SECRET}",
+        f"ENV WANDB_API_KEY Aa1{SECRET}",
+        f"machine host login me password Aa1{SECRET}",
     ],
 )
 def test_secrets_in_text_are_hidden(text: str) -> None:
@@ -157,7 +179,19 @@ def test_secrets_in_text_are_hidden(text: str) -> None:
         "pod.secrets: [HF_TOKEN, WANDB_API_KEY]",
         "token: expired",
         "send it in the header Authorization: Bearer KEY",
+        "the header `Authorization: Bearer KEY`: it is needed",
         "tls_key: /etc/tls/server.key",
+        "PWD=/work/main ssh_key=~/.ssh/id_rsa s3_key: data/part-0.parquet",
+        "BATON_CACHE_KEY=3f2a9 SORT_KEY=name",
+        "client = OpenAI(api_key=api_key, token=self._token)",
+        "api_key: str | None = None",
+        "session.auth = (user, password)",
+        "model.forward(tokens=tensor([1, 2]))",
+        "fw_compile_the_model_before_run, rnd_numbers_of_the_seed, sk-learn-is-a-library",
+        "Basic arithmetic-problems, basic level 2",
+        "postgresql://{user}:{password}@{host}/mlflow, https://host/v1?key={key}",
+        "no -----BEGIN PRIVATE KEY----- in the file\nstep 1",
+        "\x1b[32mstep 1\x1b[0m loss 2.3",
     ],
 )
 def test_text_without_a_secret_stays_as_it_is(text: str) -> None:
@@ -185,6 +219,11 @@ def test_no_message_of_ours_is_bent(folder: str) -> None:
             if isinstance(node, ast.JoinedStr):
                 text = "".join(str(part.value) if isinstance(part, ast.Constant) else "NAME" for part in node.values)
                 assert redact_text(text) == text, f"{path}:{node.lineno}"
+
+
+def test_templates_and_patterns_of_addresses_in_a_function_are_no_secrets() -> None:
+    code = 'ADDRESS = re.compile(r"https?://\\S+|[\\w.]+@\\w+")\nURL = f"https://{user}:{password}@host/x?key={key}"\nfw_compile_the_model_before_run()\n'
+    assert redact_code(code) == code
 
 
 def test_a_missing_secret_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,9 @@ def test_an_editor_sees_what_is_wrong(recipe: dict[str, Any]) -> None:
         ("load_hf", "start_from:  # "),
         ("sft-seed1", "post_training[].sft:  # "),
         ("pod", "pod:  # "),
+        ("pod.resources.memory", "pod.resources.memory: "),
+        ("corpus.source.kind", "corpus.source.kind: (required)  # one of stdlib, files, "),
+        ("SFT", "post_training[].sft:  # "),
         ("seeds", "seeds: 1  # "),
     ],
 )

@@ -125,8 +125,8 @@ def _gpus_missing(spec: StageSpec, asked: int | None) -> Problem | None:
 
 
 def _least(context: RunContext, path: str) -> dict[str, float]:
-    """Bytes of memory without which a stage's pod cannot work, by what they are for. The estimates themselves are too
-    high for that: tuning a small model took a third of its own."""
+    """The least memory with which a stage's pod can work, in bytes by purpose. The estimates are too high for that:
+    tuning a small model took a third of its estimate."""
     spec, known = context.stages()[path], model_of(context)
     gpus = gpus_of(context, path) if spec.uses_gpus else 0
     parts: dict[str, float] = {"the process that starts the stage": LAUNCHER}

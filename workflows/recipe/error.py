@@ -119,7 +119,7 @@ def _items(annotation: Any) -> Any:
 
 
 def _kind(kinds: Mapping[str, type[BaseModel]], given: Collection[str] = ()) -> str:
-    """What is allowed for the field `kind`. `given`: the names of the fields beside it."""
+    """The allowed values of the field `kind`. `given`: the names of the fields beside it."""
     fits = [kind for kind, model in kinds.items() if set(given) <= model.model_fields.keys()] if given else []
     named = f"; of these, {', '.join(fits)} have the given fields" if 0 < len(fits) < len(kinds) else ""
     return f"one of {', '.join(kinds)}{named}"
@@ -130,7 +130,7 @@ def _field(path: str, parent: type[BaseModel] | None) -> FieldInfo | None:
 
 
 def _section(path: str, options: list[type[BaseModel]]) -> str:
-    """What is allowed for a section, which may be one of some models, or for the whole recipe."""
+    """The allowed values of a section, which may be one of several models, or of the recipe itself."""
     if not path:
         return "a mapping of sections, such as `corpus:` and `pretrain:`"
     name = path.rpartition(".")[2]

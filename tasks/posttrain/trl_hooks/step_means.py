@@ -1,7 +1,7 @@
 """Losses and metrics that are means over a whole optimizer step.
 
-`fit` gives `StepMeans` to each trainer that has neither it nor a loader of its own, so a method gets its steps' means
-and blank rows without a line of its own.
+`fit` gives `StepMeans` to each trainer that has neither such a class nor its own data loader, so that a method gets
+step means and blank rows without code for them.
 """
 
 import math
@@ -122,7 +122,7 @@ class StepMeans(StepMetrics):
         return batch | {WEIGHTS: torch.stack(counts).sum(0).double()}
 
     def _one_by_one(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """The rows of a batch, each a batch of its own, with how much each counts."""
+        """Collate each row as a separate batch, with its weight."""
         alone = [self.collate([{name: value for name, value in row.items() if name != BLANK}]) for row in rows]
         numbers = [0.0 if row.get(BLANK) else self._number(batch) for row, batch in zip(rows, alone, strict=True)]
         counted = torch.tensor(numbers, dtype=torch.float64)
@@ -177,8 +177,8 @@ class StepMeans(StepMetrics):
 
 
 def give_step_means(trainer: Any) -> None:
-    """Make a trainer that knows nothing of steps one that has their means, unless it has a loader of its own, as those
-    have that sample their completions."""
+    """Give `StepMeans` to a trainer that has no such class, unless it overrides the data loader, as trainers do that
+    sample their completions."""
     kind = type(trainer)
     if not issubclass(kind, StepMetrics) and kind.get_train_dataloader is Trainer.get_train_dataloader:
         trainer.__class__ = type(kind.__name__, (StepMeans, kind), {})

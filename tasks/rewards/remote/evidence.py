@@ -190,7 +190,7 @@ def _is_capital(name: str) -> bool:
 
 
 def _is_container(node: ast.AST) -> bool:
-    """Whether what is used of a value is a list's or the like, whatever is in it."""
+    """Return whether what is used of a value is a list's or the like, whatever is in it."""
     literal = isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict | ast.ListComp | ast.GeneratorExp)
     return literal or (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CONTAINERS)
 

@@ -289,7 +289,7 @@ class Proxy(Operators):  # type: ignore[misc]
     # contents
 
     def _as_made(self, name: str) -> bool:
-        """Whether an attribute or method is one of what is under test, and not of data in its place."""
+        """Return whether an attribute or method is one of what is under test, and not of data in its place."""
         reference, tests = self.__ref__, self.__tests__
         if reference.made and (reference.class_read < 0 or reference.is_class or name not in tests.of_data):
             return True

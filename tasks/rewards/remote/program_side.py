@@ -139,7 +139,7 @@ def _methods(kind: type[Any]) -> int:
 
 
 def _state(value: Any) -> tuple[bool, dict[str, Any]]:
-    """Whether an object's class compares its objects, and the attributes and content by which the tests do."""
+    """Return whether an object's class compares its objects, and the attributes and content by which the tests do."""
     kind = type(value)
     slots = [slot for each in kind.__mro__ for slot in vars(each).get("__slots__", ())]
     state = {slot: getattr(value, slot) for slot in slots if hasattr(value, slot)} | getattr(value, "__dict__", {})

@@ -81,11 +81,11 @@ class Tests(Peer):
         )
 
     def is_kin(self, proxy: Proxy) -> bool:
-        """Whether an object is of a class under test, as the program says."""
+        """Return whether an object is of a class under test, as the program says."""
         return any(number in self._kin for number in proxy.__ref__.classes)
 
     def uses(self, proxy: Proxy, name: str) -> bool:
-        """Whether the tests use an attribute of objects of its class that they construct."""
+        """Return whether the tests use an attribute of objects of its class that they construct."""
         return any(name in self._kin.get(number, ()) for number in proxy.__ref__.classes)
 
     def named(self, name: str, value: Any) -> Any:

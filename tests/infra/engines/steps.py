@@ -42,9 +42,9 @@ def work(job: Job) -> None:
     while step < spec.steps:
         print(f"rank {rank} takes step {step}")
         job.heart.beat(step, "data")
-        wrong = step == spec.step and not (spec.once and _started_before(job, rank))
+        wrong = step == spec.step and not (spec.once and _starts(job, rank) > 1)
         if wrong and rank == spec.rank:
-            _go_wrong(job, spec.then if spec.then and _started_before(job, rank) else spec.what)
+            _go_wrong(job, spec.then if spec.then and _starts(job, rank) == 2 else spec.what)
         job.heart.beat(step, "forward-backward")
         if wrong and spec.what in BETWEEN_RANKS:
             BETWEEN_RANKS[spec.what](rank == spec.rank)
@@ -61,8 +61,8 @@ def work(job: Job) -> None:
     dist.destroy_process_group()
 
 
-def _started_before(job: Job, rank: int) -> bool:
-    return len((job.work / f"starts-{rank}").read_text().split()) > 1
+def _starts(job: Job, rank: int) -> int:
+    return len((job.work / f"starts-{rank}").read_text().split())
 
 
 def _go_wrong(job: Job, what: str) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from infra.evaluated import known_mean
 from tasks.core.job import StageError
-from tasks.core.metric import known_mean
 from tasks.posttrain.encode import RowRefused, cut, prompted
 from tasks.posttrain.methods.dpo.pairs import Pair, Pairs, ScoredCompletion, pair
 from tasks.posttrain.methods.dpo.spec import DPOSpec, PairsSpec

@@ -18,8 +18,8 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOConfig
 
+from infra.evaluated import known_mean
 from tasks.core.job import Job, StageError, json_lines
-from tasks.core.metric import known_mean
 from tasks.environments.environments import Environments
 from tasks.posttrain import process
 from tasks.posttrain.adapter import base_of
