@@ -28,6 +28,7 @@ from tasks.cached_stages import note_upstream
 from tasks.core import lacking
 from tasks.core.called import called
 from tasks.core.deaths import earlier_death, note_death
+from tasks.core.earlier import has_result_of
 from tasks.core.inputs import input_key, view, views_of
 from tasks.core.manifest import ALL, MANIFEST, ArtifactError, Manifest, read_manifest, remove, verify
 from tasks.core.offsite import Offsite, offsite
@@ -101,7 +102,7 @@ def run(
     keys = _side_by_side(lambda name: input_key(named[name].key, named[name].place, needed[name]), named)
     patterns = {name: (*needed[name], *checks.get(group, ())) for name, group in groups.items()}
     parents = {name: artifact.digest for name, artifact in named.items() if name not in implied}
-    job_dir = job_directory(engine, spec.identity(), keys)
+    job_dir = _job_directory(engine, spec.identity(), keys, named)
     remote = offsite(job_dir)
     _drop_damaged(job_dir / "output")
     spec_json = spec.model_dump(mode="json")
@@ -148,6 +149,17 @@ def run(
     produced.add(artifact.digest)
     _draw_deck(title, output)
     return artifact.at(place)
+
+
+def _job_directory(
+    engine: Engine, identity: dict[str, Any], keys: Mapping[str, str], inputs: Mapping[str, Artifact]
+) -> Path:
+    """The job's folder, or that in which an earlier version has left the same result."""
+    digests = {name: artifact.digest for name, artifact in inputs.items()}
+    job_dir, earlier = job_directory(engine, identity, dict(keys)), job_directory(engine, identity, digests)
+    if job_dir == earlier or job_dir.exists() or engine.repeats:
+        return job_dir
+    return earlier if has_result_of(earlier, digests, lambda name: inputs[name].manifest()) else job_dir
 
 
 def _fetched(

@@ -26,6 +26,9 @@ class BitsSpec(Spec):
     held_out_bytes: int = Field(400_000, ge=4, description="Maximum held-out text per corpus; bytes")  # a character
 
 
+SCORING = 2  # of lm-eval's tasks: from 2 on without the model's thoughts
+
+
 class EvaluatorSpec(ToolUse):
     """An evaluator: rows with rewards, or with an environment, or tasks of lm-eval."""
 
@@ -49,7 +52,9 @@ class EvaluatorSpec(ToolUse):
         {}, repr=False, description="BLAKE3 of the other files that the tasks read; filled in by Baton"
     )
     task_place: PathText | None = not_identity(None, "Folder or archive that has these; filled in by Baton")
-    lm_eval_version: str | None = Field(None, description="Version of lm-eval; filled in by Baton")
+    lm_eval_version: str | None = Field(
+        None, description="Versions of lm-eval and of how its tasks are scored; filled in by Baton"
+    )
     chat_template: bool = Field(
         False, description="lm-eval's apply_chat_template: send each task's prompt as a user turn"
     )
@@ -218,6 +223,6 @@ class EvaluateSpec(StageSpec):
 def _lm_eval_version() -> str | None:
     """None where lm-eval is not installed."""
     try:
-        return version("lm-eval")
+        return f"{version('lm-eval')}/{SCORING}"
     except PackageNotFoundError:
         return None

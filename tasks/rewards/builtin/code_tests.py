@@ -17,17 +17,18 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field
 
 from infra.sandbox.program import Program, Result
+from tasks.core.spec import ByBaton
 from tasks.rewards.builtin.sandboxed import Code
 from tasks.rewards.remote.wire import FIXED, JSON, LIBRARY, MUTABLE
 from tasks.user_code.load_function import Unusable
 
 _SHARED = ("wire", "evidence", "objects", "tests_side")  # modules of the tests' process, loaded before the program's
-_RULES = 2  # of what passes: in the identity, so that results by earlier rules are not reused
+_RULES = 3
 _REMOTE = Path(__file__).parents[1] / "remote"
 
 
@@ -37,8 +38,11 @@ class CodeTests(Code):
     column: str = Field("tests", description="column with the tests")
     share: bool = Field(False, description="whether to reward the share of passed tests, not only all of them")
 
-    def identity(self) -> dict[str, Any]:
-        return super().identity() | {"rules": _RULES}
+    rules: ByBaton[int | None] = Field(None, description="version of the rules by which tests pass; filled in by Baton")
+
+    def pinned(self) -> Self:
+        """A copy with the present rules, so that results by earlier ones are not reused."""
+        return super().pinned().model_copy(update={"rules": _RULES})
 
     def compares(self) -> bool:
         return True

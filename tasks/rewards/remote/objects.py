@@ -13,9 +13,10 @@ Two objects of which one came back are equal if their class and their attributes
 
 import builtins
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, ClassVar
 
-from tasks.rewards.remote.wire import BINARY
+from tasks.rewards.remote.wire import BINARY, IN_PLACE, PROBED
 
 ORDER = ("lt", "le", "gt", "ge")
 UNARY = (
@@ -25,6 +26,7 @@ UNARY = (
 _OF_FUNCTIONS = {"send", "throw", "close", "asend", "athrow", "aclose", "cache_info", "cache_clear", "cache_parameters"}
 # not `__array_interface__` and the like, by which a library reads this process's memory at a given address
 _ATTRIBUTES = {f"__{name}__" for name in ("name", "qualname", "doc", "dict", "annotations", "wrapped", "members")}
+_TOGETHER = {"enter": ("enter", "exit"), "aenter": ("aenter", "aexit")}
 _MOST_COMPARED = 10_000  # objects of two that are compared
 
 
@@ -95,6 +97,82 @@ def _binary(name: str, *, reflected: bool) -> Callable[[Any, Any], Any]:
     return calculated
 
 
+class Kind:
+    """A class of Python's own that the program gives. It is compared, called as a function is, and asked for instances;
+    its attributes are not read and it has no items, since it may stand where a right program has data: `set.union` of
+    two sets is an answer, and `list["a"]` is true."""
+
+    __slots__ = ("__kind__", "__member__")
+    __kind__: type[Any]
+
+    def __init__(self, kind: type[Any], member: str = "") -> None:
+        self.__kind__, self.__member__ = kind, member  # of which attribute of an object that came back it is the value
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        if self.__member__:
+            raise self._refused(f"is called as the method {self.__member__} of an object that came back")
+        return self.__kind__(*arguments, **keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("__name__", "__qualname__"):
+            return getattr(self.__kind__, name)
+        if name == "__bases__":  # which `issubclass` asks for
+            return (self.__kind__,)
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise self._refused(f"is asked for its attribute {name}")
+
+    def __getitem__(self, key: Any) -> Any:
+        raise self._refused("is asked for an item")
+
+    def _refused(self, what: str) -> Refused:
+        tests: Any = Proxy.__tests__
+        refused: Refused = tests.refused(f"the class {self.__kind__.__name__}, which came of the program, {what}")
+        return refused
+
+    def __eq__(self, other: object) -> bool:
+        return self.__kind__ is unwrapped(other)
+
+    def __hash__(self) -> int:
+        return hash(self.__kind__)
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return isinstance(instance, self.__kind__)
+
+    def __subclasscheck__(self, subclass: Any) -> bool:
+        return issubclass(unwrapped(subclass), self.__kind__)
+
+    def __mro_entries__(self, bases: Any) -> Any:
+        return (self.__kind__,)
+
+    def __repr__(self) -> str:
+        return repr(self.__kind__)
+
+
+def unwrapped(value: Any) -> Any:
+    """A class itself."""
+    return value.__kind__ if type(value) is Kind else value
+
+
+def as_member(value: Any, name: str) -> Any:
+    """An attribute's value: a class is no method there."""
+    kind = unwrapped(value)
+    return Kind(kind, name) if isinstance(kind, type) else value
+
+
+def _in_place(name: str) -> Callable[[Any, Any], Any]:
+    def changed(self: Any, other: Any) -> Any:
+        tests = self.__tests__
+        if not isinstance(other, Proxy) and not (self.__ref__.made or tests.is_kin(self)):
+            raise tests.with_data(self, name)
+        value = tests.ask(name, self, other)
+        if not isinstance(value, Proxy):
+            raise tests.with_data(self, name)
+        return self if same(value, self) else value
+
+    return changed
+
+
 Operators: Any = type(  # at once: each method that is set later costs as much as a class
     "Operators",
     (),
@@ -102,7 +180,8 @@ Operators: Any = type(  # at once: each method that is set later costs as much a
     | {f"__{name}__": _ordered(name) for name in ORDER}
     | {f"__{name}__": _unary(name) for name in UNARY}
     | {f"__{name}__": _binary(name, reflected=False) for name in BINARY}
-    | {f"__r{name}__": _binary(name, reflected=True) for name in BINARY},
+    | {f"__r{name}__": _binary(name, reflected=True) for name in BINARY}
+    | {f"__{name}__": _in_place(name) for name in IN_PLACE},
 )
 
 
@@ -135,7 +214,7 @@ class Proxy(Operators):  # type: ignore[misc]
                 value.__ref__.used = tests.uses(self, name)
         elif type(value) is bool and not reference.made and (not tests.is_kin(self) or name in tests.of_data):
             raise tests.returned(self, f"its attribute {name} is true or false")
-        return value
+        return value if self._as_made(name) else as_member(value, name)
 
     def _read(self, value: "Proxy") -> None:
         """`Color.RED`, or `Date.parse`: an object of a class under test is under test if it is read from the class, or
@@ -153,17 +232,6 @@ class Proxy(Operators):  # type: ignore[misc]
         return self.__tests__.ask("dir", self)
 
     # calls
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        reference, tests = self.__ref__, self.__tests__
-        if reference.member:
-            return self._called(arguments, keywords, discarded=False)
-        if reference.made and reference.is_class:
-            return tests.construct(self, arguments, keywords)
-        value = tests.ask(self, *arguments, **keywords)
-        if reference.class_read >= 0 and isinstance(value, Proxy):
-            self._read(value)
-        return value
 
     def _called(self, arguments: tuple[Any, ...], keywords: dict[str, Any], *, discarded: bool) -> Any:
         """A call of a method of an object that came back."""
@@ -227,17 +295,6 @@ class Proxy(Operators):  # type: ignore[misc]
             return True
         return bool(tests.uses(self, name))
 
-    def __iter__(self) -> Any:
-        return self.__tests__.ask("iter", self)
-
-    def __next__(self) -> Any:
-        return self.__tests__.ask("next", self)
-
-    def __len__(self) -> int:
-        if not self._as_made("__len__"):
-            raise NoLength(self.__tests__.what_returned(self, "its length is asked for"))
-        return int(self.__tests__.ask("len", self))
-
     def __getitem__(self, key: Any) -> Any:
         if not self._as_made("__getitem__"):
             raise self.__tests__.returned(self, "an item is asked for")
@@ -248,11 +305,6 @@ class Proxy(Operators):  # type: ignore[misc]
 
     def __delitem__(self, key: Any) -> None:
         self.__tests__.ask("delitem", self, key)
-
-    def __reversed__(self) -> Any:
-        if not self._as_made("__reversed__"):
-            raise self.__tests__.returned(self, "it is reversed")
-        return self.__tests__.ask("reversed", self)
 
     def __str__(self) -> str:
         return str(self.__tests__.ask("str", self))
@@ -276,7 +328,49 @@ class Proxy(Operators):  # type: ignore[misc]
             value.__ref__.made, value.__ref__.touched = self.__ref__.made, True
         return value
 
-    # blocks and coroutines
+    def _leave(self, how: str, kind: Any, error: Any) -> None:
+        if isinstance(error, AssertionError | Refused):  # which tells what is expected
+            kind = error = None
+        if self.__tests__.ask(how, self, kind, error, None) and kind:
+            raise self.__tests__.refused(f"{self.__ref__.label} suppresses {kind.__name__}, which would end the test")
+
+    def __mro_entries__(self, bases: Any) -> Any:
+        raise self.__tests__.refused(f"a test derives a class from {self.__ref__.label}, which is in another process")
+
+
+class _Optional(Proxy):
+    """Methods that a proxy has if its object has them, since tests ask `callable` and `isinstance(…, Iterator)`."""
+
+    __slots__ = ()
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        reference, tests = self.__ref__, self.__tests__
+        if reference.member:
+            return self._called(arguments, keywords, discarded=False)
+        if reference.made and reference.is_class:
+            return tests.construct(self, arguments, keywords)
+        if reference.class_read >= 0:
+            tests.settle()
+        value = tests.ask(self, *arguments, **keywords)
+        if reference.class_read >= 0 and isinstance(value, Proxy):
+            self._read(value)
+        return value
+
+    def __iter__(self) -> Any:
+        return self.__tests__.ask("iter", self)
+
+    def __next__(self) -> Any:
+        return self.__tests__.ask("next", self)
+
+    def __len__(self) -> int:
+        if not self._as_made("__len__"):
+            raise NoLength(self.__tests__.what_returned(self, "its length is asked for"))
+        return int(self.__tests__.ask("len", self))
+
+    def __reversed__(self) -> Any:
+        if not self._as_made("__reversed__"):
+            raise self.__tests__.returned(self, "it is reversed")
+        return self.__tests__.ask("reversed", self)
 
     def __enter__(self) -> Any:
         value = self.__tests__.ask("enter", self)
@@ -285,12 +379,6 @@ class Proxy(Operators):  # type: ignore[misc]
     def __exit__(self, kind: Any, error: Any, _trace: Any) -> None:
         self._leave("exit", kind, error)
 
-    def _leave(self, how: str, kind: Any, error: Any) -> None:
-        if isinstance(error, AssertionError | Refused):  # which tells what is expected
-            kind = error = None
-        if self.__tests__.ask(how, self, kind, error, None) and kind:
-            raise self.__tests__.refused(f"{self.__ref__.label} suppresses {kind.__name__}, which would end the test")
-
     async def __aenter__(self) -> Any:
         value = self.__tests__.ask("aenter", self)
         return self if same(value, self) else value
@@ -298,14 +386,24 @@ class Proxy(Operators):  # type: ignore[misc]
     async def __aexit__(self, kind: Any, error: Any, _trace: Any) -> None:
         self._leave("aexit", kind, error)
 
+    def __await__(self) -> Any:
+        return self.__tests__.ask("await", self)
+        yield
+
     def __aiter__(self) -> Any:
         return self.__tests__.ask("aiter", self)
 
     async def __anext__(self) -> Any:
         return self.__tests__.ask("anext", self)
 
-    def __mro_entries__(self, bases: Any) -> Any:
-        raise self.__tests__.refused(f"a test derives a class from {self.__ref__.label}, which is in another process")
+
+@cache
+def proxy_class(methods: int) -> type[Proxy]:
+    """`methods`: of wire.PROBED, a bit each."""
+    names = [name for bit, name in enumerate(PROBED) if methods >> bit & 1]
+    chosen = [f"__{name}__" for each in names for name in _TOGETHER.get(each, (each,))]
+    own = {"__slots__": (), "__doc__": vars(Proxy)["__doc__"]}
+    return type("Proxy", (Proxy,), own | {name: vars(_Optional)[name] for name in chosen})
 
 
 def same(one: Any, other: Any) -> bool:
@@ -315,7 +413,7 @@ def same(one: Any, other: Any) -> bool:
     for each in (one, other):
         if isinstance(each, Proxy) and each.__ref__.chained:
             raise each.__tests__.returned(each, "that it exists decides")
-    return one is other
+    return unwrapped(one) is unwrapped(other)
 
 
 def discard(function: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -332,9 +430,12 @@ def _equal(one: Proxy, other: Proxy) -> bool:
         return True
     tests, alike = one.__tests__, _alike(one, other, set(), first=True)
     others = tests.others(one, other) if alike else []
+    constructed = all(each.__ref__.made and not each.__ref__.touched for each in (one, other))
     if others and all(_alike(one, each, set()) for each in others):
+        if constructed:  # as `Point(1) == Point(1, 0)`: it counts if others are not equal
+            return bool(tests.asked_equal(one, other))
         raise tests.refused(f"{one.__ref__.label}: all objects of its class have equal attributes, whatever made them")
-    if alike or not all(each.__ref__.made and not each.__ref__.touched for each in (one, other)):
+    if alike or not constructed:
         return alike
     return bool(tests.asked_equal(one, other))
 
@@ -347,7 +448,7 @@ def _alike(one: Any, other: Any, seen: set[tuple[int, int]], *, first: bool = Fa
         if not one.__ref__.classes or one.__ref__.classes[0] != other.__ref__.classes[0] or len(seen) > _MOST_COMPARED:
             return False
         seen.add(pair)
-        (compares, state), (_, others) = (one.__tests__.ask("state", each) for each in (one, other))
+        (compares, state), (_, others) = (one.__tests__.state(each) for each in (one, other))
         return bool((compares or not first) and state and _alike(state, others, seen))
     if type(one) is not type(other):
         return not isinstance(one, Proxy) and not isinstance(other, Proxy) and bool(one == other)
@@ -359,6 +460,7 @@ def _alike(one: Any, other: Any, seen: set[tuple[int, int]], *, first: bool = Fa
 
 
 Proxy.__doc__ = property(lambda self: self.__tests__.ask("getattr", self, "__doc__"))  # type: ignore[assignment]
+Proxy.__annotations__ = property(lambda self: self.__getattr__("__annotations__"))  # type: ignore[assignment]
 
 
 def install(unittest: Any = None) -> None:

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from tasks.rewards.remote.wire import BINARY, OPERATIONS, PLAIN, Ended, Peer
+from tasks.rewards.remote.wire import BINARY, OPERATIONS, PLAIN, PROBED, Ended, Peer
 
 MOST_PRINTED = 1 << 16  # bytes of a call that its tests see
 
@@ -64,6 +64,7 @@ class Program(Peer):
             *super().encoded_object(value),
             is_class,
             [self.number(each) for each in classes if each.__module__ == self.module.__name__],
+            _methods(type(value)),
         ]
 
     def represent(self, kind: str, number: int, *more: Any) -> Any:
@@ -124,6 +125,17 @@ class Given(_Forwarding):  # type: ignore[misc]
             return self.__peer__.ask(operation, self, *others)
         except AttributeError:
             return otherwise
+
+
+def _methods(kind: type[Any]) -> int:
+    """Which of PROBED the objects of a class have, as bits. What has items is iterated over, too, and reversed."""
+    spaces = [vars(each) for each in kind.__mro__]
+
+    def has(name: str) -> bool:
+        return next((space[name] for space in spaces if name in space), None) is not None
+
+    items = ("iter", "reversed") if has("__getitem__") else ()
+    return sum((has(f"__{name}__") or name in items) << bit for bit, name in enumerate(PROBED))
 
 
 def _state(value: Any) -> tuple[bool, dict[str, Any]]:

@@ -44,7 +44,11 @@ class Solution(types.ModuleType):
             return [each for each in self.__tests__.watched if each in self.__tests__.space]
         if name.startswith("__"):
             raise AttributeError(name)
-        return self.__tests__.named(name, getattr(self.__tests__.module, name))
+        asked = self.__tests__.asked
+        value = self.__tests__.named(name, getattr(self.__tests__.module, name))
+        if isinstance(value, Proxy):  # to import a function or a class is not to test it
+            self.__tests__.asked = asked
+        return value
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self.__tests__.module, name, value)
@@ -77,8 +81,11 @@ def run(tests: Tests, given: str | list[str], types_of_data: list[frozenset[str]
     for name in set(names) & set(dir(builtins)) - tests.space.keys():
         tests.space[name] = _undefined(name)
     tests.asked = False
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    functions = any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) for node in nodes)
     outcomes = [list(_outcomes(tests, module, source, tree)) for source, tree in zip(sources, trees, strict=True)]
-    if not tests.asked and not tests.space.keys() & set(names):
+    found = [tests.space[name] for name in names if name in tests.space]
+    if not tests.asked and not any(not functions or not isinstance(value, Proxy) for value in found):
         tests.why = tests.why or "the tests use nothing of the program"
         return failed
     return outcomes[0] if isinstance(given, str) else [bool(each) and all(each) for each in outcomes]
@@ -98,15 +105,50 @@ def _passes(tests: Tests, action: Callable[[], Any]) -> bool:
 
 
 def _outcomes(tests: Tests, module: types.ModuleType, source: str, tree: ast.Module) -> Iterator[bool]:
+    space = vars(module)
+    before, ran = dict(space), set[types.CodeType]()
+    blocks = _main_blocks(tree)
     code = compile(rewritten(tree), FILE, "exec")
-    done = _passes(tests, lambda: exec(code, vars(module)))
-    if done and "unittest" in source and "TestCase" in source and (cases := _of_unittest(tests, module)):
-        yield from cases
-    elif calls := list(_pytest_calls(tree)):
-        for call in calls:
-            yield done and _passes(tests, lambda call=call: call(vars(module)))  # type: ignore[misc]
-    else:
+    done = _passes(tests, lambda: _execute(code, space, ran))
+    cases = _of_unittest(tests, module) if done and "unittest" in source and "TestCase" in source else []
+    own = {name: value for name, value in space.items() if value is not before.get(name)}
+    calls = list(_pytest_calls(own, {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}, ran))
+    yield from cases
+    for call in calls:
+        yield done and _passes(tests, call)
+    if not cases and not calls:
+        for block in blocks if done else ():  # it is a script
+            done = done and _passes(tests, lambda block=block: exec(compile(block, FILE, "exec"), space))  # type: ignore[misc]
         yield done
+
+
+def _main_blocks(tree: ast.Module) -> list[ast.Module]:
+    """Take what a module does only as the main one out of it."""
+    blocks, rest = [], []
+    for node in tree.body:
+        match node:
+            case ast.If(ast.Compare(ast.Name("__name__"), [ast.Eq()], [ast.Constant("__main__")]), body, other):
+                blocks.append(rewritten(ast.Module(body, [])))
+                rest += other
+            case _:
+                rest.append(node)
+    tree.body = rest
+    return blocks
+
+
+def _execute(code: types.CodeType, space: dict[str, Any], ran: set[types.CodeType]) -> None:
+    """Run a module, and note the functions that it calls if any could be a test."""
+
+    def note(frame: types.FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_globals is space:
+            ran.add(frame.f_code)
+
+    if any(name.lower().startswith("test") for name in code.co_names):
+        sys.setprofile(note)
+    try:
+        exec(code, space)
+    finally:
+        sys.setprofile(None)
 
 
 def _of_unittest(tests: Tests, module: types.ModuleType) -> list[bool]:
@@ -114,10 +156,19 @@ def _of_unittest(tests: Tests, module: types.ModuleType) -> list[bool]:
 
     class Outcome(unittest.TestResult):
         passed = 0
+        broken = False  # what is done before or after all tests of a class or of the module does not pass
 
         def startTest(self, test: Any) -> None:
-            tests.spoiled = ""
+            self.broken = self.broken or bool(tests.spoiled)
             super().startTest(test)
+
+        def stopTest(self, test: Any) -> None:
+            tests.spoiled = ""
+            super().stopTest(test)
+
+        def addError(self, test: Any, error: Any) -> None:
+            self.broken = self.broken or not isinstance(test, unittest.TestCase)
+            super().addError(test, error)
 
         def addSuccess(self, test: Any) -> None:
             tests.finish()
@@ -129,7 +180,8 @@ def _of_unittest(tests: Tests, module: types.ModuleType) -> list[bool]:
 
     suite = unittest.defaultTestLoader.loadTestsFromModule(module)
     count, outcome = suite.countTestCases(), Outcome()
-    _passes(tests, lambda: suite.run(outcome))
+    if not _passes(tests, lambda: suite.run(outcome)) or outcome.broken:
+        return [False] * count
     return [True] * outcome.passed + [False] * (count - outcome.passed)
 
 
@@ -166,16 +218,35 @@ def _imported(node: ast.AST) -> list[str]:
     return [each.name for each in node.names] if isinstance(node, ast.Import) else []
 
 
-def _pytest_calls(tree: ast.Module) -> Iterator[Callable[[dict[str, Any]], Any]]:
-    """Calls of the functions and methods that pytest would call and nothing else does, given the module's names."""
-    named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test") and node.name not in named:
-            yield lambda space, name=node.name: space[name]()  # type: ignore[misc]
-        elif isinstance(node, ast.ClassDef) and node.name.startswith("Test") and node.name not in named:
-            for each in node.body:
-                if isinstance(each, ast.FunctionDef) and each.name.startswith("test"):
-                    yield lambda space, name=node.name, test=each.name: getattr(space[name](), test)()  # type: ignore[misc]
+def _pytest_calls(space: dict[str, Any], named: set[str], ran: set[types.CodeType]) -> Iterator[Callable[[], Any]]:
+    """Calls of the functions and methods that pytest would call and that have not run. One that is given its arguments
+    by another function of the tests is none."""
+    for name, value in space.items():
+        if name.startswith("test") and isinstance(value, types.FunctionType) and value.__code__ not in ran:
+            if value.__code__.co_argcount <= len(value.__defaults__ or ()) or name not in named:
+                yield lambda value=value: _call(value)  # type: ignore[misc]
+        elif name.startswith("Test") and isinstance(value, type) and value.__module__ == NAME:
+            yield from _methods(value, ran)
+
+
+def _methods(kind: type[Any], ran: set[types.CodeType]) -> Iterator[Callable[[], Any]]:
+    if "unittest" in sys.modules and issubclass(kind, sys.modules["unittest"].TestCase):
+        return
+    members = {name: value for each in reversed(kind.__mro__) for name, value in vars(each).items()}
+    for name, value in members.items():
+        if isinstance(value, type) and name.startswith("Test") and value.__module__ == NAME:
+            yield from _methods(value, ran)
+        function = getattr(value, "__func__", value)
+        if name.startswith("test") and isinstance(function, types.FunctionType) and function.__code__ not in ran:
+            yield lambda name=name: _call(getattr(kind(), name))  # type: ignore[misc]
+
+
+def _call(test: Callable[[], Any]) -> None:
+    result = test()
+    if isinstance(result, types.CoroutineType):
+        import_module("asyncio").run(result)
+    elif result is False or isinstance(result, types.GeneratorType | types.AsyncGeneratorType):
+        raise AssertionError(f"a test returns {result!r}")
 
 
 def _undefined(name: str) -> Callable[..., Any]:

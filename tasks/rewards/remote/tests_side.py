@@ -6,16 +6,18 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from tasks.rewards.remote.objects import Proxy, Reference, Refused
-from tasks.rewards.remote.wire import OPERATIONS, Ended, Malformed, Peer
+from tasks.rewards.remote.objects import Kind, Proxy, Reference, Refused, as_member, proxy_class
+from tasks.rewards.remote.wire import IN_PLACE, OPERATIONS, PROBED, Ended, Malformed, Peer
 
+MOST_REACHED = 100  # objects that are reached from one, and settled with it
 MOST_OTHERS = 8  # objects that two equal ones are compared with
 NAME = "tests"  # the tests' module
 HIDDEN = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt)  # they would end a loop, or the tests
 # operations that may change what they are given; calls may, too
-CHANGING = ("setattr", "delattr", "setitem", "delitem", "next", "enter", "exit", "aenter", "aexit", "await")
+CHANGING = ("setattr", "delattr", "setitem", "delitem", "next", "enter", "exit", "aenter", "aexit", "await", *IN_PLACE)
 ENDS = {"next": StopIteration, "anext": StopAsyncIteration}  # but for these operations
 OPEN = OPERATIONS.keys() - {"delattr", "dir", "isinstance", "issubclass", "copy", "deepcopy", "hash", "format"}
+MOST_METHODS = (1 << len(PROBED)) - 1
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
 _IMPORTED = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
 SHOWN = (NAME, "_io", "unittest.mock")  # modules of the classes whose objects' attributes the program may see
@@ -45,6 +47,9 @@ class Tests(Peer):
         self._differ: set[int] = set()  # numbers of classes of which not all objects are equal
         self._said_equal: set[int] = set()  # and of those that said so in a test
         self._touching = True  # what is sent may be changed by what is asked for
+        self._returned: dict[int, Proxy] = {}  # the last objects of classes under test that came back
+        self._states: dict[int, tuple[int, Any]] = {}  # their attributes, and the number of changes before
+        self._changes = 0  # requests that may change objects
         self._fresh = False  # the last object had no number before
         self._lock = threading.RLock()
         self._label = "solution"  # what is being asked for, in the tests' words
@@ -96,7 +101,10 @@ class Tests(Peer):
     def construct(self, kind: Proxy, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """An object that a test constructs. It has to be a new one, or the one that equal arguments gave: the program
         could have returned it before as what it then turns out to be."""
+        self.settle()
+        changes = self._changes
         value = self.ask(kind, *arguments, **keywords)
+        self._changes = changes
         if not isinstance(value, Proxy):
             return value
         known: dict[int, int] = {}
@@ -108,8 +116,25 @@ class Tests(Peer):
         if (arguments or keywords) and (number in self._made or not (self._fresh or number in self.exempt)):
             raise self.refused(f"{value.__ref__.label} is an object that the program had before")
         value.__ref__.made = True
+        self._returned.pop(number, None)
         self._made[number] = value, given, lambda: self.ask(kind, *arguments, **keywords)
         return value
+
+    def settle(self) -> None:
+        """Ask for the attributes of what came back, before the tests construct something else: it could take on those
+        of what it is then compared with."""
+        for number in [*self._returned]:
+            if self._states.get(number, (-1, None))[0] != self._changes:
+                reached = [self._returned[number]]
+                for proxy in reached:  # which grows
+                    state = self._states[proxy.__ref__.number] = self._changes, self.ask("state", proxy)
+                    reached += [each for each in _inside(state[1][1]) if each.__ref__.number not in self._states]
+                    del reached[MOST_REACHED:]
+
+    def state(self, proxy: Proxy) -> Any:
+        """Whether an object's class compares its objects, and its attributes."""
+        changes, state = self._states.get(proxy.__ref__.number, (-1, None))
+        return state if changes == self._changes else self.ask("state", proxy)
 
     def others(self, one: Proxy, other: Proxy) -> list[Any]:
         """Objects of the class of two, from other arguments than the second: those that the tests constructed, or one
@@ -130,6 +155,7 @@ class Tests(Peer):
         with self._lock:
             before, self._label = self._label, self._of(function, arguments)
             touching, self._touching = self._touching, not isinstance(function, str) or function in CHANGING
+            self._changes += self._touching
             self.asked = True
             try:
                 if self.gone:
@@ -163,7 +189,7 @@ class Tests(Peer):
                 self.space[name] = self.named(name, self.decoded(value, []))
 
     def foreign(self, value: Any) -> int | None:
-        if type(value) is not Proxy:
+        if not isinstance(value, Proxy):
             return super().foreign(value)
         value.__ref__.touched |= self._touching
         return value.__ref__.number
@@ -189,6 +215,8 @@ class Tests(Peer):
     # what the program is given, and may ask
 
     def encoded_object(self, value: Any) -> Any:
+        if type(value) is Kind:
+            return self.encoded(value.__kind__, {})
         if isinstance(value, _IMPORTED) and (place := _importable(value)):
             return ["imported", *place]
         case = sys.modules["unittest"].TestCase if "unittest" in sys.modules else ()
@@ -221,11 +249,12 @@ class Tests(Peer):
             shown = True
         if name not in OPEN or id(owner) not in self._numbers or not (shown or name in ("bool", "iter", "next")):
             raise AttributeError(f"{attribute or name} is not shown to the program")
-        if type(owner).__module__ == "unittest.mock" and attribute in _RECORD:
+        mocked = type(owner).__module__ == "unittest.mock"
+        if mocked and attribute in _RECORD | {each for each in dir(owner) if each.startswith("await")}:
             raise AttributeError(f"{attribute} is not shown to the program")
         if name == "setattr":
-            checked = callable(getattr(type(owner), attribute, None))
             before = getattr(owner, attribute, None)  # an object of the tests' may be asked what the program did
+            checked = callable(getattr(type(owner), attribute, None)) or getattr(before, "mock_calls", None)
             if checked or (isinstance(others[1], Proxy) and type(before).__module__ in SHOWN):
                 raise AttributeError(f"{attribute} cannot be replaced by the program")
         return OPERATIONS[name](owner, *others)
@@ -235,28 +264,46 @@ class Tests(Peer):
     def remote_object(self, kind: str, number: Any, *more: Any) -> Any:
         if kind != "theirs":
             return super().remote_object(kind, number, *more)
-        _, is_class, classes = more
-        if type(number) is not int or type(classes) is not list or not all(type(each) is int for each in classes):
+        _, is_class, classes, methods = more
+        if type(classes) is not list or not all(type(each) is int for each in (number, methods, *classes)):
             raise Malformed(f"{number!r:.40} is no number of an object")
         self._fresh = number not in self._seen
         self._seen.add(number)
-        return Proxy(Reference(number, self._label, is_class is True, classes))
+        value = proxy_class(methods & MOST_METHODS)(Reference(number, self._label, is_class is True, classes))
+        if is_class is not True and self.is_kin(value) and number not in self._made:
+            self._returned.pop(number, None)
+            self._returned[number] = value
+            if len(self._returned) > MOST_OTHERS:
+                self._states.pop(old := next(iter(self._returned)), None)
+                del self._returned[old]
+        return value
+
+    def named_type(self, name: str) -> Any:
+        kind = super().named_type(name)
+        raised = issubclass(kind, BaseException) and not issubclass(kind, BaseExceptionGroup)
+        return kind if raised else Kind(kind)  # a test may expect it to be raised
 
     def record(self, value: Any) -> Any:
         """As attributes of an object that came back: what the program gives as one is no method, and no truth value
         under the name of an attribute of data."""
-        attributes = value._asdict() if hasattr(value, "_fields") else getattr(value, "__dict__", {})
+        is_tuple = hasattr(value, "_fields")
+        attributes = value._asdict() if is_tuple else getattr(value, "__dict__", {})
         for name, each in attributes.items():
             if isinstance(each, Proxy):
                 each.__ref__.member = name
             elif type(each) is bool and name in self.of_data:
                 raise self.refused(f"{self._label} has an attribute {name}, which data has too, that is true or false")
-        return value
+        members = {name: as_member(each, name) for name, each in attributes.items()}
+        if all(members[name] is each for name, each in attributes.items()):
+            return value
+        return type(value)(*members.values()) if is_tuple else type(value)(**members)
 
     def represent(self, kind: str, number: int, *more: Any) -> Any:
         if kind == "coroutine":
             return self._awaited(Proxy(Reference(number, self._label)))
         name, bases = more[0], _bases([self.decoded(base, []) for base in more[1]])
+        if known := _of_library(more[2], name):
+            return type(str(name), (known,), {"__str__": _text_of, "__getattr__": _attribute_of, "__init__": _nothing})
         return type(str(name), bases, {"__str__": _text_of, "__getattr__": _attribute_of})
 
     async def _awaited(self, coroutine: Any) -> Any:
@@ -266,9 +313,18 @@ class Tests(Peer):
         error = super().exception(data, known)
         if type(error).__str__ is _text_of:  # of a class of the program's
             error.__dict__.update(
-                _text=str(data[2]), _remote=self.remote_object("theirs", data[3], "exception", False, [])
+                _text=str(data[2]), _remote=self.remote_object("theirs", data[3], "exception", False, [], 0)
             )
         return error
+
+
+def _inside(value: Any) -> list[Proxy]:
+    """The objects in a value."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [each for one in value for each in _inside(one)]
+    return [value] if isinstance(value, Proxy) else []
 
 
 def _bases(bases: list[Any]) -> tuple[type[BaseException], ...]:
@@ -284,14 +340,33 @@ def _bases(bases: list[Any]) -> tuple[type[BaseException], ...]:
     return tuple(taken)
 
 
+def _of_library(module: Any, name: Any) -> type[Exception] | None:
+    """A class of exceptions of Python's library, if the tests' process has imported it."""
+    if str(module).partition(".")[0] not in sys.stdlib_module_names - {"builtins", "unittest"}:
+        return None
+    kind = getattr(sys.modules.get(str(module)), str(name), None)
+    return kind if isinstance(kind, type) and issubclass(kind, Exception) else None
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Of an exception that is made of its arguments alone."""
+
+
+def _known(error: BaseException) -> dict[str, Any]:
+    """What is known of an exception of the program's class. One that the tests construct is constructed there too."""
+    if "_remote" not in error.__dict__:
+        error.__dict__.update(Proxy.__tests__.ask(type(error), *error.args).__dict__)
+    return error.__dict__
+
+
 def _text_of(error: BaseException) -> str:
-    return str(error.__dict__.get("_text", ""))
+    return str(_known(error)["_text"])
 
 
 def _attribute_of(error: BaseException, name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
-    return getattr(error.__dict__["_remote"], name)
+    return getattr(_known(error)["_remote"], name)
 
 
 def _importable(value: Any) -> tuple[str, str] | None:

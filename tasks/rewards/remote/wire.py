@@ -25,7 +25,7 @@ READ_BYTES = 1 << 16  # at once: what a pipe holds
 LARGE = 1 << 63  # from which on an integer crosses as text
 JSON = {type(None), bool, int, float, str}
 MUTABLE: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (list, dict, set, deque, bytearray, OrderedDict, Counter)
+    kind.__name__: kind for kind in (list, dict, set, deque, bytearray, OrderedDict, Counter, defaultdict)
 }
 FIXED: dict[str, type[Any]] = {"tuple": tuple, "frozenset": frozenset}
 SINGLE = {"Ellipsis": ..., "NotImplemented": NotImplemented}
@@ -46,14 +46,6 @@ def _iso(value: Any) -> tuple[str]:
     return (value.isoformat(),)
 
 
-def _factory(value: Any) -> tuple[str, dict[Any, Any]]:
-    return getattr(value.default_factory, "__name__", ""), dict(value)
-
-
-def _defaultdict(factory: str, content: dict[Any, Any]) -> Any:
-    return defaultdict(FACTORIES.get(factory), content)
-
-
 def _match(pattern: Any, text: Any, start: int, end: int, span: tuple[int, int]) -> Any:
     if type(pattern) is not import_module("re").Pattern:
         raise Malformed("it is no pattern")
@@ -65,6 +57,12 @@ def _namespace(content: dict[str, Any]) -> Any:
     return import_module("types").SimpleNamespace(**content)
 
 
+# methods that an object is told to have
+PROBED = ("call", "iter", "next", "len", "reversed", "enter", "await", "aenter", "aiter", "anext")
+IN_PLACE = (
+    "iadd", "isub", "imul", "imatmul", "itruediv", "ifloordiv", "imod", "ipow", "ilshift", "irshift", "iand", "ior",
+    "ixor",
+)  # fmt: skip
 _BOUNDS = operator.attrgetter("start", "stop", "step")
 # a class's name: its module, the parts of a value, and the name in the module, or the function, that makes one of them
 LIBRARY: dict[str, tuple[str, Callable[[Any], Sequence[Any]], str | Callable[..., Any]]] = {
@@ -90,7 +88,6 @@ LIBRARY: dict[str, tuple[str, Callable[[Any], Sequence[Any]], str | Callable[...
     "Pattern": ("re", operator.attrgetter("pattern", "flags"), "compile"),
     "Match": ("re", lambda value: (value.re, value.string, value.pos, value.endpos, value.span()), _match),
     "SimpleNamespace": ("types", lambda value: (vars(value),), _namespace),
-    "defaultdict": ("collections", _factory, _defaultdict),
 }
 OPERATIONS: dict[str, Callable[..., Any]] = {
     **{
@@ -105,6 +102,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
         for name in (
             "index", "neg", "pos", "invert", "getitem", "setitem", "delitem", "contains", "eq", "ne", "lt", "le", "gt",
             "ge", "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "lshift", "rshift", "and_", "or_", "xor",
+            *IN_PLACE,
         )
     },
     **{name: operator.methodcaller(f"__{name}__") for name in ("enter", "trunc", "floor", "ceil")},
@@ -238,11 +236,12 @@ class Peer:
         if (number := self.foreign(value)) is not None:
             return ["yours", number]
         if MUTABLE.get(kind.__name__) is kind:
+            more = [getattr(value.default_factory, "__name__", "")] if kind is defaultdict else []
             if new is None:
-                return [kind.__name__, self._encoded_content(value, known, new)]
-            number = known[id(value)] = len(new)
+                return [kind.__name__, self._encoded_content(value, known, new), *more]
+            known[id(value)] = len(new)
             new.append(value)
-            return [kind.__name__, self._encoded_content(value, known, new), number]
+            return [kind.__name__, self._encoded_content(value, known, new), *more]
         if FIXED.get(kind.__name__) is kind:
             return [kind.__name__, self._encoded_content(value, known, new)]
         if kind.__name__ in LIBRARY and LIBRARY[kind.__name__][0] == kind.__module__:
@@ -291,8 +290,11 @@ class Peer:
         """A class: a builtin one, an exception with its bases, or an object like any other."""
         if TYPES.get(kind.__name__) is kind:
             return ["type", kind.__name__]
+        if (number := self.foreign(kind)) is not None:
+            return ["yours", number]
         if issubclass(kind, BaseException):
-            return ["class", self.number(kind), kind.__name__, list(map(self.encoded_type, kind.__bases__))]
+            bases = [self.encoded_type(base) for base in kind.__bases__ if issubclass(base, BaseException)]
+            return ["class", self.number(kind), kind.__name__, bases, kind.__module__]
         return self.encoded_object(kind)
 
     def _encoded_exception(self, error: BaseException) -> list[Any]:
@@ -317,6 +319,8 @@ class Peer:
         kind, content, *more = data
         if kind in MUTABLE:
             value = MUTABLE[kind]()
+            if kind == "defaultdict":
+                value.default_factory = FACTORIES.get(more[0])
             if new:
                 known.append(value)
             _fill(value, self._content(value, content, known, new=new))
@@ -337,7 +341,7 @@ class Peer:
             case "single":
                 return SINGLE[content]
             case "type":
-                return TYPES[content]
+                return self.named_type(content)
             case "named":
                 return self.record(_named(content, more[0])(*[self.decoded(each, known, new=new) for each in more[1]]))
             case "array":
@@ -366,6 +370,10 @@ class Peer:
             return exception_type(*[self.decoded(one, known) for one in arguments])
         except Exception:  # a class that takes other arguments
             return RuntimeError(f"{exception_type.__name__}: {text}")
+
+    def named_type(self, name: str) -> Any:
+        """A class of Python's own."""
+        return TYPES[name]
 
     def record(self, value: Any) -> Any:
         """A value that may have named attributes."""

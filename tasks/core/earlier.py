@@ -1,0 +1,47 @@
+"""Results of versions that had the digests of a job's inputs in its key, and not their facts.
+
+An input that a new version seals again has an identity with facts, so that its jobs have other folders. Such a result
+still counts if the inputs that it was made from have the facts of those that are given now. This module can go when no
+home or storage from before 2026-12 is in use.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from infra.paths import located
+from infra.process.launch import is_finished
+from tasks.core.manifest import ArtifactError, Manifest
+from tasks.core.offsite import Offsite, offsite
+from tasks.core.stored import manifest_at
+
+
+def has_result_of(job_dir: Path, digests: Mapping[str, str], given: Callable[[str], Manifest]) -> bool:
+    """Whether the job in a folder of an earlier version is finished, and was made from inputs with these digests and
+    with the facts of those that are `given`, by name. Raises StorageError."""
+    remote = offsite(job_dir)
+    places = _stored_places(remote, digests) if remote else _places(job_dir)
+    try:
+        return places.keys() == digests.keys() and all(
+            _is_same(manifest_at(place), given(name)) for name, place in places.items()
+        )
+    except ArtifactError:  # an input is gone, so that its facts are not known
+        return False
+
+
+def _places(job_dir: Path) -> dict[str, str]:
+    """Where the inputs of a finished job are; empty if it is not finished."""
+    if not is_finished(job_dir):
+        return {}
+    entries = json.loads((job_dir / "spec.json").read_text())["inputs"]
+    return {name: located(entry.get("origin") or entry["path"] or entry["place"]) for name, entry in entries.items()}
+
+
+def _stored_places(remote: Offsite, digests: Mapping[str, str]) -> dict[str, str]:
+    if not remote.result():
+        return {}
+    return {name: f"{remote.storage}/artifacts/{digest}" for name, digest in digests.items()}
+
+
+def _is_same(old: Manifest, new: Manifest) -> bool:
+    return (old.kind, old.digest, old.fields) == (new.kind, new.digest, new.fields)
