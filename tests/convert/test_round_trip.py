@@ -123,18 +123,6 @@ def test_several_files_are_read_as_one_model(model: Path, tmp_path: Path) -> Non
     assert_same(tensors(there_and_back(many, tmp_path)), tensors(model))
 
 
-def test_of_one_file_and_an_index_the_one_that_transformers_loads_is_read(model: Path, tmp_path: Path) -> None:
-    """A stale index of an earlier save."""
-    old = AutoModelForCausalLM.from_pretrained(make("qwen3", tmp_path / "old")).to(torch.bfloat16)
-    for weight in old.parameters():
-        weight.data += 1
-    old.save_pretrained(tmp_path / "many", max_shard_size="50KB")
-    for path in (tmp_path / "many").glob("*.safetensors*"):
-        path.rename(model / path.name)
-    loaded = AutoModelForCausalLM.from_pretrained(model).state_dict()
-    assert_same(tensors(there_and_back(model, tmp_path)), loaded)
-
-
 # Types
 
 

@@ -145,7 +145,7 @@ def test_where_there_are_no_containers_there_is_no_image_and_no_mount() -> None:
 
 
 def test_a_secret_that_is_not_there_stops_the_job_before_it_is_sent() -> None:
-    with pytest.raises(UserError, match=r"placement\.secrets: NO_SUCH_SECRET"):
+    with pytest.raises(UserError, match=r"placement\.secrets has NO_SUCH_SECRET"):
         order(secrets=["NO_SUCH_SECRET"])
 
 

@@ -48,7 +48,7 @@ def test_an_artifact_goes_to_the_bucket_once(bucket: str, tmp_path: Path) -> Non
     artifact = made(tmp_path / "output")
     address = send(artifact.place, bucket)
     assert address == f"{bucket}/artifacts/{artifact.key}"
-    verify(tmp_path / "bucket/artifacts" / artifact.digest, artifact.digest)
+    verify(tmp_path / "bucket/artifacts" / artifact.key, artifact.digest)
     assert send(address, bucket) == address
 
 

@@ -1,3 +1,4 @@
+import json
 import re
 import time
 from pathlib import Path
@@ -5,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from infra.tracking.spool import FINISHED, StageRun, execution_folder, write_stage
-from tasks.core.manifest import ArtifactError, verify
+from tasks.core.manifest import ArtifactError, read_manifest, verify, write_manifest
 from tasks.pages.blocks import Table
 from tasks.report.times import times
 from tests.pages.reading import Reading
@@ -46,8 +47,9 @@ def test_the_results_say_what_they_were_measured_on(tmp_path: Path) -> None:
     run = example_run(tmp_path / "run")
     text = (make_report(tmp_path / "job", run) / "report.md").read_text()
     assert "Measured on bits_per_byte: 8 held-out documents of corpus 5eed (8.0 kB); sums: 64 rows of" in text
-    manifest = run["eval_grpo"] / "manifest.json"
-    manifest.write_text(manifest.read_text().replace("64 rows of data.sums 0dd5", "64 rows of data.sums 0dd6"))
+    manifest = read_manifest(run["eval_grpo"])
+    measured = json.loads(json.dumps(manifest.facts).replace("64 rows of data.sums 0dd5", "64 rows of data.sums 0dd6"))
+    write_manifest(run["eval_grpo"], manifest.kind, measured, manifest.spec, manifest.parents, title=manifest.title)
     text = " ".join((make_report(tmp_path / "again", run) / "report.md").read_text().split())
     assert "base, sft, dpo: measured on bits_per_byte: 8 held-out" in text
     assert "grpo: measured on bits_per_byte: 8 held-out documents of corpus 5eed (8.0 kB); sums: 64 rows" in text
