@@ -65,7 +65,7 @@ CASES = [
     Case("text that is a list", {"text": ["a"]}, "text: text, not a list", good={"text": "b"}),
     Case(
         "messages as JSON",
-        {"prompt": json.dumps([USER]), "completion": json.dumps([ASSISTANT])},
+        {"prompt": json.dumps([USER]), "completion": "yes"},
         "prompt: a list of messages, not text that holds JSON: decode it",
         good=PAIR,
     ),
