@@ -178,6 +178,7 @@ class RowEncoder:
                 raise StageError(
                     f"loss: all learns turns that are not to be learned; use assistant. The row: {cut(row)}"
                 )
+            self.unprinted.look(row)
             text = self._rendered(row, row["messages"])
             self.unprinted.look_for(_answers(row["messages"]), text)
             ids = labels = self._with_end_of_turn(row, list(self._tokens(text).ids))
