@@ -13,7 +13,7 @@ ADVICE = "no license is recorded. Correct it, or set publish.license"
 def license_of(folder: Path) -> dict[str, str]:
     """The license fields of a model's card; empty if it has none."""
     card, _ = _front_matter(folder)
-    return {name: card[name] for name in FIELDS if isinstance(card.get(name), str)}
+    return {name: card[name] for name in FIELDS if isinstance(card.get(name), str) and card[name].strip()}
 
 
 def license_notices(folder: Path) -> list[str]:
@@ -37,7 +37,12 @@ def _front_matter(folder: Path) -> tuple[dict[str, Any], str]:
     if "---" not in lines:
         return {}, "it has no end, a line ---"
     try:
-        card = yaml.safe_load("\n".join(lines[: lines.index("---")]))
+        text = "\n".join(lines[: lines.index("---")])
+        root = yaml.compose(text, yaml.SafeLoader)
+        names = [key.value for key, _ in root.value] if isinstance(root, yaml.MappingNode) else []
+        if twice := next((name for name in FIELDS if names.count(name) > 1), None):
+            return {}, f"{twice} occurs twice"
+        card = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         return {}, " ".join(str(error).split())[:200]
     return (card, "") if isinstance(card, dict) else ({}, "it is no mapping" if card is not None else "")

@@ -27,6 +27,7 @@ from tasks.core.manifest import remove
 from tasks.models import tokenizers
 from tasks.models.adapter_base import BASE, is_published_adapter
 from tasks.models.agreement import check_causal, probe
+from tasks.models.fields import generation_notices
 from tasks.models.hf_files import CONFIG, GENERATION, HFModelFiles, ModelFilesError, listing, model_in
 from tasks.models.tokenizer_files import TEMPLATES
 from tasks.posttrain.model_files import FLOATS, check_values
@@ -70,6 +71,7 @@ def take_over(job: Job, folder: Path, *, label: str, license: dict[str, str], ch
     if code := files.config.get("auto_map"):
         notices.append(f"{CONFIG} names code of its own ({code!s:.80}), which is not run: Transformers' class is used")
     notices += _write_ends(folder, files, job.output)
+    notices += generation_notices(files.generation)
     for notice in (*notices, *tokenizers.elsewhere(job.output)):
         job.notice(notice)
     probed.write(job.record)

@@ -97,8 +97,8 @@ def fetch(place: str, digest: str, patterns: Sequence[str] = ALL) -> Path:
     """Download an artifact, unless it is in the cache, and check its files against the digest; returns its local
     directory. Only the files that match a pattern are sure to be there. Raises ArtifactError, StorageError."""
     cache, identity = cache_folder("artifacts"), place.rpartition("/")[2]
-    if digest_in(identity) != digest:  # at an address of another form
-        identity = digest
+    if digest_in(identity) != digest:  # at an address of another form, such as that of a job's output
+        identity = _expected(place, digest).identity or digest
     key, complete = identity, {*ALL} <= {*patterns} or (cache / identity / MANIFEST).exists()
     if not complete:
         cache, key = cache_folder("parts"), json_key([identity, *patterns])

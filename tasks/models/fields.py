@@ -132,6 +132,26 @@ def generation_problems(fields: dict[str, Any]) -> list[str]:
     ]
 
 
+# Fields of generation_config.json that say which tokens Transformers generates, and that vLLM does not read
+_TRANSFORMERS_ALONE = (
+    "bad_words_ids", "begin_suppress_tokens", "encoder_repetition_penalty", "epsilon_cutoff", "eta_cutoff",
+    "exponential_decay_length_penalty", "forced_bos_token_id", "forced_eos_token_id", "guidance_scale", "min_length",
+    "min_new_tokens", "no_repeat_ngram_size", "num_beams", "penalty_alpha", "sequence_bias", "stop_strings",
+    "suppress_tokens", "top_h", "typical_p",
+)  # fmt: skip
+
+
+def generation_notices(fields: dict[str, Any]) -> list[str]:
+    """What the content of a generation_config.json says and vLLM does not apply."""
+    given = [
+        f"{name} {shown(fields[name])}" for name in _TRANSFORMERS_ALONE if fields.get(name) not in (None, 0, 1, [])
+    ]
+    return [
+        f"generation_config.json has {', '.join(given)}, which Transformers applies and vLLM does not: the model is "
+        "evaluated and served without"
+    ] * bool(given)
+
+
 def _problems(model: type[BaseModel], fields: dict[str, Any], prefix: str) -> list[str]:
     try:
         model.model_validate(fields)

@@ -67,6 +67,7 @@ class Chat:
     marked: str | None
     end: int
     end_of_calls: int  # of a turn with tool calls; in most templates `end`
+    prints_end: bool  # else `end` is the end-of-text token, which the template does not write
 
     @property
     def shown(self) -> str:
@@ -114,9 +115,10 @@ def chat_of(tokenizer: Any, tools: bool = False, like: Opening | None = None) ->
     if not isinstance(tokenizer.chat_template, dict) and marked in chatml(tokenizer):
         template, given = str(marked), True
         tokenizer.chat_template = template
-    end = end_of_turn(tokenizer, template, opening)
-    end = tokenizer.eos_token_id if end is None else end
-    return Chat(template, given, marked, end, _end_of_calls(tokenizer, template, opening, end) if tools else end)
+    printed = end_of_turn(tokenizer, template, opening)
+    end = tokenizer.eos_token_id if printed is None else printed
+    of_calls = _end_of_calls(tokenizer, template, opening, end) if tools else end
+    return Chat(template, given, marked, end, of_calls, prints_end=printed is not None)
 
 
 def has_generation(template: str) -> bool:

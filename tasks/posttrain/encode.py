@@ -178,9 +178,10 @@ class RowEncoder:
                 raise StageError(
                     f"loss: all learns turns that are not to be learned; use assistant. The row: {cut(row)}"
                 )
+            self.unprinted.look(row)
             text = self._rendered(row, row["messages"])
             self.unprinted.look_for(_answers(row["messages"]), text)
-            ids = labels = list(self._tokens(text).ids)
+            ids = labels = self._with_end_of_turn(row, list(self._tokens(text).ids))
         if all(label == IGNORED for label in labels):
             raise RowRefused(
                 f"a row has no token to learn with loss: {loss}.{self._why(row, loss)} The row: {cut(row)}"
@@ -369,6 +370,11 @@ class RowEncoder:
     def _with_end(self, ids: list[int]) -> list[int]:
         end = self.tokenizer.eos_token_id
         return ids if ids and ids[-1] == end else [*ids, end]
+
+    def _with_end_of_turn(self, row: Row, ids: list[int]) -> list[int]:
+        """A conversation with the token at which generation ends, if the template does not write it: the model would
+        not learn to stop."""
+        return ids if self._chat_of(row).prints_end else self._with_end(ids)
 
     def _continued(self, text: str) -> list[int]:
         """The tokens of a text that continues another."""

@@ -5,7 +5,8 @@
 
 One rule holds for lm-eval's tasks and for the rewards that read an answer, in evaluation and in training. A thought
 with an end is left out. A thought that has begun, in the completion or at the end of its prompt, and has no end leaves
-no answer. A text without a thought is an answer.
+no answer. A text without a thought is an answer. The first marker in a text says which ones the model thinks with: it
+may write those of other models in its thought or its answer.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,7 +41,7 @@ class Thinking:
 
     def ends(self, text: str) -> list[str]:
         """The ends of thoughts that a text has."""
-        return [end for _, end in self.pairs if end in text]
+        return [end for _, end in self._pair(text) if end in text]
 
     def opened(self, prompt: str) -> str:
         """The beginning of a thought that a prompt ends with; "" if it does not."""
@@ -49,14 +50,18 @@ class Thinking:
 
     def is_open(self, text: str) -> bool:
         """Return whether a thought has begun in a text and has no end."""
-        return any(begin and text.rfind(begin) > text.rfind(end) for begin, end in self.pairs)
+        return any(begin and text.rfind(begin) > text.rfind(end) for begin, end in self._pair(text))
 
     def answer(self, text: str) -> str:
         """The text after its thought: nothing if that has no end."""
-        for begin, end in self.pairs:
-            text = text.rpartition(end)[2]
-            text = text.partition(begin)[0] if begin else text
-        return text
+        if self.is_open(text):
+            return ""
+        return next((text.rpartition(end)[2] for _, end in self._pair(text)), text)
+
+    def _pair(self, text: str) -> list[tuple[str, str]]:
+        """What begins and ends the thought of a text; empty if it has none."""
+        places = [(at, pair) for pair in self.pairs for marker in pair if marker and (at := text.find(marker)) >= 0]
+        return [min(places)[1]] if places else []
 
 
 @dataclass

@@ -146,12 +146,22 @@ def _column(name: str, value: Any, kind: str) -> Iterator[str]:
     if isinstance(value, str) and not conversational:
         if not value.strip():
             yield f"{name}: non-empty text expected"
+        elif kind != "text" and _holds_messages(value):
+            yield f"{name}: a list of messages, not text that holds JSON: decode it"
     elif isinstance(value, list) and kind != "text":
         yield from _conversation(name, value)
     else:
         allowed = "a list of messages" if conversational else "text" if kind == "text" else "text or a list of messages"
         is_json = isinstance(value, str) and isinstance(decoded(value), list | dict)
         yield f"{name}: {allowed}, not {type_name(value)}{' that holds JSON: decode it' if is_json else ''}"
+
+
+def _holds_messages(text: str) -> bool:
+    """Whether a text is a list of messages as JSON, whose quotes and braces would be learned."""
+    if not text.lstrip().startswith("["):
+        return False
+    found = decoded(text)
+    return isinstance(found, list) and bool(found) and all(isinstance(each, dict) and "role" in each for each in found)
 
 
 def _conversation(name: str, messages: list[Any]) -> Iterator[str]:

@@ -182,6 +182,15 @@ def test_a_generation_config_that_vllm_or_transformers_would_refuse_later(
     assert "generation_config.json" in error and problem in error
 
 
+def test_what_vllm_does_not_apply_of_a_generation_config_is_said(model: Path, tmp_path: Path) -> None:
+    given = {"eos_token_id": 0, "stop_strings": ["User:"], "num_beams": 1, "forced_eos_token_id": 3}
+    (model / "generation_config.json").write_text(json.dumps(given))
+    assert load_hf(model, tmp_path / "job")[0] == 0
+    assert "has forced_eos_token_id 3, stop_strings ['User:'], which Transformers applies and vLLM does not" in (
+        tmp_path / "job/notices.jsonl"
+    ).read_text().replace("\\", "")
+
+
 def test_without_a_token_that_ends_a_text_it_is_refused(model: Path, tmp_path: Path) -> None:
     change(model, eos_token_id=None)
     (model / "generation_config.json").unlink()

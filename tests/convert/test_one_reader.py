@@ -130,6 +130,13 @@ def test_buffers_of_old_checkpoints_are_left_out_at_both(model: Path, tmp_path: 
         ("\ufeff---\r\nlicense: mit\r\n---\r\n# Model", {"license": "mit"}, ""),
         ("# Model\n\n---\nlicense: mit\n---\n", {}, ""),
         ("---\nlicense: [mit, apache-2.0]\n---\n", {}, "license is ['mit', 'apache-2.0'], not one name"),
+        (
+            "---\nlicense: mit\nlicense: cc-by-nc-4.0\n---\n",
+            {},
+            "its front matter cannot be read (license occurs twice)",
+        ),
+        ("---\nlicense: ''\n---\n", {}, ""),
+        ("---\n- mit\n---\n", {}, "it is no mapping"),
         ("---\nlicense: no\n---\n", {}, "license is False, not one name"),
         ("---\nlicense: mit: x\n---\n", {}, "its front matter cannot be read (mapping values are not allowed"),
         ("---\nlicense: mit\n", {}, "its front matter cannot be read (it has no end"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tasks.core.inputs import input_key, view
 from tasks.core.manifest import ALL, ALL_AND_RECORD, MANIFEST, ArtifactError, read_manifest, verify, write_manifest
-from tasks.core.stored import fetch, manifest_at, send
+from tasks.core.stored import fetch, manifest_at, send, send_sealed
 from tests.s3 import S3
 
 NAMES = st.sampled_from(["a.txt", "b", "deep/a.txt", "deep/er/c"])
@@ -168,3 +168,19 @@ def test_equal_files_with_other_facts_are_two_artifacts_in_storage(
         assert [manifest_at(place).facts["license"] for place in places] == licenses
         fetched = [read_manifest(fetch(place, digests[0])).facts["license"] for place in places]
         assert fetched == licenses
+
+
+@pytest.mark.parametrize("patterns", [ALL, ("a",)])
+def test_outputs_of_two_jobs_in_a_bucket_are_fetched_with_their_own_facts(
+    patterns: Sequence[str], s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATON_CACHE", str(tmp_path / "cache"))
+    licenses = ["mit", "cc-by-nc-4.0"]
+    folders = [Made({"a": b"1"}, {"license": each}).seal(tmp_path / each) for each in licenses]
+    with s3.flyte(tmp_path):
+        home = f"{s3.address}/{uuid4().hex}"  # a bucket that is mounted as the home
+        places = [f"{home}/jobs/sft-{number}/output" for number in range(len(folders))]
+        for folder, place in zip(folders, places, strict=True):
+            send_sealed(folder, place, {})
+        fetched = [fetch(place, read_manifest(folders[0]).digest, patterns) for place in places]
+    assert [read_manifest(folder).facts["license"] for folder in fetched] == licenses

@@ -85,6 +85,16 @@ def test_weights_are_divided_by_their_sum_with_a_notice(tmp_path: Path, models: 
     )
 
 
+def test_models_that_compute_in_different_ways_have_no_average(tmp_path: Path, models: dict[str, Path]) -> None:
+    other = tiny_model(tmp_path / "other", 1)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.5, "transformers_version": "5.0.0"}))
+    write_manifest(other, "hf_model", read_manifest(other).facts)
+    said = r"one and other compute in different ways \(rms_norm_eps 1e-06, 0\.5\)"
+    with pytest.raises(StageError, match=said):
+        made(tmp_path, models | {"other": other}, f"{MERGE}:merge")
+
+
 def test_a_model_is_checked_before_it_is_handed_on(tmp_path: Path, models: dict[str, Path]) -> None:
     body = "import shutil; shutil.copy(inputs['one'] / 'config.json', output)"
     with pytest.raises(StageError, match=r"the model that mine\.py:stage wrote: it has no weights"):

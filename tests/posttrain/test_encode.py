@@ -284,6 +284,33 @@ def test_a_turn_left_out_is_found_whatever_number_of_its_parts_the_template_mark
     assert said(True, False) == "so5.<|endoftext|>"
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}{{ m.role + ': ' + m.content }}\n{% endfor %}",  # ends turns by text
+        "{% for m in messages %}{{ m.role + ': ' + m.content }}{{ '' if loop.last else eos_token }}{% endfor %}",
+    ],
+)
+def test_a_conversation_ends_where_generation_does_also_if_the_template_does_not_end_it(
+    encoder: RowEncoder, template: str
+) -> None:
+    encoder.tokenizer.chat_template = template
+    whole, said = learned(encoder, {"messages": [*ASKED, *SAID]}, "all")
+    assert said == whole and whole.rstrip().endswith("<|endoftext|>")
+    assert encoder.ends == [encoder.tokenizer.eos_token_id]
+
+
+@pytest.mark.parametrize("loss", ["assistant", "all"])
+def test_tools_that_the_template_does_not_print_are_said(encoder: RowEncoder, loss: Loss) -> None:
+    encoder.tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content + eos_token }}"
+        "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+    encoder.learned({"messages": [*ASKED, *SAID], "tools": [tool]}, loss)
+    assert [notice[:40] for notice in encoder.notices()] == ["the chat template does not print tools i"]
+
+
 def test_no_turn_is_left_out_where_the_template_marks_other_parts_once_others_follow(encoder: RowEncoder) -> None:
     encoder.tokenizer.chat_template = (
         "{% for m in messages %}{% if m.role == 'assistant' and loop.index > messages | length - 2 %}"

@@ -18,6 +18,19 @@ def test_what_follows_the_last_end_of_a_thought_is_the_answer(begin: str, end: s
     assert thinking.answer(f"{begin}It is 42.") == ""
 
 
+def test_markers_of_other_models_are_text() -> None:
+    thinking = Thinking.of(None)
+    assert thinking.answer("<think>a</think>Write <thinking> and </thinking>.") == "Write <thinking> and </thinking>."
+    quoted = "<think>I could write [THINK].</think>42"
+    assert (thinking.answer(quoted), thinking.is_open(quoted), thinking.ends(quoted)) == ("42", False, ["</think>"])
+
+
+@pytest.mark.parametrize("text", ["42 <think>no", "<think>a</think>42<think>no", "<think>a<think>b</think>c<think>d"])
+def test_a_last_thought_without_an_end_leaves_no_answer(text: str) -> None:
+    thinking = Thinking.of(None)
+    assert (thinking.answer(text), thinking.is_open(text)) == ("", True)
+
+
 def test_a_prompt_may_have_begun_the_thought() -> None:
     thinking = Thinking.of(None)
     assert thinking.opened("<|im_start|>assistant\n<think>\n") == "<think>"

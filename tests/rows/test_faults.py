@@ -63,6 +63,12 @@ CASES = [
     Case("a prompt that is a number", {"prompt": 4, "completion": "b"}, "prompt: text or a list of messages, not a number", good=PAIR),
     Case("a completion that is null", {"prompt": "4", "completion": None}, "completion: text or a list of messages, not null", good=PAIR),
     Case("text that is a list", {"text": ["a"]}, "text: text, not a list", good={"text": "b"}),
+    Case(
+        "messages as JSON",
+        {"prompt": json.dumps([USER]), "completion": "yes"},
+        "prompt: a list of messages, not text that holds JSON: decode it",
+        good=PAIR,
+    ),
     Case("nested JSON", {"messages": json.dumps([USER, ASSISTANT])}, "messages: a list of messages, not text that holds JSON"),
     Case("messages that is an object", {"messages": USER}, "messages: a list of messages, not an object"),
     Case("a message that is text", chat("Hello", ASSISTANT), r"messages\[0\]: an object with role and content, not text"),

@@ -191,6 +191,23 @@ def test_a_finished_job_is_found_again_without_flyte_s_cache(home: Path, first: 
     assert again.count == first.count
 
 
+def test_what_was_made_before_facts_were_in_keys_is_found_also_if_its_input_is_recomputed(tmp_path: Path) -> None:
+    made = chain(tmp_path, {"text": "ab"})
+    of_text, of_count = job_of(made.text), job_of(made.count)
+    for file in tmp_path.glob("jobs/*/**/manifest.json"):  # as the version before wrote them
+        content = json.loads(file.read_text())
+        file.write_text(json.dumps({name: content[name] for name in content if name not in ("identity", "display")}))
+    spec, digest = json.loads((of_count / "spec.json").read_text())["spec"], read_manifest(of_text / "output").digest
+    engine = Engine("count", "tests.stage.engines", "1")
+    of_count.rename(tmp_path / "jobs" / job_directory(engine, spec, {"text": digest}).name)
+    shutil.rmtree(tmp_path / "flyte-cache")
+    assert chain(tmp_path, {"text": "ab"}).ran == []
+
+    shutil.rmtree(of_text)
+    assert chain(tmp_path, {"text": "ab"}, {"letter": "b"}).ran == ["make", "count"]
+    assert chain(tmp_path, {"text": "ab"}).ran == []
+
+
 def test_a_placement_s_setup_is_kept_nowhere(tmp_path: Path) -> None:
     """As on the machine of a job: what the stage leaves in the run's storage."""
     placement = {"setup": "export LOGIN=never-to-be-kept", "secrets": ["LOGIN"]}

@@ -67,7 +67,7 @@ class KTOSpec(PostTrainSpec):
         if kind == "preference" or verdict(row) is not None:
             return ""
         given = [f"{name}: {row[name]!r:.40}" for name in LABELS if name in row]
-        has = " and ".join(given) or f"there is a row without the column {LABEL}"
+        has = " and ".join(given) or f"there is a row without the column {LABEL}, or with another text in it"
         return f"{has}: true or false expected (or 1 or 0), or rows of kind preference"
 
     def rows_problems(self, kind: str, rows: Sequence[Row]) -> Iterator[Problem]:

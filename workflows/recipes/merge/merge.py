@@ -1,6 +1,7 @@
 """A custom stage: the weighted average of models with the same shape, such as fine-tunings of one model with
 different data or seeds ("model soups", Wortsman et al. 2022, arXiv:2203.05482)."""
 
+import json
 import math
 import shutil
 from pathlib import Path
@@ -10,6 +11,9 @@ import torch
 from pydantic import BaseModel, Field, FiniteFloat
 from safetensors import safe_open
 from safetensors.torch import save_file
+
+# fields of config.json that change nothing in what is computed
+DESCRIPTIONS = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache")
 
 
 class MergeSpec(BaseModel, extra="forbid"):
@@ -26,6 +30,12 @@ def merge(spec: MergeSpec, inputs: dict[str, Path], output: Path, job: Any) -> N
     first, *others = places
     if not places[first] or any(places[other].keys() != places[first].keys() for other in others):
         raise ValueError("these models do not have the same tensors; of adapters, set adapter.output to merged")
+    if other := next((name for name in others if configured(inputs[name]) != configured(inputs[first])), None):
+        own, its = configured(inputs[first]), configured(inputs[other])
+        odd = [
+            f"{name} {own.get(name)!r}, {its.get(name)!r}" for name in {**own, **its} if own.get(name) != its.get(name)
+        ]
+        raise ValueError(f"{first} and {other} compute in different ways ({'; '.join(odd[:5])}), so have no average")
     for name in ("config.json", "model.safetensors.index.json"):  # Baton adds the tokenizer, chat template and stops
         if (inputs[first] / name).exists():
             shutil.copy(inputs[first] / name, output)
@@ -35,6 +45,14 @@ def merge(spec: MergeSpec, inputs: dict[str, Path], output: Path, job: Any) -> N
         names = [name for name, place in places[first].items() if place == file]
         merged = {name: average([read(places[each][name], name) for each in places], weights) for name in names}
         save_file(merged, output / file.name, metadata={"format": "pt"})
+
+
+def configured(folder: Path) -> dict[str, Any]:
+    """The fields of a model's config that say what is computed with its weights."""
+    config = json.loads((folder / "config.json").read_text())
+    return {
+        name: value for name, value in config.items() if name not in DESCRIPTIONS and not name.endswith("_token_id")
+    }
 
 
 def normalized(weights: list[float], count: int) -> list[float]:
