@@ -1,6 +1,7 @@
 """Run a stage's engine on its inputs: tracked, retried, finished work is reused."""
 
 import shlex
+import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -135,12 +136,14 @@ def run(
         start()
         raise ignored_outputs("node 0 returns the result")
     if not remote and is_finished(job_dir) and not engine.repeats:
+        shutil.rmtree(views_of(job_dir), ignore_errors=True)
         return reuse(address_of(str(job_dir / "output")), read_manifest(job_dir / "output"), job_dir)
     with sigterm_as_exit(), tracked(title, job_dir, spec=spec_json, inputs=parents, command=command) as record:
         if remote:
             remote.check_memory()
         with _planned_memory_named(title, spec, remote), remote.sending() if remote else nullcontext():
             output = start()
+        shutil.rmtree(views_of(job_dir), ignore_errors=True)
         artifact = artifact_type.from_directory(output)
         place = remote.finish(artifact.digest) if remote else address_of(str(output))
         record.log_output(

@@ -18,6 +18,7 @@ An artifact that was sealed before facts were in keys has its digest as its iden
 from it are still found.
 """
 
+import errno
 import json
 import os
 import tempfile
@@ -31,6 +32,7 @@ from tasks.core.manifest import MANIFEST, RECORD, Manifest, file_digest, json_ke
 from tasks.core.stored import fetch, manifest_at
 
 FOLDER = "inputs"  # of a job's views, in its folder
+NO_LINK = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 def input_key(identity: str, place: str, patterns: Sequence[str]) -> str:
@@ -50,7 +52,8 @@ def input_key(identity: str, place: str, patterns: Sequence[str]) -> str:
 
 
 def views_of(job_dir: Path) -> Path:
-    """The folder of a job's views. A mounted bucket has no links, so that they are in a temporary folder there."""
+    """The folder of a job's views, which is deleted when the job is finished. A mounted bucket has no links, so that
+    they are in a temporary folder there."""
     return Path(tempfile.gettempdir(), "baton-inputs", job_dir.name) if BUCKET in os.environ else job_dir / FOLDER
 
 
@@ -81,9 +84,20 @@ def _visible(manifest: Manifest) -> str:
 
 
 def _link(file: Path, link: Path) -> None:
-    if link.is_symlink() and link.readlink() == file:
+    """Link a file, unless it is missing or linked already: by a hard link, which an archive takes as the file that it
+    is, or by a symbolic one to another disk or where another user's files cannot be linked."""
+    if not file.exists():
+        link.unlink(missing_ok=True)
+        return
+    if link.exists() and link.samefile(file):
         return
     link.parent.mkdir(parents=True, exist_ok=True)
     partial = link.with_name(f"{link.name}.{uuid4().hex}.partial")
-    partial.symlink_to(file)
+    try:
+        os.link(file.resolve(), partial)
+    except OSError as error:
+        if error.errno not in NO_LINK:
+            raise
+        partial.symlink_to(file)
     partial.replace(link)
+    partial.unlink(missing_ok=True)  # it stays if another process has linked the same file meanwhile

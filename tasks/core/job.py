@@ -37,6 +37,7 @@ from infra.storage.buckets import StorageError
 from infra.storage.durable import make_folder, open_to_readers, sync, write_json, write_text
 from infra.text import escaped
 from infra.tracking.redact import redact_spec, redact_text
+from tasks.core.inputs import view
 from tasks.core.manifest import ALL, RECORD, ArtifactError, remove, verify, write_manifest
 from tasks.core.spec import Spec
 from tasks.core.stored import fetch
@@ -215,7 +216,11 @@ def _objects(lines: bytes) -> list[dict[str, Any]]:
 
 
 def open_job(directory: Path) -> Job:
+    """The job in a directory. The views of its inputs are made again if it is rerun by hand."""
     raw = json.loads((directory / "spec.json").read_text())
+    for entry in raw["inputs"].values():
+        if (origin := entry.get("origin")) and not Path(entry["path"]).exists():
+            view(Path(origin), Path(entry["path"]), entry["files"])
     return Job(
         directory, raw["stage"], raw["kind"], raw["spec"], raw["inputs"], raw.get("storage"), raw.get("title", "")
     )

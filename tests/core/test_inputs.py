@@ -1,6 +1,9 @@
 """What a job is given of an input, and the key that stands for it."""
 
+import errno
 import json
+import os
+import tarfile
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -102,6 +105,28 @@ def test_a_view_has_the_content_and_the_facts_and_nothing_else(made: Path, tmp_p
         "facts": {"license": "mit"},
     }
     assert verify(given).facts == {"license": "mit"}
+
+
+def test_an_archive_of_a_view_has_its_files(made: Path, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "view.tar", "w") as archive:
+        archive.add(view(made, tmp_path / "view", ALL))
+        assert not [member.name for member in archive if member.issym()]
+
+
+def test_files_of_another_disk_are_linked_by_name(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refused)
+    given = view(made, tmp_path / "view", ALL)
+    assert (given / "a.txt").readlink() == made / "a.txt"
+    assert verify(given, origin=str(made)).facts == {"license": "mit"}
+
+
+def test_a_file_that_is_missing_is_named(made: Path, tmp_path: Path) -> None:
+    (made / "a.txt").unlink()
+    with pytest.raises(ArtifactError, match=r"a\.txt is missing"):
+        verify(view(made, tmp_path / "view", ALL))
 
 
 def test_a_file_that_was_added_to_an_artifact_is_not_in_its_view(made: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from infra.process.launch import Engine, job_directory
 from infra.tracking.remote_run import JOB
+from tasks.core.job import open_job
 from tasks.core.manifest import read_manifest
 from tests import forked
 
@@ -92,10 +93,15 @@ def test_equal_files_with_another_fact_run_what_can_read_it(home: Path, first: R
 
 
 def test_a_stage_finds_no_path_time_or_title_in_its_input(first: Run) -> None:
-    given = job_of(first.count) / "inputs" / "text"
-    assert sorted(path.name for path in given.iterdir()) == ["manifest.json", "text.txt"]
-    manifest = read_manifest(given)
-    assert (manifest.title, manifest.spec, manifest.parents, manifest.versions) == ("", {}, {}, {})
+    job = open_job(job_of(first.count))  # as by hand: the views are made again
+    given = job.input("text")
+    try:
+        assert given == job.directory / "inputs" / "text"
+        assert sorted(path.name for path in given.iterdir()) == ["manifest.json", "text.txt"]
+        manifest = read_manifest(given)
+        assert (manifest.title, manifest.spec, manifest.parents, manifest.versions) == ("", {}, {}, {})
+    finally:
+        shutil.rmtree(job.directory / "inputs")
 
 
 def test_another_spec_runs_its_stage_and_no_other(home: Path, first: Run) -> None:
