@@ -71,7 +71,8 @@ def _ordered(name: str) -> Callable[[Any, Any], Any]:
         holds = bool(self.__tests__.ask(name, self, other))
         if holds and self.__tests__.ask(name, other, self) and not (name in ("le", "ge") and self == other):
             raise self.__tests__.returned(self, f"it is compared ({name}) with the same result both ways")
-        if holds and not self.__tests__.holds_again(name, self, other):
+        tests = self.__tests__
+        if all(map(tests.is_as_made, (self, other))) and tests.holds_again(name, self, other) is not holds:
             raise self.__tests__.returned(self, f"it is compared ({name}) by which of both was constructed first")
         return holds
 

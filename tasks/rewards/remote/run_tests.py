@@ -327,7 +327,30 @@ def _methods(kind: type[Any], ran: set[types.CodeType]) -> Iterator[Callable[[],
             yield from _methods(value, ran)
         function = getattr(value, "__func__", value)
         if name.startswith("test") and isinstance(function, types.FunctionType) and function.__code__ not in ran:
-            yield lambda name=name: _call(getattr(kind(), name))  # type: ignore[misc]
+            yield lambda name=name: _call_method(kind, name)  # type: ignore[misc]
+
+
+def _call_method(kind: type[Any], name: str) -> None:
+    """A test of a class, with what pytest calls before and after it."""
+    case = kind()
+    for before in ("setup_class", "setup_method"):
+        _call_hook(case, before, name)
+    try:
+        _call(getattr(case, name))
+    finally:
+        for after in ("teardown_method", "teardown_class"):
+            _call_hook(case, after, name)
+
+
+def _call_hook(case: Any, hook: str, name: str) -> None:
+    if function := getattr(case, hook, None):
+        code = getattr(function, "__func__", function).__code__
+        if code.co_argcount > 1 and hook.endswith("_method"):
+            function(getattr(case, name))
+        elif isinstance(vars(type(case)).get(hook), types.FunctionType) and hook.endswith("_class"):
+            function.__func__(type(case))
+        else:
+            function()
 
 
 def _call(test: Callable[[], Any]) -> None:

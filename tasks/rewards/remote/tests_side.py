@@ -125,15 +125,14 @@ class Tests(Peer):
         return value
 
     def holds_again(self, name: str, one: Proxy, other: Proxy) -> bool:
-        """Whether a comparison holds as well if its objects are constructed in the other order."""
-        pair = [self._made.get(each.__ref__.number) for each in (other, one)]
-        if any(each.__ref__.touched for each in (one, other)) or not all(pair):
-            return True
-        second, first = [again() for _, _, again in filter(None, pair)]
-        touched = one.__ref__.touched, other.__ref__.touched
-        holds = bool(self.ask(name, first, second))
-        one.__ref__.touched, other.__ref__.touched = touched
-        return holds
+        """Whether a comparison holds if its objects are constructed in the other order."""
+        later_first = sorted((one, other), key=lambda each: -each.__ref__.number)
+        again = [self._made[each.__ref__.number][2]() for each in later_first]
+        return bool(self.ask(name, *(again if later_first[0] is one else reversed(again))))
+
+    def is_as_made(self, proxy: Proxy) -> bool:
+        """Whether an object is as the tests constructed it."""
+        return proxy.__ref__.number in self._made and not proxy.__ref__.touched
 
     def _given(self, values: list[Any]) -> str:
         """Arguments as a text."""
