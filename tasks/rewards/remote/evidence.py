@@ -18,6 +18,8 @@ _CALLING = ("abs", "bool", "iter", "len", "next", "reversed", "round")
 _USES = dict.fromkeys(_ITERATING, "__iter__") | {name: f"__{name}__" for name in _CALLING}
 _CONTAINERS = ("enumerate", "filter", "list", "map", "reversed", "set", "sorted", "tuple", "zip")  # return one
 _CHECKS = ("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance")
+# attributes of types of data that objects have as well, and whose values decide nothing
+_VALUES = {"name", "owner", "parent", "start", "stop", "step", "year", "month", "day", "days", "hour", "minute"}
 _SYMMETRIC = ("assertEqual", "assertNotEqual", "assertListEqual", "assertTupleEqual", "assertDictEqual")
 _SET = "="  # an attribute is assigned, which data does not allow
 _OTHER = ""  # in place of a class's name: anything else
@@ -47,7 +49,7 @@ class Evidence:
         data = frozenset().union(*known)
         for name in self._constructed:
             sole = self._sole[name]
-            if not (any(sole <= each for each in known) if sole else self._perhaps[name] & data):
+            if not (any(sole <= each for each in known) if sole else self._perhaps[name] & data - _VALUES):
                 classes.add(name)
         for name, used in self._of_class.items():
             if not name.isupper() or not any(used <= each for each in known):
