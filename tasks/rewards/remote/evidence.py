@@ -18,6 +18,9 @@ _CALLING = ("abs", "bool", "iter", "len", "next", "reversed", "round")
 _USES = dict.fromkeys(_ITERATING, "__iter__") | {name: f"__{name}__" for name in _CALLING}
 _CONTAINERS = ("enumerate", "filter", "list", "map", "reversed", "set", "sorted", "tuple", "zip")  # return one
 _CHECKS = ("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance")
+# attributes of types of data that objects have as well, and whose values decide nothing
+_VALUES = {"name", "owner", "parent", "start", "stop", "step", "year", "month", "day", "days", "hour", "minute"}
+_SYMMETRIC = ("assertEqual", "assertNotEqual", "assertListEqual", "assertTupleEqual", "assertDictEqual")
 _SET = "="  # an attribute is assigned, which data does not allow
 _OTHER = ""  # in place of a class's name: anything else
 _PASSES = 3  # by which what a variable may be reaches others
@@ -46,7 +49,7 @@ class Evidence:
         data = frozenset().union(*known)
         for name in self._constructed:
             sole = self._sole[name]
-            if not (any(sole <= each for each in known) if sole else self._perhaps[name] & data):
+            if not (any(sole <= each for each in known) if sole else self._perhaps[name] & data - _VALUES):
                 classes.add(name)
         for name, used in self._of_class.items():
             if not name.isupper() or not any(used <= each for each in known):
@@ -134,10 +137,23 @@ def rewritten(tree: ast.Module) -> ast.Module:
             else:
                 setattr(node, name, _identity(value))
         match node:
+            case ast.Compare(left, [ast.Eq() | ast.NotEq()], [right]) if _is_expected(left) and not _is_expected(right):
+                node.left, node.comparators = right, [left]  # the program has answered before it sees what is expected
+            case ast.Call(ast.Attribute(_, name), [left, right, *_]) if name.startswith("assert"):
+                if name in _SYMMETRIC and _is_expected(left) and not _is_expected(right):
+                    node.args[:2] = right, left
+        match node:
             case ast.Expr(ast.Call(ast.Attribute()) as call):
                 function = ast.copy_location(ast.Name("__discard__", ast.Load()), call)
                 call.args, call.func = [call.func, *call.args], function
     return tree
+
+
+def _is_expected(node: ast.AST) -> bool:
+    """Whether an expression constructs an object, or a container of some."""
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        return any(map(_is_expected, node.elts))
+    return bool(_constructed(node)) or (isinstance(node, ast.Dict) and any(map(_is_expected, node.values)))
 
 
 def _identity(node: Any) -> Any:

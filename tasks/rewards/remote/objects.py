@@ -26,6 +26,8 @@ UNARY = (
 _OF_FUNCTIONS = {"send", "throw", "close", "asend", "athrow", "aclose", "cache_info", "cache_clear", "cache_parameters"}
 # not `__array_interface__` and the like, by which a library reads this process's memory at a given address
 _ATTRIBUTES = {f"__{name}__" for name in ("name", "qualname", "doc", "dict", "annotations", "wrapped", "members")}
+# a test's own assertion is one of these: as the program's error, they would catch it
+CATCHING = (BaseException, Exception, AssertionError)
 _TOGETHER = {"enter": ("enter", "exit"), "aenter": ("aenter", "aexit")}
 _MOST_COMPARED = 10_000  # objects of two that are compared
 
@@ -42,8 +44,8 @@ class Reference:
     """Which object a proxy represents, and how the tests came by it."""
 
     __slots__ = (
-        "chained", "class_read", "classes", "is_class", "label", "made", "member", "number", "owner_is_kin", "touched",
-        "used",
+        "chained", "class_read", "classes", "is_class", "label", "made", "member", "mixed", "number", "owner_is_kin",
+        "touched", "used",
     )  # fmt: skip
 
     def __init__(self, number: int, label: str, is_class: bool = False, classes: Sequence[int] = ()) -> None:
@@ -55,6 +57,7 @@ class Reference:
         self.member = ""  # the attribute that it is, of an object that came back
         self.owner_is_kin = False  # that object is of a class under test
         self.used = False  # of which the tests use the attribute on objects that they construct
+        self.mixed = False  # data was calculated with what came back: no data of it is believed
         self.chained = False  # it was returned to arguments: that it exists proves nothing
 
 
@@ -68,6 +71,9 @@ def _ordered(name: str) -> Callable[[Any, Any], Any]:
         holds = bool(self.__tests__.ask(name, self, other))
         if holds and self.__tests__.ask(name, other, self) and not (name in ("le", "ge") and self == other):
             raise self.__tests__.returned(self, f"it is compared ({name}) with the same result both ways")
+        tests = self.__tests__
+        if all(map(tests.is_as_made, (self, other))) and tests.holds_again(name, self, other) is not holds:
+            raise self.__tests__.returned(self, f"it is compared ({name}) by which of both was constructed first")
         return holds
 
     return compared
@@ -77,7 +83,12 @@ def _unary(name: str) -> Callable[..., Any]:
     def applied(self: Any, *arguments: Any) -> Any:
         if not self.__ref__.made and not self.__tests__.is_kin(self):
             raise self.__tests__.returned(self, f"{name} is asked for")
-        return self.__tests__.ask(name, self, *arguments)
+        value = self.__tests__.ask(name, self, *arguments)
+        if self.__ref__.mixed:
+            if not isinstance(value, Proxy):
+                raise self.__tests__.with_data(self, name)
+            value.__ref__.mixed = True
+        return value
 
     return applied
 
@@ -90,6 +101,8 @@ def _binary(name: str, *, reflected: bool) -> Callable[[Any, Any], Any]:
         if not both and not (self.__ref__.made or tests.is_kin(self)):
             raise tests.with_data(self, name)
         value = tests.ask(operation, *((other, self) if reflected else (self, other)))
+        if isinstance(value, Proxy):
+            value.__ref__.mixed = _is_mixed(name, self, other)
         if isinstance(value, Proxy) or (both and self.__ref__.made and other.__ref__.made):
             return value
         raise tests.with_data(self, name)
@@ -140,6 +153,8 @@ class Kind:
         return isinstance(instance, self.__kind__)
 
     def __subclasscheck__(self, subclass: Any) -> bool:
+        if self.__kind__ in CATCHING:
+            raise self._refused("is asked whether it catches an error")
         return issubclass(unwrapped(subclass), self.__kind__)
 
     def __mro_entries__(self, bases: Any) -> Any:
@@ -168,9 +183,17 @@ def _in_place(name: str) -> Callable[[Any, Any], Any]:
         value = tests.ask(name, self, other)
         if not isinstance(value, Proxy):
             raise tests.with_data(self, name)
+        value.__ref__.mixed = self.__ref__.mixed = _is_mixed(name.removeprefix("i"), self, other)
         return self if same(value, self) else value
 
     return changed
+
+
+def _is_mixed(name: str, one: Any, other: Any) -> bool:
+    """Whether the program has seen data that a test may expect of the first object: `abs(vector.length() - 5)`."""
+    if isinstance(other, Proxy):
+        return bool(one.__ref__.mixed or other.__ref__.mixed)
+    return bool(one.__ref__.mixed or not one.__ref__.made or name == "sub")
 
 
 Operators: Any = type(  # at once: each method that is set later costs as much as a class
@@ -237,11 +260,15 @@ class Proxy(Operators):  # type: ignore[misc]
         """A call of a method of an object that came back."""
         reference, tests = self.__ref__, self.__tests__
         name = reference.member
-        own = name in _OF_FUNCTIONS or reference.used
+        of_function = name in _OF_FUNCTIONS
+        own = of_function or reference.used
         if not own and (not reference.owner_is_kin or name in tests.of_data):
             raise tests.returned(self, "it is called")
         value = tests.ask(self, *arguments, **keywords)
         if own:
+            decides = not discarded and type(value) is bool and not reference.made
+            if decides and (name in tests.of_data or (of_function and not reference.used)):
+                raise tests.returned(self, f"its answer {value!r:.40} decides")
             return value
         if isinstance(value, Proxy):
             value.__ref__.chained = bool(arguments or keywords)
@@ -271,7 +298,7 @@ class Proxy(Operators):  # type: ignore[misc]
         return bool(tests.ask("bool", self)) if reference.made else True
 
     def __contains__(self, item: Any) -> bool:
-        if self._as_made("__contains__"):
+        if self.__ref__.made and self._as_made("__contains__"):
             return bool(self.__tests__.ask("contains", self, item))
         return any(each is item or each == item for each in iter(self))
 

@@ -21,6 +21,14 @@ from tasks.rewards.remote.evidence import Evidence, rewritten
 from tasks.rewards.remote.objects import NoLength, Proxy, install
 from tasks.rewards.remote.tests_side import NAME, Tests
 
+# judges that tests use without an import of them
+JUDGES = {"isclose": ("math", "isclose"), "deepcopy": ("copy", "deepcopy")}
+_OF_NUMBERS = ("abs", "float", "int", "max", "min", "pow", "round", "set", "str", "sum", "tuple", "list", "frozenset")
+_CALCULATION = (
+    ast.Expression, ast.Constant, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.BinOp, ast.UnaryOp, ast.BoolOp,
+    ast.Compare, ast.IfExp, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Call, ast.keyword, ast.Name, ast.expr_context,
+    ast.Subscript, ast.Slice,
+)  # fmt: skip
 FILE = "tests.py"
 LONGEST_REASON = 500  # characters
 # modules that tests use though the program alone imports them: the tests get Python's
@@ -78,8 +86,13 @@ def run(tests: Tests, given: str | list[str], types_of_data: list[frozenset[str]
         return failed
     for name in modules:
         _passes(tests, lambda name=name: tests.space.update({name: import_module(MODULES[name])}))  # type: ignore[misc]
+    for name, (place, member) in JUDGES.items():
+        if name not in names:
+            tests.space[name] = getattr(import_module(place), member)
     for name in set(names) & set(dir(builtins)) - tests.space.keys():
         tests.space[name] = _undefined(name)
+    constants = {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    _guard(tests, {each for each in constants if isinstance(each, str)}, "\n".join(sources))
     tests.asked = False
     nodes = (node for tree in trees for node in ast.walk(tree))
     functions = any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) for node in nodes)
@@ -89,6 +102,68 @@ def run(tests: Tests, given: str | list[str], types_of_data: list[frozenset[str]
         tests.why = tests.why or "the tests use nothing of the program"
         return failed
     return outcomes[0] if isinstance(given, str) else [bool(each) and all(each) for each in outcomes]
+
+
+def _guard(tests: Tests, own: set[str], text: str) -> None:
+    """Let no text of the program be run here: `eval` of one calculates with literals, `pickle` reads no class."""
+
+    def source(given: Any) -> str:
+        if isinstance(given, types.CodeType) or str(given) in own:
+            return ""
+        return str(given)
+
+    def evaluate(given: Any, space: Any = None, names: Any = None) -> Any:
+        frame = sys._getframe(1)
+        space, local = (frame.f_globals, frame.f_locals) if space is None else (space, space)
+        if (expression := source(given)) and not _is_calculation(expression, named := tests.watched):
+            raise tests.refused(
+                f"eval is given {expression!r:.80}: only calculations, with calls of {named}, are evaluated"
+            )
+        return eval(given, space, local if names is None else names)
+
+    def execute(given: Any, space: Any = None, names: Any = None) -> None:
+        frame = sys._getframe(1)
+        space, local = (frame.f_globals, frame.f_locals) if space is None else (space, space)
+        if statements := source(given):
+            raise tests.refused(f"exec is given {statements!r:.80}, which is no text of the tests")
+        exec(given, space, local if names is None else names)
+
+    def compiled(given: Any, *more: Any, **named: Any) -> Any:
+        if not isinstance(given, ast.AST) and not source(given):
+            return compile(given, *more, **named)
+        raise tests.refused(f"compile is given {given!r:.80}, which is no text of the tests")
+
+    for name, function in (("eval", evaluate), ("exec", execute), ("compile", compiled)):
+        if name in text and name not in tests.watched:
+            tests.space[name] = function
+    if "pickle" in text:
+        import pickle
+        from io import BytesIO
+
+        class Unpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]
+            def find_class(self, module: str, name: str) -> Any:
+                raise tests.refused(f"pickle is given the class {module}.{name}")
+
+        vars(pickle).update(
+            Unpickler=Unpickler,
+            load=lambda file, **_: Unpickler(file).load(),
+            loads=lambda data, **_: Unpickler(BytesIO(data)).load(),
+        )
+
+
+def _is_calculation(text: str, named: list[str]) -> bool:
+    """Whether an expression has nothing but literals, operators and calls of the program's names."""
+    try:
+        tree = ast.parse(text.strip(), FILE, "eval")
+    except (SyntaxError, ValueError, RecursionError):
+        return True  # it is not evaluated
+    calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not (id(node) in calls and node.id in (*named, *_OF_NUMBERS)):
+            return False
+        if not isinstance(node, _CALCULATION):
+            return False
+    return True
 
 
 def _passes(tests: Tests, action: Callable[[], Any]) -> bool:
@@ -108,6 +183,8 @@ def _outcomes(tests: Tests, module: types.ModuleType, source: str, tree: ast.Mod
     space = vars(module)
     before, ran = dict(space), set[types.CodeType]()
     blocks = _main_blocks(tree)
+    asks = any(isinstance(node, ast.Constant) and node.value == "__main__" for node in ast.walk(tree))
+    space["__name__"] = "__main__" if asks else NAME  # what asks for it in another way is run as a script
     code = compile(rewritten(tree), FILE, "exec")
     done = _passes(tests, lambda: _execute(code, space, ran))
     cases = _of_unittest(tests, module) if done and "unittest" in source and "TestCase" in source else []
@@ -127,7 +204,12 @@ def _main_blocks(tree: ast.Module) -> list[ast.Module]:
     blocks, rest = [], []
     for node in tree.body:
         match node:
-            case ast.If(ast.Compare(ast.Name("__name__"), [ast.Eq()], [ast.Constant("__main__")]), body, other):
+            case ast.If(
+                ast.Compare(ast.Name("__name__"), [ast.Eq()], [ast.Constant("__main__")])
+                | ast.Compare(ast.Constant("__main__"), [ast.Eq()], [ast.Name("__name__")]),
+                body,
+                other,
+            ):
                 blocks.append(rewritten(ast.Module(body, [])))
                 rest += other
             case _:
@@ -192,6 +274,7 @@ def names_of_program(sources: list[str], trees: list[ast.Module]) -> tuple[list[
     bound: set[str] = set()
     for source in sources:
         used = set()
+        bound |= _of_stars(source)
         tables = [top := symtable.symtable(source, FILE, "exec")]
         for table in tables:
             tables += table.get_children()
@@ -207,15 +290,21 @@ def names_of_program(sources: list[str], trees: list[ast.Module]) -> tuple[list[
     modules = (free & MODULES.keys()) - alone
     python = free & set(dir(builtins))
     others = free - python - modules
-    imported = any("solution" in _imported(node) for node in nodes)
+    if others - JUDGES.keys():
+        others -= JUDGES.keys()
+    imported = any("solution" in source for source in sources)
     return sorted(others or (python if len(python) == 1 and not imported else ())), sorted(modules)
 
 
-def _imported(node: ast.AST) -> list[str]:
-    """The modules that a node imports."""
-    if isinstance(node, ast.ImportFrom):
-        return [node.module or ""]
-    return [each.name for each in node.names] if isinstance(node, ast.Import) else []
+def _of_stars(source: str) -> set[str]:
+    """The names that `from … import *` takes from Python's library."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source, FILE)):
+        match node:
+            case ast.ImportFrom(str(place), [ast.alias("*")]) if place.partition(".")[0] in sys.stdlib_module_names:
+                module = import_module(place)
+                names |= set(getattr(module, "__all__", None) or (each for each in dir(module) if each[0] != "_"))
+    return names
 
 
 def _pytest_calls(space: dict[str, Any], named: set[str], ran: set[types.CodeType]) -> Iterator[Callable[[], Any]]:
@@ -238,7 +327,30 @@ def _methods(kind: type[Any], ran: set[types.CodeType]) -> Iterator[Callable[[],
             yield from _methods(value, ran)
         function = getattr(value, "__func__", value)
         if name.startswith("test") and isinstance(function, types.FunctionType) and function.__code__ not in ran:
-            yield lambda name=name: _call(getattr(kind(), name))  # type: ignore[misc]
+            yield lambda name=name: _call_method(kind, name)  # type: ignore[misc]
+
+
+def _call_method(kind: type[Any], name: str) -> None:
+    """A test of a class, with what pytest calls before and after it."""
+    case = kind()
+    for before in ("setup_class", "setup_method"):
+        _call_hook(case, before, name)
+    try:
+        _call(getattr(case, name))
+    finally:
+        for after in ("teardown_method", "teardown_class"):
+            _call_hook(case, after, name)
+
+
+def _call_hook(case: Any, hook: str, name: str) -> None:
+    if function := getattr(case, hook, None):
+        code = getattr(function, "__func__", function).__code__
+        if code.co_argcount > 1 and hook.endswith("_method"):
+            function(getattr(case, name))
+        elif isinstance(vars(type(case)).get(hook), types.FunctionType) and hook.endswith("_class"):
+            function.__func__(type(case))
+        else:
+            function()
 
 
 def _call(test: Callable[[], Any]) -> None:

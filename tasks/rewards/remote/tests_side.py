@@ -6,10 +6,11 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from tasks.rewards.remote.objects import Kind, Proxy, Reference, Refused, as_member, proxy_class
+from tasks.rewards.remote.objects import CATCHING, Kind, Proxy, Reference, Refused, as_member, proxy_class, unwrapped
 from tasks.rewards.remote.wire import IN_PLACE, OPERATIONS, PROBED, Ended, Malformed, Peer
 
 MOST_REACHED = 100  # objects that are reached from one, and settled with it
+MOST_RETURNED = 256  # objects that came back, and whose attributes are known before others are constructed
 MOST_OTHERS = 8  # objects that two equal ones are compared with
 NAME = "tests"  # the tests' module
 HIDDEN = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt)  # they would end a loop, or the tests
@@ -43,7 +44,7 @@ class Tests(Peer):
         self.exempt: set[int] = set()  # numbers of objects that the tests read from a class under test
         self._kin: dict[int, set[str]] = {}  # the same by the classes' numbers
         self._seen: set[int] = set()  # numbers of objects
-        self._made: dict[int, tuple[Proxy, str, Callable[[], Any]]] = {}  # those that the tests constructed, from what
+        self._made: dict[int, tuple[Proxy, str, Callable[..., Any]]] = {}  # those that the tests constructed, from what
         self._differ: set[int] = set()  # numbers of classes of which not all objects are equal
         self._said_equal: set[int] = set()  # and of those that said so in a test
         self._touching = True  # what is sent may be changed by what is asked for
@@ -107,9 +108,7 @@ class Tests(Peer):
         self._changes = changes
         if not isinstance(value, Proxy):
             return value
-        known: dict[int, int] = {}
-        sent: list[Any] = []
-        given = str([self.encoded(each, known, sent) for each in (*arguments, keywords)])
+        given = self._given([*arguments, keywords])
         number = value.__ref__.number
         if number in self._made and self._made[number][1] == given:
             return self._made[number][0]
@@ -117,8 +116,29 @@ class Tests(Peer):
             raise self.refused(f"{value.__ref__.label} is an object that the program had before")
         value.__ref__.made = True
         self._returned.pop(number, None)
-        self._made[number] = value, given, lambda: self.ask(kind, *arguments, **keywords)
+
+        def again(change: Callable[[Any], Any] = lambda one: one) -> Any:
+            values = {name: change(one) for name, one in keywords.items()}
+            return self.ask(kind, *[change(one) for one in arguments], **values)
+
+        self._made[number] = value, given, again
         return value
+
+    def holds_again(self, name: str, one: Proxy, other: Proxy) -> bool:
+        """Whether a comparison holds if its objects are constructed in the other order."""
+        later_first = sorted((one, other), key=lambda each: -each.__ref__.number)
+        again = [self._made[each.__ref__.number][2]() for each in later_first]
+        return bool(self.ask(name, *(again if later_first[0] is one else reversed(again))))
+
+    def is_as_made(self, proxy: Proxy) -> bool:
+        """Whether an object is as the tests constructed it."""
+        return proxy.__ref__.number in self._made and not proxy.__ref__.touched
+
+    def _given(self, values: list[Any]) -> str:
+        """Arguments as a text."""
+        known: dict[int, int] = {}
+        sent: list[Any] = []
+        return str([self.encoded(each, known, sent) for each in values])
 
     def settle(self) -> None:
         """Ask for the attributes of what came back, before the tests construct something else: it could take on those
@@ -149,6 +169,12 @@ class Tests(Peer):
         ]
         if not made and first and second and first[1] != second[1]:
             made = [first[2]()]
+        if len(made) < 2 and second and not first and second[1] != self._given([{}]):
+            try:  # the one that there is may be of equal arguments
+                made += [second[2](change) for change in (_larger, _smaller)]
+            except Exception:  # there is no such object
+                pass
+            made = [each for each in made if isinstance(each, Proxy)]
         return made[-MOST_OTHERS:]
 
     def ask(self, function: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -197,6 +223,8 @@ class Tests(Peer):
     def asked_equal(self, one: Proxy, other: Proxy) -> bool:
         """What the class of two objects under test says. That they are equal counts if others are not."""
         equal = bool(self.ask("eq", one, other))
+        if bool(self.ask("eq", other, one)) is not equal:
+            raise self.refused(f"{one.__ref__.label} is equal to another object one way, and not the other way")
         numbers = {each.__ref__.number for each in (one, other)}
         rest = [value for number, (value, *_) in self._made.items() if number not in numbers][-MOST_OTHERS:]
         kind = one.__ref__.classes[:1]
@@ -273,14 +301,14 @@ class Tests(Peer):
         if is_class is not True and self.is_kin(value) and number not in self._made:
             self._returned.pop(number, None)
             self._returned[number] = value
-            if len(self._returned) > MOST_OTHERS:
+            if len(self._returned) > MOST_RETURNED:
                 self._states.pop(old := next(iter(self._returned)), None)
                 del self._returned[old]
         return value
 
     def named_type(self, name: str) -> Any:
         kind = super().named_type(name)
-        raised = issubclass(kind, BaseException) and not issubclass(kind, BaseExceptionGroup)
+        raised = issubclass(kind, BaseException) and not issubclass(kind, BaseExceptionGroup) and kind not in CATCHING
         return kind if raised else Kind(kind)  # a test may expect it to be raised
 
     def record(self, value: Any) -> Any:
@@ -301,7 +329,7 @@ class Tests(Peer):
     def represent(self, kind: str, number: int, *more: Any) -> Any:
         if kind == "coroutine":
             return self._awaited(Proxy(Reference(number, self._label)))
-        name, bases = more[0], _bases([self.decoded(base, []) for base in more[1]])
+        name, bases = more[0], _bases([unwrapped(self.decoded(base, [])) for base in more[1]])
         if known := _of_library(more[2], name):
             return type(str(name), (known,), {"__str__": _text_of, "__getattr__": _attribute_of, "__init__": _nothing})
         return type(str(name), bases, {"__str__": _text_of, "__getattr__": _attribute_of})
@@ -316,6 +344,25 @@ class Tests(Peer):
                 _text=str(data[2]), _remote=self.remote_object("theirs", data[3], "exception", False, [], 0)
             )
         return error
+
+
+def _larger(value: Any) -> Any:
+    """Another value of the same kind."""
+    if isinstance(value, str):
+        return "".join(str((int(each) + 1) % 10) if each in "0123456789" else each for each in value) + "x" * (
+            not any(each in "0123456789" for each in value)
+        )
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        return type(value)([*map(_larger, value)] or [1])
+    if type(value) is bool:
+        return not value
+    return value + 1 if type(value) in (int, float) else 1 if value is None else value
+
+
+def _smaller(value: Any) -> Any:
+    if type(value) in (list, tuple):
+        return type(value)(map(_smaller, value))
+    return value - 1 if type(value) in (int, float) else _larger(_larger(value))
 
 
 def _inside(value: Any) -> list[Proxy]:

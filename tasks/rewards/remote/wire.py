@@ -363,7 +363,8 @@ class Peer:
 
     def exception(self, data: Any, known: list[Any]) -> BaseException:
         kind, arguments, text, _number = data
-        exception_type = self.decoded(kind, known)
+        found = self.decoded(kind, known)
+        exception_type = getattr(found, "__kind__", found)  # objects.Kind
         if not (isinstance(exception_type, type) and issubclass(exception_type, BaseException)):
             raise Malformed(f"{kind!r:.80} is no exception")
         try:
