@@ -72,7 +72,7 @@ SHAPES = re.compile(
     r"|[\w.\-:]{1,80}/hooks/(?=[a-z0-9]{26}\b)|maker\.ifttt\.com/trigger/))[^\s'\"<>)]+"
     # tokens with the prefix of a provider
     r"|(?:\b|(?<=\\[nrt])|(?<=%[0-9A-Fa-f]{2}))(?:hf_[A-Za-z0-9]{20,}|api_org_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
-    r"|gl(?:pat|ptt|dt|rt|cbt|ft|soat|imt|agent|oas|ffct)-[\w\-]{20,}|sk-" + _RANDOM + r"[\w\-]{20,}|dapi[0-9a-f]{32}"
+    r"|gl(?:pat|ptt|dt|rt|cbt|ft|soat|imt|agent|oas|ffct)-[\w\-]{20,}|sk-(?=[\w\-]*?[A-Za-z0-9]{16})[\w\-]{20,}|dapi[0-9a-f]{32}"
     r"|(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}|AIza[\w\-]{35}|GOCSPX-[\w\-]{20,}|ya29\.[\w\-]{20,}|1//0[\w\-]{30,}"
     r"|xox[abeoprs](?:\.xox[bp])?-[\w\-]{10,}|xapp-[\w\-]{10,}|nvapi-[\w\-]{20,}|[rsp]k_(?:live|test)_[A-Za-z0-9]{16,}"
     r"|whsec_[A-Za-z0-9+/=]{16,}|npm_[A-Za-z0-9]{36}|pypi-[\w\-]{50,}|SG\.[\w\-]{16,}\.[\w\-]{16,}"
