@@ -28,8 +28,9 @@ def note_upstream(artifacts: Iterable[Artifact], titles: Collection[str]) -> Non
             continue  # the stage that needs it says so
         if manifest.title in titles and manifest.digest == digest:
             manifests[digest] = manifest
-            folder = place.rpartition("/")[0]  # artifacts lie side by side, by their digests
-            waiting |= {parent: f"{folder}/{parent}" for parent in manifest.parents.values() if parent not in manifests}
+            folder = place.rpartition("/")[0]  # artifacts lie side by side, by their identities
+            parents = {parent: manifest.identities.get(name, parent) for name, parent in manifest.parents.items()}
+            waiting |= {parent: f"{folder}/{parents[parent]}" for parent in parents if parent not in manifests}
     _note(manifests)
 
 

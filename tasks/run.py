@@ -180,6 +180,7 @@ def _fetched(
         origin = "" if by_engine and is_bucket(item.place) else str(item.local(files))
         path = origin if by_engine else str(view(Path(origin), views_of(job_dir) / name, files))
         source = {"path": path, "digest": item.digest, "place": item.place, "files": files, "origin": origin}
+        source["identity"] = item.identity
         return source | {"implied": True} if name in implied else source
 
     in_part = _side_by_side(fetched, [name for name in named if patterns[name] != ALL])

@@ -18,7 +18,8 @@ def text(folder: Path, title: str, *made_from: Text) -> Text:
     folder.mkdir()
     (folder / "text.txt").write_text(folder.name)
     parents = {f"parts.{number}": each.digest for number, each in enumerate(made_from)}
-    write_manifest(folder, "text", {"letters": 1}, {}, parents, title=title)
+    identities = {f"parts.{number}": each.key for number, each in enumerate(made_from)}
+    write_manifest(folder, "text", {"letters": 1}, {}, parents, title=title, identities=identities)
     return Text.from_directory(folder)
 
 
@@ -28,9 +29,9 @@ def noted() -> list[StageRun]:
 
 
 def stored(store: Path, title: str, *made_from: Text) -> Text:
-    """An artifact where pods have them, below its digest."""
+    """An artifact where pods have them, below its identity."""
     made = text(store / title, title, *made_from)
-    return Text.from_directory((store / title).rename(store / made.digest))
+    return Text.from_directory((store / title).rename(store / made.key))
 
 
 def test_each_is_noted_by_the_title_of_its_run_after_what_it_was_made_of(
@@ -57,7 +58,7 @@ def test_a_pod_notes_the_stages_before_its_own_and_nothing_of_earlier_executions
     found = noted()
     assert [run.title for run in found] == ["corpus", "rows-chat", "sft"]
     assert all(run.cached and not run.pod for run in found)
-    assert found[-1].inputs == read_manifest(tmp_path / model.digest).parents
+    assert found[-1].inputs == read_manifest(tmp_path / model.key).parents
 
 
 def test_what_is_noted_twice_is_one_record(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +74,6 @@ def test_an_input_that_is_gone_is_left_to_the_stage(
 ) -> None:
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e3")
     model = stored(tmp_path, "sft")
-    (tmp_path / model.digest / "manifest.json").unlink()
+    (tmp_path / model.key / "manifest.json").unlink()
     note_upstream([model], ["sft"])
     assert not noted()

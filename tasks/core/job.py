@@ -64,6 +64,7 @@ class Input:
     files: Sequence[str] = ALL  # patterns of those that the job needs; others may be missing
     implied: bool = False  # an ancestor of another input, and not recorded as a parent
     origin: str = ""  # the folder that the view has links to
+    identity: str = ""
 
     def local(self) -> Path:
         """Its directory, fetched first if necessary, its files checked against the digest: by one process per machine,
@@ -188,8 +189,9 @@ class Job:
         open_to_readers(self.output)
         parents = {name: entry["digest"] for name, entry in self.inputs.items() if not entry.get("implied")}
         manifest = write_manifest(
-            self.output, self.kind, facts, redact_spec(self.raw_spec), parents, title=self.title, display=display
-        )
+            self.output, self.kind, facts, redact_spec(self.raw_spec), parents, title=self.title, display=display,
+            identities={name: of for name in parents if (of := self.inputs[name].get("identity"))},
+        )  # fmt: skip
         write_json(self.directory / "result.json", {"digest": manifest.digest})
 
 

@@ -52,6 +52,7 @@ class Manifest:
     versions: dict[str, str] = field(default_factory=dict)
     title: str = ""  # of the run that made it; empty for what no stage made
     identity: str = ""  # empty: written before facts were part of cache keys
+    identities: dict[str, str] = field(default_factory=dict)  # of the parents, by which they are named in storage
     display: dict[str, Any] = field(default_factory=dict)  # fields of its Artifact that no stage reads: layout, place
 
     @property
@@ -101,6 +102,7 @@ def write_manifest(
     known: dict[str, FileEntry] | None = None,
     title: str = "",
     display: dict[str, Any] | None = None,
+    identities: dict[str, str] | None = None,
 ) -> Manifest:
     """Seal a directory: digest and sync its files (except the digests that are already `known`), then write
     manifest.json atomically. When it returns, the artifact survives a power cut. `display` has fields of the Artifact
@@ -113,7 +115,7 @@ def write_manifest(
     digest = _digest_of(files)
     manifest = Manifest(
         kind, digest, files, facts, spec or {}, parents or {}, package_versions(), title,
-        identity_of(kind, digest, facts), display or {},
+        identity_of(kind, digest, facts), identities or {}, display or {},
     )  # fmt: skip
     write_text(directory / MANIFEST, json.dumps(asdict(manifest), indent=1, sort_keys=True))
     return manifest

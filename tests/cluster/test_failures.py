@@ -145,10 +145,13 @@ def test_a_secret_that_the_cluster_lacks(tracked: Cluster, client: Client, start
     """Flyte leaves it out. Another list of secrets, on the same code, is another version."""
     of_a_stage = started.of(with_corpus(pod={"secrets": ["MY_TOKEN"]}))
     said = read(of_a_stage, mlflow)
-    assert said.startswith("MY_TOKEN: ") and "kubectl -n flytesnacks-development create secret generic baton" in said
+    assert (
+        said.startswith("this pod lacks MY_TOKEN,")
+        and "kubectl -n flytesnacks-development create secret generic baton" in said
+    )
     assert of_a_stage.made() == ["stages", "prepare_corpus"]
     of_all = tracked.execute(submit(client, BASE, ROOT, MLFLOW_TRACKING_URI=mlflow.uri, BATON_SECRETS="THEIR_TOKEN"))
-    assert read(of_all, mlflow).startswith("THEIR_TOKEN: ") and of_all.made() == ["stages"]
+    assert read(of_all, mlflow).startswith("this pod lacks THEIR_TOKEN,") and of_all.made() == ["stages"]
 
 
 def test_a_function_of_the_user_s_that_raises(started: Started, mlflow: Server) -> None:

@@ -123,7 +123,7 @@ def test_a_pod_says_that_undelivered_records_are_lost_with_it(
     assert not end_execution()
     said = capfd.readouterr().err
     assert "its records are on this pod's disk, and lost with it if" in said
-    assert "did not take are lost with this pod's disk" in said
+    assert "did not accept are lost with this pod's disk" in said
     assert "the next run of the recipe finds and records it" in said
     assert "kept" not in said and "remain in" not in said and "Ctrl-C" not in said
 
