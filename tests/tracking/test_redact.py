@@ -181,7 +181,7 @@ def test_secrets_in_text_are_hidden(text: str) -> None:
         "send it in the header Authorization: Bearer KEY",
         "the header `Authorization: Bearer KEY`: it is needed",
         "tls_key: /etc/tls/server.key",
-        "PWD=/work/main ssh_key=~/.ssh/id_rsa s3_key: data/part-0.parquet",
+        "PWD=/srv/model ssh_key=~/.ssh/id_rsa s3_key: data/part-0.parquet",
         "BATON_CACHE_KEY=3f2a9 SORT_KEY=name",
         "client = OpenAI(api_key=api_key, token=self._token)",
         "api_key: str | None = None",
