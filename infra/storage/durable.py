@@ -6,11 +6,15 @@ a file that vouches for others (a manifest, a journal, a result) is written afte
 deleted before its replacement is.
 """
 
+import errno
 import json
 import os
 import stat
 from pathlib import Path
 from typing import Any
+
+# errors of hard links that are not possible: another disk or user, too many links, a file system without links
+NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP)
 
 
 def sync(path: Path) -> None:

@@ -18,7 +18,6 @@ An artifact that was sealed before facts were in keys has its digest as its iden
 from it are still found.
 """
 
-import errno
 import json
 import os
 import tempfile
@@ -28,11 +27,11 @@ from pathlib import Path
 from uuid import uuid4
 
 from infra.storage.buckets import BUCKET, is_bucket
+from infra.storage.durable import NO_LINK
 from tasks.core.manifest import MANIFEST, RECORD, Manifest, file_digest, json_key, matches, read_manifest
 from tasks.core.stored import fetch, manifest_at
 
 FOLDER = "inputs"  # of a job's views, in its folder
-NO_LINK = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 def input_key(identity: str, place: str, patterns: Sequence[str]) -> str:

@@ -11,7 +11,6 @@ except those that mostly share their files with a corpus: removing them would fr
 any time.
 """
 
-import errno
 import os
 import shutil
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from infra.paths import baton_home
-from infra.storage.durable import make_folder
+from infra.storage.durable import NO_LINK, make_folder
 from tasks.core.manifest import MANIFEST, ArtifactError, remove, verify, write_manifest
 from tasks.data.rounds import put
 
@@ -138,6 +137,6 @@ def _linked(source: str, target: str) -> None:
     try:
         os.link(source, target)
     except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK):
+        if error.errno not in NO_LINK:
             raise
         shutil.copy2(source, target)

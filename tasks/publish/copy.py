@@ -1,12 +1,11 @@
 """Copy a model's files into the published directory."""
 
-import errno
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
-from infra.storage.durable import write_json
+from infra.storage.durable import NO_LINK, write_json
 from tasks.core.manifest import MANIFEST, RECORD, remove
 from tasks.models.adapter_base import ADAPTER, ADAPTER_CONFIG, BASE, ModelFolders
 from tasks.models.hf_files import INDEX, tensors_in
@@ -14,9 +13,6 @@ from tasks.models.turns import copy_turns
 
 CARD = "README.md"
 LINK_BYTES = 1 << 20  # files of this size and more are linked: weights are never edited in place, a config may be
-
-# links are an optimization: another disk, a file system without links, too many links
-_NO_LINK = (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK)
 
 
 def copy_model(model: ModelFolders, output: Path) -> None:
@@ -60,6 +56,6 @@ def _link_or_copy(source: Path, target: Path) -> None:
             os.link(source.resolve(), target)  # an input is a folder of links
             return
         except OSError as error:
-            if error.errno not in _NO_LINK:
+            if error.errno not in NO_LINK:
                 raise
     shutil.copyfile(source, target)
