@@ -190,7 +190,11 @@ class Mirror:
     def _update(self, where: dict[str, Any]) -> None:
         files = buckets.file_system(self.storage)
         files.invalidate_cache()  # the job writes there
-        for path in files.glob(f"{self.storage}/executions/{self.execution.name}/{self.job}/*/run.json"):
+        try:
+            paths = files.find(f"{self.storage}/executions/{self.execution.name}/{self.job}")
+        except FileNotFoundError:
+            return
+        for path in (path for path in paths if path.endswith("/run.json")):
             run = StageRun(**json.loads(files.cat_file(path)))
             if run.job_dir:
                 name = Path(run.job_dir).name
