@@ -40,6 +40,7 @@ from infra.placement.api_server import AWAY, UNANSWERED
 from infra.placement.background_queries import BackgroundQueries
 from infra.placement.config import NO_IMAGE, TASK_TYPE, Placement
 from infra.placement.job import STORAGE, Order, sky_task
+from infra.placement.prices import ordered
 from infra.placement.record import message, over_limit, where
 from infra.pod import execution_name
 from infra.progress import say
@@ -247,8 +248,10 @@ class SkyPilotConnector(AsyncConnectorBase):
                     return Resource(TaskExecution.ABORTED, f"{job.name} was cancelled before it was launched")
                 if api_server.is_launching(job.name) or self._record_of(job) is not None:
                     return self._unknown(job, "being launched")
-                clouds = api_server.enabled_clouds() if job.order.placement["exclude"] else []
+                clouds = api_server.enabled_clouds()
                 config = sky_task(job.name, job.order, job.image, job.command, job.output_prefix, clouds)
+                placement = Placement.model_validate(job.order.placement)
+                config["resources"] = ordered(placement, job.image or None, clouds)
                 self._submitted.add(job.key)
                 request = api_server.launch(job.name, sky.Task.from_yaml_config(config))
             api_server.wait(request)
