@@ -61,7 +61,7 @@ def offers(placement: Placement, most: int = SHOWN) -> list[Offer]:
     with sky_logging.silent():
         clouds = _clouds()
         choices = placement.choices(clouds=clouds)
-        return [offer for offer, _ in _found(placement, choices, clouds)][:most]
+        return [offer for offer, _ in _found(placement, choices, clouds, is_job=False)][:most]
 
 
 def ordered(placement: Placement, docker: str | None, clouds: Sequence[str]) -> dict[str, Any]:
@@ -74,7 +74,8 @@ def ordered(placement: Placement, docker: str | None, clouds: Sequence[str]) -> 
     places: list[dict[str, Any]] = []
     try:
         with sky_logging.silent():
-            places = [words for _, words in _found(placement, choices, [cloud.lower() for cloud in clouds])]
+            found = _found(placement, choices, [cloud.lower() for cloud in clouds], is_job=True)
+        places = [words for _, words in found]
     except NoPrices as error:
         say(f"{error}. The places are tried in the order of the recipe, spot machines first, not by price")
     if not places and placement.choose == "cheapest":
@@ -94,13 +95,13 @@ def _clouds() -> list[str]:
 
 
 def _found(
-    placement: Placement, choices: list[dict[str, Any]], clouds: Sequence[str]
+    placement: Placement, choices: list[dict[str, Any]], clouds: Sequence[str], is_job: bool
 ) -> list[tuple[Offer, dict[str, Any]]]:
     """The places within the price limit, each with its `resources:`. Equal prices keep the order of the recipe. Raises
     NoPrices, ValueError."""
     found: dict[str, tuple[Offer, int, dict[str, Any]]] = {}  # the same place may follow from two choices
     for number, choice in enumerate(choices):
-        for machine in _machines(placement, choice, clouds):
+        for machine in _machines(placement, choice, clouds, is_job):
             offer, words = _offer(machine, choice, placement.nodes)
             if offer is None or offer.price > (placement.max_price_per_hour or float("inf")):
                 continue
@@ -112,40 +113,59 @@ def _found(
     return [(offer, words) for offer, _, words in places]
 
 
-def _machines(placement: Placement, choice: dict[str, Any], clouds: Sequence[str]) -> Iterator[sky.Resources]:
-    """The cheapest machine that a choice allows on each cloud, in each region and zone that has it."""
+def _machines(
+    placement: Placement, choice: dict[str, Any], clouds: Sequence[str], is_job: bool
+) -> Iterator[sky.Resources]:
+    """The cheapest machine that a choice allows on each cloud, in each region and zone that has it. For a job, a cluster
+    that cannot be asked here, or has no such machine as far as is known here, stays: SkyPilot's server may know more."""
     config = placement.each_node() | {name: value for name, value in choice.items() if name != "image_id"}
     (wanted,) = sky.Resources.from_yaml_config(config)
     for cloud in [wanted.cloud] if wanted.cloud else map(CLOUD_REGISTRY.from_str, sorted(clouds)):
         if cloud is None or str(cloud).lower() not in clouds:
             continue
+        if not (is_job and _is_cluster(cloud)):
+            yield from _asked(cloud, wanted, placement.nodes)
+            continue
         try:
-            wanted.validate()
-            for cheapest in cloud.get_feasible_launchable_resources(wanted, placement.nodes).resources_list[:1]:
-                yield from make_launchables_for_valid_region_zones(cheapest)
-        except requests.RequestException as error:
-            raise NoPrices("SkyPilot's catalogs are missing here and cannot be downloaded") from error
-        except (exceptions.NoCloudAccessError, ImportError) as error:  # ImportError: a cloud's library is missing
-            raise NoPrices(f"SkyPilot can't look up prices here: {error}") from error
+            machines = list(_asked(cloud, wanted, placement.nodes))
+        except Exception:  # each kind of cluster has its own for one that is not known, or away
+            machines = []
+        yield from machines or [wanted.copy(cloud=cloud)]
+
+
+def _asked(cloud: Any, wanted: sky.Resources, nodes: int) -> Iterator[sky.Resources]:
+    try:
+        wanted.validate()
+        for cheapest in cloud.get_feasible_launchable_resources(wanted, nodes).resources_list[:1]:
+            yield from make_launchables_for_valid_region_zones(cheapest)
+    except requests.RequestException as error:
+        raise NoPrices("SkyPilot's catalogs are missing here and cannot be downloaded; is there a network?") from error
+    except (exceptions.NoCloudAccessError, ImportError) as error:  # ImportError: a cloud's library is missing
+        raise NoPrices(f"SkyPilot can't look up prices here: {error}") from error
+
+
+def _is_cluster(cloud: Any) -> bool:
+    return str(cloud).lower() in HAVE_NO_CATALOG
 
 
 def _offer(machine: sky.Resources, choice: dict[str, Any], nodes: int) -> tuple[Offer | None, dict[str, Any]]:
     """A machine as an offer and as `resources:` that allow no other; None: it has no price."""
     accelerator, count = next(iter((machine.accelerators or {}).items()), (None, 0))
     cloud, named = str(machine.cloud).lower(), str(choice.get("infra", ""))
-    has_catalog = cloud not in HAVE_NO_CATALOG
     # a zone that the recipe names, and a partition of Slurm's, stay as they are
     place = named if named.count("/") > 1 else "/".join(filter(None, (cloud, machine.region)))
     prices = [_price(machine, use_spot, nodes) for use_spot in (True, False)]
     if prices[0 if machine.use_spot else 1] is None:
         return None, {}
-    instance = machine.instance_type if has_catalog else None
+    instance = None if _is_cluster(cloud) else machine.instance_type
     offer = Offer(place, instance, accelerator, count, nodes, machine.use_spot, *prices)
     words = choice | {"infra": place} | ({"instance_type": instance} if instance else {})
     return offer, words
 
 
 def _price(machine: sky.Resources, use_spot: bool, nodes: int) -> float | None:
+    if machine.instance_type is None:  # a cluster that could not be asked
+        return 0.0
     try:
         if use_spot and machine.cloud:  # some catalogs fail an assertion on unsupported spot machines
             machine.cloud.check_features_are_supported(machine, {CloudImplementationFeatures.SPOT_INSTANCE})
