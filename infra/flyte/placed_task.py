@@ -144,6 +144,7 @@ class Placeable(AsyncConnectorExecutorMixin):
         """Poll until the job has ended; show its state and the engine's progress. Raises PlacementFailed."""
         title, reported, polled = self.name.rpartition(".")[2], "", -POLL_S
         bar, execution, succeeded = None, current_execution(title), False
+        self._connector.logs_states = False
         storage = storage_of(self.placement.storage if self.placement else None)
         try:
             while True:
@@ -151,7 +152,8 @@ class Placeable(AsyncConnectorExecutorMixin):
                     polled = time.monotonic()
                     resource = await self._connector.get(resource_meta)
                     mirror(storage, execution, resource_meta.name)
-                    if resource.message != reported:
+                    is_failure = is_terminal_phase(resource.phase) and resource.phase != TaskExecution.SUCCEEDED
+                    if resource.message != reported and not is_failure:  # that is the error's text
                         reported = resource.message
                         say(f"{title}: {reported}")
                     if resource.custom_info and add_placement(execution, resource_meta.name, resource.custom_info):

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import requests
 import sky
 from sky.schemas.api.responses import ManagedJobRecord
 
@@ -40,17 +41,21 @@ def message(record: ManagedJobRecord, words: str) -> str:
 
 
 def price_per_hour(record: ManagedJobRecord) -> float | None:
-    """The price of a job's machines in US dollars, by SkyPilot's catalog; None: not in the catalog."""
+    """The price of a job's machines in US dollars, by SkyPilot's catalog; None: not in the catalog, or there is none
+    here."""
     described = DESCRIBED.fullmatch(record.cluster_resources_full or "")
     words = described["words"].split(", ") if described else []
     instance = next((word for word in words if "=" not in word and word != "..."), None)
     if described is None or instance is None:
         return None
     place = "/".join(filter(None, (record.cloud, record.region, record.zone)))
-    machine = sky.Resources(
-        infra=place, instance_type=instance, accelerators=record.accelerators, use_spot=bool(described["spot"])
-    )
-    return int(described["nodes"]) * float(machine.get_cost(3600))
+    try:
+        machine = sky.Resources(
+            infra=place, instance_type=instance, accelerators=record.accelerators, use_spot=bool(described["spot"])
+        )
+        return int(described["nodes"]) * float(machine.get_cost(3600))
+    except (requests.RequestException, ValueError):  # it cannot be downloaded, or is another than the server's
+        return None
 
 
 def over_limit(limits: Placement, record: ManagedJobRecord) -> str | None:

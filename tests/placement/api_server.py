@@ -61,6 +61,10 @@ class ApiServer:
         """The newest job has come to its end."""
         self.jobs[-1] = self.jobs[-1].model_copy(update={"status": ManagedJobStatus(status), "end_at": 1.0} | more)
 
+    def change(self, status: str, **more: Any) -> None:
+        """The newest job has another state."""
+        self.jobs[-1] = self.jobs[-1].model_copy(update={"status": ManagedJobStatus(status)} | more)
+
     def wait_at(self, path: str) -> None:
         if gate := self._closed.get(path):
             gate.wait(120)
