@@ -5,6 +5,7 @@ runs in this process.
 """
 
 import asyncio
+import atexit
 import copy
 import json
 import os
@@ -29,7 +30,7 @@ from flytekit.tools.fast_registration import FastPackageOptions, fast_package
 from flytekit.tools.ignore import StandardIgnore
 
 from infra.errors import UserError
-from infra.flyte.hooks import job_signal_handlers, with_task_type
+from infra.flyte.hooks import close_sessions, job_signal_handlers, with_task_type
 from infra.placement.config import MACHINE_FAULT, NO_IMAGE, TASK_TYPE, UNUSED, Placement
 from infra.placement.job import RESTARTS_LEFT
 from infra.placement.mirror import mirror
@@ -128,6 +129,7 @@ class Placeable(AsyncConnectorExecutorMixin):
                 enabled=True, destination_dir=".", distribution_location=_code(access, storage)
             ),
         )
+        atexit.register(close_sessions)  # again for each stage: those of event loops that began later end first
         with FlyteContextManager.with_context(context.with_serialization_settings(settings)), _signals():
             outputs: LiteralMap = super().execute(**inputs)
         if is_recorded(current_execution(self.name), self.resource_meta.name):

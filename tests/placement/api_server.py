@@ -75,10 +75,12 @@ class ApiServer:
         return request
 
     def open_launches(self) -> list[dict[str, Any]]:
+        """Those of a server whose executors have ended are never begun."""
+        status = RequestStatus.PENDING if "/api/get" in self._closed else RequestStatus.RUNNING
         return [
-            payload(request, name, RequestStatus.RUNNING, json.dumps(body))
+            payload(request, name, status, json.dumps(body))
             for request, (name, body) in self._requests.items()
-            if name == "jobs.launch" and request not in self._done
+            if (name == "jobs.launch" and request not in self._done) or status == RequestStatus.PENDING
         ]
 
     def result(self, number: str) -> dict[str, Any]:
