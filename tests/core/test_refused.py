@@ -70,12 +70,13 @@ def test_what_a_store_refuses_ends_at_once_with_its_words(
     action: Callable[[str, Path], object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     began = time.monotonic()
-    with store(400, "InvalidArgument", "x-amz-checksum is not supported.") as (s3, _), s3.flyte(tmp_path):
-        with pytest.raises(
-            StorageError,
-            match=r"refuses it: (InvalidArgument: x-amz-checksum is not supported|400: Bad Request) \(HTTP 400\)",
-        ):
-            action(s3.address, tmp_path)
+    words = r"refuses it: (InvalidArgument: x-amz-checksum is not supported|400: Bad Request) \(HTTP 400\)"
+    with (
+        store(400, "InvalidArgument", "x-amz-checksum is not supported.") as (s3, _),
+        s3.flyte(tmp_path),
+        pytest.raises(StorageError, match=words),
+    ):
+        action(s3.address, tmp_path)
     assert time.monotonic() - began < 10
     assert "0 of 0" not in capsys.readouterr().err
 
@@ -91,9 +92,12 @@ def test_what_a_store_refuses_ends_at_once_with_its_words(
     ],
 )
 def test_each_refusal_has_its_way_out(tmp_path: Path, status: int, code: str, said: str) -> None:
-    with store(status, code, "why") as (s3, asked), s3.flyte(tmp_path):
-        with pytest.raises(StorageError, match=said) as refused:
-            put(s3.address, tmp_path)
+    with (
+        store(status, code, "why") as (s3, asked),
+        s3.flyte(tmp_path),
+        pytest.raises(StorageError, match=said) as refused,
+    ):
+        put(s3.address, tmp_path)
     assert not refused.value.curable
     assert len(asked) <= 6
 
