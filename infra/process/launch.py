@@ -35,7 +35,7 @@ from infra.process.file_lock import lock
 from infra.process.limits import prefer_oom_kill
 from infra.process.logs import LogReader, node_log, wait_for_earlier
 from infra.process.parent_watchdog import LAUNCHED
-from infra.process.peers import Peers
+from infra.process.peers import FirstNode, Peers
 from infra.process.process_group import stop_group
 from infra.process.supervisor import Supervisor, read_result
 from infra.process.torchrun_env import ADDRESS, Node, this_node
@@ -146,6 +146,7 @@ def run_engine(
     max_restarts: int = 0,
     hang_timeout_s: float | None = None,
     died: Death | None = None,
+    share_folder: bool = True,
 ) -> Path:
     """Run an engine and return JOB_DIR/output; immediately if it is already finished and the engine does not repeat.
 
@@ -153,8 +154,9 @@ def run_engine(
     of them, or of the `helpers` that come after them and run the engine's helper. `max_restarts` is for engines that
     write checkpoints and heartbeats (infra/process/heartbeat.py); one without a heartbeat for `hang_timeout_s` counts
     as hung (None: never). One that ends in the same way at the same step as in a start before it, or as `died`, in
-    another pod, is not started again. Raises EngineFailed, NotPlaced; KeyboardInterrupt and SystemExit (on SIGTERM)
-    pass through after the engine has stopped.
+    another pod, is not started again. Nodes that do not `share_folder` have a folder each, and the first one's gets the
+    output; none of them restarts its engine, since all have to be started together. Raises EngineFailed, NotPlaced;
+    KeyboardInterrupt and SystemExit (on SIGTERM) pass through after the engine has stopped.
     """
     node = this_node(nodes, helpers)
     ranks, environment = node.ranks(processes), {ADDRESS: node.address}
@@ -163,22 +165,25 @@ def run_engine(
     if node.rank >= nodes:
         ranks, command, others = ranks[:1], engine.helper_command(job_dir), []
         environment |= {"RANK": f"{ranks[0]}", "LOCAL_RANK": "0", "WORLD_SIZE": f"{ranks[0] + 1}"}
+    apart = nodes > 1 and not share_folder
+    if apart:
+        max_restarts = 0
     make_folder(job_dir)
     with _locked_log(job_dir, node, ranks) as log, sigterm_as_exit():
         if is_finished(job_dir) and not engine.repeats:
             return job_dir / "output"
         deaths = [died] if died else []
         for restart in range(max_restarts + 1):
-            if node.rank == 0:
+            if node.rank == 0 or apart:
                 for earlier in ("result.json", NOTICES):
                     (job_dir / earlier).unlink(missing_ok=True)
                 write_json(job_dir / "spec.json", request)
-            peers = Peers(job_dir, others)
+            peers = FirstNode(node.address, node.port) if apart and node.rank else Peers(job_dir, others)
             supervisor, logs = Supervisor(job_dir, ranks, hang_timeout_s, peers), LogReader(job_dir, node.rank, ranks)
             if restart and (rank := peers.wait_until_stopped()) is not None:
                 raise EngineFailed(f"{title}: rank {rank} did not stop; its machine may be lost", curable=True)
             returncode = _run(command, job_dir, title, log, supervisor, environment)
-            if returncode == 0 and is_finished(job_dir):
+            if _succeeded(returncode, job_dir, peers):
                 return job_dir / "output"
             end = diagnose(title, job_dir, returncode, supervisor, logs)
             repeated = end.death in deaths
@@ -226,8 +231,12 @@ def _run(
         raise
     finally:
         _stop(process, supervisor, grace_s)
-        bar.close(process.returncode == 0 and is_finished(job_dir))
+        bar.close(_succeeded(process.returncode, job_dir, supervisor.peers))
     return process.returncode
+
+
+def _succeeded(returncode: int, job_dir: Path, peers: Peers) -> bool:
+    return returncode == 0 and (is_finished(job_dir) or isinstance(peers, FirstNode))  # which has the result
 
 
 def _module_path() -> dict[str, str]:
