@@ -27,10 +27,14 @@ PIECE = 64 << 20  # bytes
 PIECE_S = 3600.0  # for one, and for the turn of a rank to send: a lost machine is found by its launcher
 
 
+def are_apart(job: Job) -> bool:
+    """Whether torchrun has started this on several nodes, each of which has a folder of its own for the job."""
+    return bool(job.storage) and int(os.environ["WORLD_SIZE"]) > int(os.environ["LOCAL_WORLD_SIZE"])
+
+
 def nodes_of(job: Job) -> "Nodes | None":
-    """The nodes of this run; None if they share the job's folder, or if there is one. Collective."""
-    several = int(os.environ.get("WORLD_SIZE", "1")) > int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return Nodes() if several and job.storage else None
+    """The nodes of this run; None if there is one, or if they share the job's folder. Collective."""
+    return Nodes() if are_apart(job) else None
 
 
 class Nodes:
@@ -75,6 +79,10 @@ class Nodes:
             dist.send_object_list([entries], dst=0, group=self._everyone)
             for piece in _read(folder, entries):
                 dist.send(piece, dst=0, group=self._everyone)
+
+    def collect_all(self, folder: Path) -> None:
+        """Send all files in each node's folder to node 0, after its ranks have written them."""
+        self.collect(folder, [name for name, _ in _entries(folder)] if self.leads else ())
 
     def spread(self, folder: Path) -> None:
         """Copy a folder of node 0 to the others, which had none or another under this name."""

@@ -1,6 +1,5 @@
 """`make survive`: pretraining on two nodes that share no folder, only storage."""
 
-import socket
 import time
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
 from tests.pretrain.ranks import engine
 from tests.pretrain.tiny import make_shards, metrics, pretrain_job, tiny_spec
 from tests.s3 import S3
-from tests.stage.pod import Pod, start
+from tests.stage.nodes import Nodes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -30,25 +29,8 @@ def spec_of(layout: Layout, steps: int) -> PretrainSpec:
     return tiny_spec(steps=steps, layout=layout, checkpoints=CheckpointPolicy(every=EVERY), validate_every=steps // 2)
 
 
-class Nodes:
-    """Both nodes of a job, each with a home of its own. What they have on their disks is gone with them."""
-
-    def __init__(self, s3: S3, folder: Path, storage: str, spec: PretrainSpec, data: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
-        words = "pretrain", spec.model_dump_json(), data
-        self.pods = [start(s3, folder, storage, *words, NODE_RANK=str(rank), **meeting) for rank in (0, 1)]
-
-    def succeed(self) -> Pod:
-        """Both end well; returns the first, which has the result."""
-        _, said = self.pods[1].process.communicate()
-        assert self.pods[1].process.returncode == 0, said[-5000:]
-        return self.pods[0]
-
-    def kill(self) -> None:
-        for pod in self.pods:
-            if pod.process.poll() is None:
-                pod.kill()
+def nodes(s3: S3, folder: Path, storage: str, spec: PretrainSpec, data: str) -> Nodes:
+    return Nodes(s3, folder, storage, "pretrain", spec.model_dump_json(), data)
 
 
 def digest(job: Path) -> str:
@@ -74,11 +56,11 @@ def test_two_nodes_make_what_they_make_with_a_shared_folder(s3: S3, tmp_path: Pa
     reference = undisturbed(tmp_path / "shared", data, spec)
     with s3.flyte(tmp_path):
         place = send(str(data), storage)
-        first = Nodes(s3, tmp_path, storage, spec, place).succeed()
+        first = nodes(s3, tmp_path, storage, spec, place).succeed()
         made = first.succeed()
         assert metrics(first.job) == metrics(reference)
         assert verify(fetch(made["place"], made["digest"])).digest == digest(reference)
-        again = Nodes(s3, tmp_path, storage, spec, place).succeed()  # both find the result
+        again = nodes(s3, tmp_path, storage, spec, place).succeed()  # both find the result
         assert again.succeed()["digest"] == made["digest"]
 
 
@@ -90,7 +72,7 @@ def test_a_lost_node_costs_at_most_one_checkpoint_interval_and_changes_nothing(
     reference = undisturbed(tmp_path / "shared", data, spec)
     with s3.flyte(tmp_path):
         place = send(str(data), storage)
-        before = Nodes(s3, tmp_path, storage, spec, place)
+        before = nodes(s3, tmp_path, storage, spec, place)
         while not any(key.endswith("manifest.json") for key in s3.keys(f"lost-{lost}/jobs")):  # its first checkpoint
             assert all(pod.process.poll() is None for pod in before.pods)
             time.sleep(0.05)
@@ -100,7 +82,7 @@ def test_a_lost_node_costs_at_most_one_checkpoint_interval_and_changes_nothing(
         assert survivor.process.returncode != 0 and "FlyteRecoverableException" in said, said[-5000:]
         reached = read_beats(survivor.job, [1 - lost])[1 - lost].step
 
-        first = Nodes(s3, tmp_path, storage, spec, place).succeed()
+        first = nodes(s3, tmp_path, storage, spec, place).succeed()
         made = first.succeed()
         began = int(made["said"].partition("work/checkpoints/step-")[2][:8])
         assert 0 < began <= reached

@@ -153,6 +153,15 @@ def _pretrain(spec: str, *data: str) -> Any:
     return pretrain.task_function(**words, how="{}")  # type: ignore[attr-defined]
 
 
+def _tune(method: str, spec: str, model: str, rows: str) -> Any:
+    from tasks.artifacts import HFModel, Rows
+    from tasks.posttrain.methods import METHODS
+    from tasks.posttrain.task import TASKS
+
+    words = {"model": HFModel.from_place(model), "rows": Rows.from_place(rows)}
+    return TASKS[method].task_function(spec=METHODS[method].model_validate_json(spec), **words, how="{}")
+
+
 STAGES: dict[str, Callable[..., Any]] = {
     "counting": _count,
     "gather": _gather,
@@ -160,6 +169,7 @@ STAGES: dict[str, Callable[..., Any]] = {
     "tokenize": _tokenize,
     "report": _report,
     "pretrain": _pretrain,
+    "tune": _tune,
     "make": _make,
 }
 
