@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from infra.process.heartbeat import read_beats
-from tasks.core.manifest import verify
+from tasks.core.manifest import read_manifest, verify, write_manifest
 from tasks.core.stored import fetch, send
 from tests.posttrain.test_parity import inputs, spec_of
 from tests.posttrain.tiny import without_times
@@ -19,6 +19,13 @@ from tests.stage.pod import Pod, start
 __all__ = ["inputs"]  # a fixture
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def described(rows: Path) -> Path:
+    """Rows with the facts that their stage adds."""
+    facts = read_manifest(rows).facts | dict.fromkeys(("duplicates", "faulty", "contaminated"), 0)
+    write_manifest(rows, "rows", facts | {"format": "columns", "conversational": False})
+    return rows
 
 
 def undisturbed(s3: S3, folder: Path, storage: str, stage: str, spec: dict[str, Any], places: list[str]) -> Pod:
@@ -35,7 +42,7 @@ def test_a_lost_node_changes_nothing(
     spec = spec_of(stage, method, tmp_path / "rewards")
     spec |= {"steps": 40, "checkpoint_every": 4, "layout": {"nodes": 2, "sharding": sharding}}
     with s3.flyte(tmp_path):
-        places = [send(str(inputs[stage][name]), storage) for name in ("model", "rows")]
+        places = [send(str(inputs[stage]["model"]), storage), send(str(described(inputs[stage]["rows"])), storage)]
         shared = undisturbed(s3, tmp_path, f"{storage}-shared", stage, spec, places)
         reference = shared.succeed()
 
