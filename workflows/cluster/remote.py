@@ -125,7 +125,8 @@ def _nodes(context: RunContext, shared: str) -> Iterator[Problem]:
         nodes, field = spec.nodes(), spec.shared_folder_for()
         if spec.placement is None:
             if nodes > 1 and spec.spread_by:
-                allowed = f"1 in a cluster's pod; for several nodes use SkyPilot: add `placement: {{nodes: {nodes}, …}}`"
+                placed = f"`placement: {{nodes: {nodes}, …}}`"
+                allowed = f"1 in a cluster's pod; for several nodes use SkyPilot: add {placed}"
                 yield Problem(f"{path}.layout.nodes", nodes, allowed)
         elif field and not spec.placement.storage and (not shared or is_bucket(shared)):
             allowed = f"a folder that the cluster's pods and the machines of {field} share; or leave {field} out"
