@@ -40,13 +40,15 @@ from infra.process.process_group import stop_group
 from infra.process.supervisor import Supervisor, read_result
 from infra.process.torchrun_env import ADDRESS, Node, this_node
 from infra.progress import NOTICES, ProgressBar, say
+from infra.storage.buckets import is_bucket
 from infra.storage.durable import make_folder, write_json
 from infra.tracking.redact import redact_text
+from infra.tracking.remote_run import JOB
 
 STOP_GRACE = "BATON_STOP_GRACE_S"  # from SIGTERM to SIGKILL, if something else sends the latter
 STOP_GRACE_S = 60.0  # on this machine
 POD_GRACE_S = 30.0  # Kubernetes' default
-SENDING_SHARE = 1 / 3  # of a pod's grace, reserved for uploading the last checkpoint
+SENDING_SHARE = 1 / 3  # of the grace where a disk is lost with the job, reserved for uploading the last checkpoint
 POLL_S = 0.2
 # OpenMP threads that spin while waiting keep the cores from other processes: beside one other busy process, vLLM on two
 # cores ran 20 times slower with libgomp's default than with this.
@@ -81,7 +83,8 @@ def stop_grace_s() -> float:
 
 def engine_grace_s() -> float:
     """The engine's part of it."""
-    return stop_grace_s() * (1 - SENDING_SHARE if this_pod() else 1)
+    loses_disk = this_pod() or (JOB in os.environ and is_bucket(os.environ.get("BATON_STORAGE", "")))
+    return stop_grace_s() * (1 - SENDING_SHARE if loses_disk else 1)
 
 
 class EngineFailed(UserError):
