@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from torch._C._distributed_c10d import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tasks.core.nodes import PIECE, _write_file
 from tasks.posttrain import process
