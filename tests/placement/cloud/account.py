@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def price(region: str, kind: str, is_spot: bool) -> float:
     return round((each.spot if is_spot else each.price) * REGIONS[region], 4)
 
 
+@cache  # making one takes a while
 def client(service: str, region: str) -> Any:
     words = {"aws_access_key_id": KEYS["AWS_ACCESS_KEY_ID"], "aws_secret_access_key": KEYS["AWS_SECRET_ACCESS_KEY"]}
     return boto3.client(service, region_name=region, endpoint_url=ENDPOINT, **words)
