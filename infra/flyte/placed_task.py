@@ -131,9 +131,11 @@ class Placeable(AsyncConnectorExecutorMixin):
                 enabled=True, destination_dir=".", distribution_location=_code(access, storage)
             ),
         )
-        atexit.register(close_sessions)  # again for each stage: those of event loops that began later end first
         with FlyteContextManager.with_context(context.with_serialization_settings(settings)), _signals():
-            outputs: LiteralMap = super().execute(**inputs)
+            try:
+                outputs: LiteralMap = super().execute(**inputs)
+            finally:  # flytekit's event loops are there by now, and end at exit: last in, first out
+                atexit.register(close_sessions)
         if is_recorded(current_execution(self.name), self.resource_meta.name):
             self.received(outputs)
         return outputs
