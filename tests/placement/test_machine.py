@@ -92,6 +92,11 @@ def test_machines_that_end_well_do_not_wait_for_each_other(cloud: Machines) -> N
     assert time.monotonic() - began < 60
 
 
+def test_code_that_could_not_be_fetched_is_fetched_again(cloud: Machines) -> None:
+    cloud.unpack = f"[ -e ~/tried ] || {{ touch ~/tried; exit 1; }}; {cloud.unpack}"
+    assert cloud.run("exit 7") == [7]
+
+
 def test_without_storage_nothing_is_restarted_and_the_reason_is_given(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

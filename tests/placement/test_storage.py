@@ -18,7 +18,7 @@ from infra.placement.mirror import Mirror
 from infra.storage.buckets import storage_of
 from infra.tracking.metrics import points_after
 from infra.tracking.mlflow_records import stage_record
-from infra.tracking.remote_run import add_placement, progress_of
+from infra.tracking.remote_run import add_placement, end_record, progress_of
 from infra.tracking.spool import Execution, StageRun, read_stage, write_stage
 from tasks.artifacts import Tokenizer
 from tasks.core.manifest import verify, write_manifest
@@ -121,14 +121,14 @@ def job(bucket: str, tmp_path: Path) -> Iterator[Job]:
 
 @pytest.fixture
 def here(bucket: str, tmp_path: Path) -> Mirror:
-    return Mirror(bucket, tmp_path / "here/e0", NAME)
+    return Mirror(bucket, tmp_path / "here/e0", NAME, FACTS)
 
 
 def arrives(here: Mirror, step: int) -> StageRun:
     """The record, once the metrics of a step are here."""
     deadline = time.monotonic() + 60
     while True:
-        here.update(FACTS)
+        here.update()
         if (here.execution / "pretrain/run.json").exists():
             run = read_stage(here.execution / "pretrain")
             points, _ = points_after(Path(run.job_dir or "") / "metrics.jsonl", 0)
@@ -165,7 +165,7 @@ def test_a_secret_in_its_log_is_not_sent(job: Job, here: Mirror, tmp_path: Path)
 def test_it_arrives_through_s3(s3: S3, tmp_path: Path) -> None:
     job = Job(tmp_path / "machine", f"{s3.address}/{tmp_path.name}", s3.environment())
     with s3.flyte(tmp_path):
-        here = Mirror(f"{s3.address}/{tmp_path.name}", tmp_path / "here/e0", NAME)
+        here = Mirror(f"{s3.address}/{tmp_path.name}", tmp_path / "here/e0", NAME, FACTS)
         arrives(here, 1)
         assert job.ends() == 0
         assert arrives(here, 2).status == "FINISHED"
@@ -180,9 +180,9 @@ def test_storage_that_is_away_stops_no_stage(tmp_path: Path) -> None:
 
 def test_storage_that_is_away_ends_no_run_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with S3("http://127.0.0.1:9").flyte(tmp_path):
-        here = Mirror("s3://bucket/x", tmp_path / "here/e0", NAME)
-        here.update(FACTS)
-        here.update(FACTS)
+        here = Mirror("s3://bucket/x", tmp_path / "here/e0", NAME, FACTS)
+        here.update()
+        here.update()
     assert capsys.readouterr().err.count("the job runs on, and this retries") == 1
 
 
@@ -195,7 +195,7 @@ def test_a_stage_whose_machine_was_lost_after_it_had_finished_is_not_cached(
     found = replace(read_stage(here.execution / "pretrain"), job_dir=None, cached=True, output={"digest": "d"})
     found = replace(found, status="FINISHED", ended=9.0)
     write_stage(tmp_path / f"bucket/executions/e0/{NAME}/pretrain", found)
-    here.update(FACTS)
+    here.update()
     run = read_stage(here.execution / "pretrain")
     assert (run.status, run.cached, run.output, run.placed["job"]) == ("FINISHED", False, {"digest": "d"}, NAME)
     assert run.job_dir
@@ -213,3 +213,29 @@ def test_the_price_is_added_to_the_record(job: Job, here: Mirror) -> None:
         Execution("e0", "tiny", {}, {}, "", 0.0), "pretrain", read_stage(here.execution / "pretrain"), "0"
     ).tags
     assert (tags["baton.placed.region"], tags["baton.placed.cost"]) == ("us-east-1", "0.5")
+
+
+def test_a_stage_whose_job_has_failed_does_not_stay_running(job: Job, here: Mirror) -> None:
+    arrives(here, 1)
+    job.process.kill()
+    end_record(here.execution, NAME, "job 3 failed: no place has capacity", "FAILED")
+    run = read_stage(here.execution / "pretrain")
+    assert (run.status, run.error) == ("FAILED", "job 3 failed: no place has capacity")
+    assert run.ended
+
+
+def test_an_artifact_that_was_there_already_is_cached_and_has_its_place(
+    bucket: str, tmp_path: Path, here: Mirror
+) -> None:
+    """A machine was rented to find that out."""
+    found = JOB.partition("folder = ")[0] + "\n".join(
+        (
+            "from infra.tracking.record import note_cached",
+            "with mirror.sending():",
+            "    note_cached('pretrain', 'checkpoint', 'd', {})",
+        )
+    )
+    assert Job(tmp_path / "machine", bucket, {}, found).ends() == 0
+    here.update()
+    run = read_stage(here.execution / "pretrain")
+    assert (run.cached, run.placed["job"], run.placed["price_per_hour"]) == (True, NAME, 24.1)
