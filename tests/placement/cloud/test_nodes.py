@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.placement.cloud.world import BUCKET, Cloud
+from tests.placement.cloud.account import BUCKET
+from tests.placement.cloud.world import Cloud
 from tests.placement.runs import done, placement, start
 from tests.placement.world import until
 
