@@ -131,7 +131,7 @@ parity: $(READY)  ## compare every parallel layout on up to 8 processes with one
 
 survive: $(READY)  ## kill -9 at random moments in every kind of layout, all chains of layouts; half an hour
 	$(BIN)/python -m pytest -m slow tests/pretrain/test_kills.py tests/pretrain/test_reshard.py \
-	  tests/pretrain/test_continue.py tests/pretrain/test_pods.py
+	  tests/pretrain/test_continue.py tests/pretrain/test_pods.py tests/pretrain/test_nodes.py tests/posttrain/test_nodes.py
 	$(BIN)/python -m pytest -m slow tests/posttrain/test_kills.py
 
 images: $(READY)  ## build and push the pods' images with Docker and pin them in Flyte's configuration; REGISTRY=…

@@ -18,7 +18,7 @@ from infra.pod import this_pod
 from infra.pod_spec import PodSpec, in_bytes
 from infra.process.launch import Engine, EngineFailed, is_finished, job_directory, run_engine, sigterm_as_exit
 from infra.process.limits import MIB
-from infra.process.torchrun_env import Node, this_node
+from infra.process.torchrun_env import Node, NotPlaced, is_first_node, this_node
 from infra.progress import say
 from infra.storage.buckets import StorageError, is_bucket
 from infra.tracking.execution import execution_id
@@ -40,6 +40,7 @@ A = TypeVar("A", bound=Artifact)
 T = TypeVar("T")
 
 FETCHES = 8  # inputs at a time
+NODE_0 = "node 0 returns the result"
 
 
 # digests of artifacts from stages of this process, new or finished earlier, as opposed to those from Flyte's cache
@@ -104,11 +105,18 @@ def run(
     patterns = {name: (*needed[name], *checks.get(group, ())) for name, group in groups.items()}
     parents = {name: artifact.digest for name, artifact in named.items() if name not in implied}
     job_dir = _job_directory(engine, spec.identity(), keys, named)
-    remote = offsite(job_dir)
+    remote, is_first = offsite(job_dir), is_first_node()
+    if remote and helpers + nodes > 1 and (helpers or processes is None):
+        raise NotPlaced(
+            f"{title}: its {nodes + helpers} machines work through files in one folder, and here they share none but "
+            f"{remote.storage}: set placement.storage to a folder that they share, or use one machine"
+        )
     _drop_damaged(job_dir / "output")
     spec_json = spec.model_dump(mode="json")
     reuse = partial(_reuse, title, artifact_type, spec_json, parents)
-    if remote and (stored := remote.resume()) and not engine.repeats:
+    if remote and (stored := remote.resume() if is_first else remote.result()) and not engine.repeats:
+        if not is_first:
+            raise ignored_outputs(NODE_0)
         return reuse(*stored)
     request = {
         "stage": engine.stage,
@@ -126,6 +134,7 @@ def run(
             return run_engine(
                 engine, job_dir, request, title=title, processes=processes, nodes=nodes, helpers=helpers,
                 max_restarts=max_restarts, hang_timeout_s=hang_timeout_s, died=earlier_death(job_dir, remote, node),
+                share_folder=remote is None,
             )  # fmt: skip
         except EngineFailed as error:
             if error.death:
@@ -134,7 +143,7 @@ def run(
 
     if node:
         start()
-        raise ignored_outputs("node 0 returns the result")
+        raise ignored_outputs(NODE_0)
     if not remote and is_finished(job_dir) and not engine.repeats:
         shutil.rmtree(views_of(job_dir), ignore_errors=True)
         return reuse(str(job_dir / "output"), read_manifest(job_dir / "output"), job_dir)

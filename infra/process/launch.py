@@ -35,18 +35,20 @@ from infra.process.file_lock import lock
 from infra.process.limits import prefer_oom_kill
 from infra.process.logs import LogReader, node_log, wait_for_earlier
 from infra.process.parent_watchdog import LAUNCHED
-from infra.process.peers import Peers
+from infra.process.peers import FirstNode, Peers
 from infra.process.process_group import stop_group
 from infra.process.supervisor import Supervisor, read_result
 from infra.process.torchrun_env import ADDRESS, Node, this_node
 from infra.progress import NOTICES, ProgressBar, say
+from infra.storage.buckets import is_bucket
 from infra.storage.durable import make_folder, write_json
 from infra.tracking.redact import redact_text
+from infra.tracking.remote_run import JOB
 
 STOP_GRACE = "BATON_STOP_GRACE_S"  # from SIGTERM to SIGKILL, if something else sends the latter
 STOP_GRACE_S = 60.0  # on this machine
 POD_GRACE_S = 30.0  # Kubernetes' default
-SENDING_SHARE = 1 / 3  # of a pod's grace, reserved for uploading the last checkpoint
+SENDING_SHARE = 1 / 3  # of the grace where a disk is lost with the job, reserved for uploading the last checkpoint
 POLL_S = 0.2
 # OpenMP threads that spin while waiting keep the cores from other processes: beside one other busy process, vLLM on two
 # cores ran 20 times slower with libgomp's default than with this.
@@ -81,7 +83,8 @@ def stop_grace_s() -> float:
 
 def engine_grace_s() -> float:
     """The engine's part of it."""
-    return stop_grace_s() * (1 - SENDING_SHARE if this_pod() else 1)
+    loses_disk = this_pod() or (JOB in os.environ and is_bucket(os.environ.get("BATON_STORAGE", "")))
+    return stop_grace_s() * (1 - SENDING_SHARE if loses_disk else 1)
 
 
 class EngineFailed(UserError):
@@ -146,6 +149,7 @@ def run_engine(
     max_restarts: int = 0,
     hang_timeout_s: float | None = None,
     died: Death | None = None,
+    share_folder: bool = True,
 ) -> Path:
     """Run an engine and return JOB_DIR/output; immediately if it is already finished and the engine does not repeat.
 
@@ -153,8 +157,9 @@ def run_engine(
     of them, or of the `helpers` that come after them and run the engine's helper. `max_restarts` is for engines that
     write checkpoints and heartbeats (infra/process/heartbeat.py); one without a heartbeat for `hang_timeout_s` counts
     as hung (None: never). One that ends in the same way at the same step as in a start before it, or as `died`, in
-    another pod, is not started again. Raises EngineFailed, NotPlaced; KeyboardInterrupt and SystemExit (on SIGTERM)
-    pass through after the engine has stopped.
+    another pod, is not started again. Nodes that do not `share_folder` have a folder each, and the first one's gets the
+    output; none of them restarts its engine, since all have to be started together. Raises EngineFailed, NotPlaced;
+    KeyboardInterrupt and SystemExit (on SIGTERM) pass through after the engine has stopped.
     """
     node = this_node(nodes, helpers)
     ranks, environment = node.ranks(processes), {ADDRESS: node.address}
@@ -163,22 +168,25 @@ def run_engine(
     if node.rank >= nodes:
         ranks, command, others = ranks[:1], engine.helper_command(job_dir), []
         environment |= {"RANK": f"{ranks[0]}", "LOCAL_RANK": "0", "WORLD_SIZE": f"{ranks[0] + 1}"}
+    apart = nodes > 1 and not share_folder
+    if apart:
+        max_restarts = 0
     make_folder(job_dir)
     with _locked_log(job_dir, node, ranks) as log, sigterm_as_exit():
         if is_finished(job_dir) and not engine.repeats:
             return job_dir / "output"
         deaths = [died] if died else []
         for restart in range(max_restarts + 1):
-            if node.rank == 0:
+            if node.rank == 0 or apart:
                 for earlier in ("result.json", NOTICES):
                     (job_dir / earlier).unlink(missing_ok=True)
                 write_json(job_dir / "spec.json", request)
-            peers = Peers(job_dir, others)
+            peers = FirstNode(node.address, node.port) if apart and node.rank else Peers(job_dir, others)
             supervisor, logs = Supervisor(job_dir, ranks, hang_timeout_s, peers), LogReader(job_dir, node.rank, ranks)
             if restart and (rank := peers.wait_until_stopped()) is not None:
                 raise EngineFailed(f"{title}: rank {rank} did not stop; its machine may be lost", curable=True)
             returncode = _run(command, job_dir, title, log, supervisor, environment)
-            if returncode == 0 and is_finished(job_dir):
+            if _succeeded(returncode, job_dir, peers):
                 return job_dir / "output"
             end = diagnose(title, job_dir, returncode, supervisor, logs)
             repeated = end.death in deaths
@@ -226,8 +234,12 @@ def _run(
         raise
     finally:
         _stop(process, supervisor, grace_s)
-        bar.close(process.returncode == 0 and is_finished(job_dir))
+        bar.close(_succeeded(process.returncode, job_dir, supervisor.peers))
     return process.returncode
+
+
+def _succeeded(returncode: int, job_dir: Path, peers: Peers) -> bool:
+    return returncode == 0 and (is_finished(job_dir) or isinstance(peers, FirstNode))  # which has the result
 
 
 def _module_path() -> dict[str, str]:

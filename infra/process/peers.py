@@ -1,4 +1,5 @@
-"""The other machines of a run, by their ranks' heartbeats in the job's folder, if the machines share it.
+"""The other machines of a run: by their ranks' heartbeats in the job's folder if the machines share it, else by torch's
+store on the first one.
 
 A launcher supervises the ranks of its own machine. When they wait for a rank of another machine that has ended, in a
 collective or at torch's store, they may not notice; its launcher, which starts it again, removes its heartbeats first,
@@ -6,6 +7,7 @@ and that is seen here. A rank that starts again must not meet the ranks of the p
 each other in between.
 """
 
+import socket
 import time
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from infra.process.heartbeat import Beat, read_beats
 from infra.progress import say
 
 LOOK_S = 5.0  # between two reads of the other machines' heartbeats, which may lie on a network file system
+CONNECT_S = 2.0  # the launcher does nothing else meanwhile
 STOP_S = 120.0  # for every launcher to see that one starts again, and to stop its engine
 
 
@@ -45,6 +48,26 @@ class Peers:
                 told = True
             time.sleep(0.2)
         return None
+
+
+class FirstNode(Peers):
+    """The first machine, for another one that shares no folder with it. Its torchrun has torch's store, and ends with
+    the engine there. That another machine has ended, the first one sees in its collectives or by hang_timeout_s."""
+
+    def __init__(self, address: str, port: int) -> None:
+        super().__init__(Path(), [])
+        self._store = address, port
+
+    def look(self) -> bool:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + LOOK_S
+            try:
+                socket.create_connection(self._store, timeout=CONNECT_S).close()
+            except ConnectionRefusedError:
+                self.restarted = 0
+            except OSError:
+                pass  # a machine that does not answer: torch's own connections will say so
+        return self.restarted is None
 
 
 def is_at_work(beat: Beat) -> bool:

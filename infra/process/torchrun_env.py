@@ -41,6 +41,11 @@ class Node:
         return [*options, "--master-addr", self.address, "--master-port", str(self.port)]
 
 
+def is_first_node() -> bool:
+    """Whether this machine is the first of a run's nodes, or the only one."""
+    return os.environ.get(VARIABLES[0], "0") == "0"
+
+
 def placed_nodes(nodes: int) -> int:
     """`nodes` if a placement has started this, on each of them; else 1, for work that one machine can do as well."""
     return nodes if VARIABLES[0] in os.environ else 1

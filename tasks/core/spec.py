@@ -197,6 +197,10 @@ class StageSpec(Spec):
         """The fields that say on how many."""
         return self.nodes_field
 
+    def shared_folder_for(self) -> str:
+        """The field whose machines work through files in a folder that they share; "": it is one, or they need none."""
+        return "" if self.spread_by or self.nodes() == 1 else self.nodes_field
+
     def processes_each(self) -> int:
         """Processes of its engine on each machine."""
         return _number(self, self.devices_field)

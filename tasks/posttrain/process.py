@@ -1,6 +1,7 @@
 """One of the processes of a post-training stage."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -8,11 +9,15 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from infra.process.limits import cores
+from tasks.core.job import Job
+from tasks.core.nodes import are_apart
 from tasks.pretrain import cpu_matmul
 
 T = TypeVar("T")
+PIECE = 1 << 20  # characters of one value of torchrun's store
 
 BY_TORCHRUN = "TORCHELASTIC_RUN_ID" in os.environ  # vLLM also sets RANK, and has a process group of its own
 RANK = int(os.environ["RANK"]) if BY_TORCHRUN else 0
@@ -32,6 +37,36 @@ def start() -> None:
 def is_first() -> bool:
     """Whether this is rank 0, which alone scores completions and writes metrics and output."""
     return RANK == 0
+
+
+def is_apart(job: Job) -> bool:
+    """Whether nodes that share no folder run this job."""
+    return BY_TORCHRUN and are_apart(job)
+
+
+def is_elsewhere(job: Job) -> bool:
+    """Whether this process is on another node than rank 0, and shares no folder with it."""
+    return is_apart(job) and int(os.environ["LOCAL_WORLD_SIZE"]) <= RANK
+
+
+def hand_out(name: str, text: str) -> None:
+    """Put rank 0's text into torchrun's store, for ranks that share neither a process group nor a folder with it."""
+    store = _store()
+    for start in range(0, len(text), PIECE):
+        store.set(f"{name}/{start}", text[start : start + PIECE])
+    store.set(name, str(len(text)))
+
+
+def handed_out(name: str) -> bytes:
+    """The text that rank 0 hands out, when it does."""
+    store = _store()
+    while not store.check([name]):
+        time.sleep(1)
+    return b"".join(store.get(f"{name}/{start}") for start in range(0, int(store.get(name)), PIECE))
+
+
+def _store() -> TCPStore:
+    return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from infra.storage.disk_errors import full_disk
 from tasks.core.checkpoints import KIND, CheckpointFolder
 from tasks.core.job import Job, StageError
 from tasks.core.manifest import RECORD, read_manifest, remove, write_manifest
+from tasks.core.nodes import nodes_of
 from tasks.models.agreement import probe
 from tasks.models.tokenizers import load
 from tasks.models.turns import with_ends
@@ -280,6 +281,10 @@ def fit(
     trainer.model.register_forward_pre_hook(lambda *_: reporter.in_forward_pass())
     checkpoint = process.from_first(reporter.checkpoints.newest() if process.is_first() else None)
     step = reporter.checkpoints.step(checkpoint) if checkpoint else None
+    if checkpoint and reporter.nodes:
+        checkpoint = reporter.checkpoints.path / checkpoint.name
+        with job.heart.repeated():
+            reporter.nodes.spread(checkpoint)
     if process.is_first():
         job.forget_after(-1 if step is None else step)
         if step is None and initial:
@@ -310,6 +315,9 @@ class Reporter(TrainerCallback):
     def __init__(self, job: Job, metrics: Mapping[str, str], stateful: Stateful | None) -> None:
         self.job, self.metrics, self.stateful = job, metrics, stateful
         self.checkpoints = checkpoints(job)
+        self.nodes = nodes_of(job) if process.is_apart(job) else None
+        if self.nodes:
+            self.nodes.drop(self.checkpoints.path)  # of an earlier attempt
         self.stopping = False
         self.step = 0  # completed
 
@@ -373,6 +381,10 @@ class Reporter(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         checkpoint = Path(args.output_dir) / f"{self.checkpoints.prefix}{state.global_step}"
         process.barrier()  # every rank has written its files
+        if self.nodes:
+            with self.job.heart.repeated():
+                self.nodes.collect_all(checkpoint)
+            self.nodes.drop(self.checkpoints.path)
         if not process.is_first():
             return
         if self.stateful:

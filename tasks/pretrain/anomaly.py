@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from infra.storage.durable import write_text
 from tasks.core.job import json_lines
+from tasks.core.nodes import Nodes
 from tasks.pretrain.spec import AnomalySpec, Reaction
 
 FILE = "anomalies.jsonl"
@@ -71,12 +72,15 @@ class AnomalyLog:
 
     A run that was killed and repeats a step finds the same anomaly again, which is not logged twice."""
 
-    def __init__(self, folder: Path, watch: Watch, writer: bool) -> None:
+    def __init__(self, folder: Path, watch: Watch, writer: bool, nodes: Nodes | None = None) -> None:
         self.path, self.watch, self.writer = folder / FILE, watch, writer
-        known = json_lines(self.path) if self.path.exists() else []
+        known = nodes.on_first(self._read) if nodes else self._read()
         self._known = {(entry["first"], entry["reaction"]) for entry in known}
         if writer and self.path.exists():  # the previous writer may have been killed in the middle of a line
             write_text(self.path, "".join(json.dumps(entry) + "\n" for entry in known))
+
+    def _read(self) -> list[dict[str, Any]]:
+        return json_lines(self.path) if self.path.exists() else []
 
     def add(self, step: int, anomaly: Anomaly, span: range, dataset: Any) -> Reaction:
         """Log an anomaly in step `step` on the samples `span`. Returns the reaction: the spec's, or "stop" once `limit`

@@ -81,28 +81,31 @@ class Batch:
 
 
 @contextmanager
-def index_cache(folder: Path) -> Iterator[Path]:
+def index_cache(folder: Path | None) -> Iterator[Path | None]:
     """The folder where Megatron caches the shuffled index, for `build_datasets` in the `with` block. Collective.
     Megatron assumes that existing files are complete; one that a kill or power failure truncated must not be read. So
-    the folder is sealed with a manifest, and deleted if it does not match."""
-    writer = dist.get_rank() == 0
-    if writer and folder.exists():
+    the folder is sealed with a manifest, and deleted if it does not match. None: rank 0's is another machine's."""
+    writer = folder if dist.get_rank() == 0 else None
+    if writer and writer.exists():
         try:
-            verify(folder)
+            verify(writer)
         except ArtifactError:
-            remove(folder)
+            remove(writer)
     dist.barrier()
     yield folder
     dist.barrier()
     if writer:
-        write_manifest(folder, "index", {})
+        write_manifest(writer, "index", {})
 
 
-def build_datasets(spec: PretrainSpec, data: list[Path], vocab_size: int, cache: Path) -> tuple[Samples, Samples]:
+def build_datasets(
+    spec: PretrainSpec, data: list[Path], vocab_size: int, cache: Path | None
+) -> tuple[Samples, Samples]:
     """(train, held-out) of tokenized data sets. Training blends all of them; held-out sequences are from the first
     only, so that runs with different blends are comparable, and none is repeated: there may be fewer of them than
-    `validation_sequences`, but at least one. The shuffled index is cached in `cache`. Raises StageError if the data
-    sets are empty or were tokenized differently, or if a source would be repeated more often than it may be."""
+    `validation_sequences`, but at least one. The shuffled index is cached in `cache`; None: each rank builds its own.
+    Raises StageError if the data sets are empty or were tokenized differently, or if a source would be repeated more
+    often than it may be."""
     facts = [read_manifest(folder).facts for folder in data]
     weights = spec.data_weights or [float(fact["tokens"]) for fact in facts]
     _check(weights, spec.source_weights, data, facts)
@@ -110,7 +113,7 @@ def build_datasets(spec: PretrainSpec, data: list[Path], vocab_size: int, cache:
         _gpt_dataset,
         random_seed=spec.seed,
         sequence_length=spec.sequence_length,
-        path_to_cache=str(cache),
+        path_to_cache=str(cache) if cache else "",  # for None, Megatron would take one beside the data
         tokenizer=_TokenizerFacts(vocab_size),
         reset_position_ids=False,
         reset_attention_mask=False,

@@ -5,13 +5,15 @@
 A checkpoint is complete once its manifest is written; a killed save leaves a directory without one, which is never
 loaded. Megatron's common.pt and .metadata are pickles, so a checkpoint is only read after its files' digests were
 verified. It loads under any layout; on the layout that wrote it, training resumes bit for bit.
+
+On nodes that share no folder, only node 0 has complete checkpoints (tasks/core/nodes.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,6 +23,7 @@ from infra.storage.durable import make_folder, sync
 from tasks.core.checkpoints import KIND, CheckpointFolder, check_files
 from tasks.core.job import StageError
 from tasks.core.manifest import ArtifactError, FileEntry, read_manifest, remove, write_manifest, wrong_files
+from tasks.core.nodes import Nodes
 from tasks.pretrain.background import ThreadStrategy, in_background
 from tasks.pretrain.megatron import CUDA, DEVICE
 from tasks.pretrain.optimizer_state import prepare, sharded_state, updates
@@ -34,6 +37,8 @@ from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import MegatronOptimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -79,10 +84,12 @@ class Checkpoints:
     """A folder of checkpoints. All methods are collective.
 
     `logs`: files that the run appends to. They are synced to disk before a checkpoint completes, since the steps before
-    it are not repeated."""
+    it are not repeated. `nodes`: those that share no folder."""
 
-    def __init__(self, folder: Path, policy: CheckpointPolicy, logs: Sequence[Path] = ()) -> None:
-        self.folder, self.policy, self.logs = folder, policy, logs
+    def __init__(
+        self, folder: Path, policy: CheckpointPolicy, logs: Sequence[Path] = (), nodes: Nodes | None = None
+    ) -> None:
+        self.folder, self.policy, self.logs, self.nodes = folder, policy, logs, nodes
         self._checkpoints = CheckpointFolder(folder, "step-")
         self._saving: _Saving | None = None
         self._removal: Future[None] | None = None  # of old ones
@@ -95,7 +102,7 @@ class Checkpoints:
         Raises StageError if that one could not be written."""
         self.finish()
         path = self.folder / f"step-{state.step:08d}"
-        if dist.get_rank() == 0:
+        if self.nodes.leads if self.nodes else dist.get_rank() == 0:
             make_folder(self.folder)
             remove(path)
             path.mkdir()
@@ -119,9 +126,19 @@ class Checkpoints:
                 raise
             raise StageError(_not_written(path, reason)) from error
         facts = {"step": state.step, "samples": state.samples, "tokens": state.tokens, "grid": grid()}
-        self._saving = _Saving(path, facts, request, in_background(request.async_fn))
+        self._saving = _Saving(path, facts, request, in_background(lambda: self._write(path, request)))
         if not self.policy.asynchronous:
             self.finish()
+
+    def _write(self, path: Path, request: AsyncRequest) -> dict[str, FileEntry]:
+        """Write this rank's files; returns their entries for the manifest."""
+        files: dict[str, FileEntry] = {}
+        try:
+            files = request.async_fn()
+        finally:
+            if self.nodes:
+                self.nodes.collect(path, files)  # none after a failure, or node 0 would wait for them
+        return files
 
     def poll(self) -> None:
         """Complete the checkpoint in progress if every rank has written its part; call it after each step."""
@@ -152,6 +169,8 @@ class Checkpoints:
             raise StageError(_not_written(saving.path, "; ".join(errors))) from error
         for finalize in saving.request.finalize_fns:
             finalize()
+        if self.nodes:
+            self.nodes.drop(saving.path)
         if dist.get_rank() == 0:
             files = {name: entry for _, entries in outcomes for name, entry in entries.items()}
             for log in self.logs:
@@ -178,11 +197,13 @@ class Checkpoints:
         silently starts over."""
         self.finish()
         dist.barrier()
-        paths = self.complete()
+        paths = [self.folder / name for name in self._on_first(lambda: [path.name for path in self.complete()])]
         dist.barrier()
         if dist.get_rank() == 0:
             self._checkpoints.remove_incomplete()
         for path in reversed(paths):
+            if self.nodes:
+                self.nodes.spread(path)
             try:
                 self.load(state, path)
             except ArtifactError as error:
@@ -191,12 +212,21 @@ class Checkpoints:
                 dist.barrier()
             else:
                 return path
-        self._checkpoints.check_not_all_damaged()
+            finally:
+                if self.nodes:
+                    dist.barrier()
+                    self.nodes.drop(self.folder)
+        self._on_first(self._checkpoints.check_not_all_damaged)
         return None
+
+    def _on_first(self, work: Callable[[], T]) -> T:
+        """The result of reading the folder, which is node 0's if nodes do not share it."""
+        return self.nodes.on_first(work) if self.nodes else work()
 
     def load(self, state: TrainingState, path: Path) -> None:
         """Resume from a checkpoint. Raises ArtifactError if its files do not match its manifest."""
-        same_grid = _verify(path)["grid"] == grid()  # RNG states cannot be redistributed to other ranks
+        facts = _verify(path, self.nodes)
+        same_grid = facts["grid"] == grid()  # RNG states cannot be redistributed to other ranks
         plain, rng = _read(state, path, with_rng=same_grid)
         state.scheduler.num_steps = plain["schedule"]
         state.scheduler.step(increment=0)
@@ -247,11 +277,12 @@ def load_chunks(chunks: list[GPTModel], path: Path) -> None:
         chunk.load_state_dict(loaded[f"model{number}"])
 
 
-def _verify(path: Path) -> dict[str, Any]:
-    """Verify the files against the manifest, divided among the ranks; returns its facts."""
+def _verify(path: Path, nodes: Nodes | None) -> dict[str, Any]:
+    """Verify the files against the manifest, divided among the ranks that read the same ones; returns its facts."""
     manifest = read_manifest(path)
+    part, parts = (nodes.local_rank, nodes.processes) if nodes else (dist.get_rank(), dist.get_world_size())
     everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, wrong_files(path, manifest, dist.get_rank(), dist.get_world_size()))
+    dist.all_gather_object(everyone, wrong_files(path, manifest, part, parts))
     wrong = sorted({message for rank in everyone for message in rank})
     check_files(path, wrong)
     return manifest.facts

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from infra.process.heartbeat import Phase
 from tasks.core.job import Job, StageError
 from tasks.core.manifest import read_manifest, remove
+from tasks.core.nodes import nodes_of
 from tasks.pretrain.anomaly import Anomaly, AnomalyLog, Watch
 from tasks.pretrain.batches import Batch, Samples, build_datasets, index_cache, micro_batches
 from tasks.pretrain.canonical import copy_content
@@ -46,15 +47,18 @@ class Trainer:
         self.initial = InitialWeights(job, spec, self.vocab_size, self.data_facts["tokenizer_digest"])
         self._check()
         self.writer = dist.get_rank() == 0
-        with index_cache(job.directory / "index") as index:  # rebuilt if missing, so not in work/
+        nodes = nodes_of(job)
+        # rebuilt if missing, so not in work/; ranks that do not share it with rank 0 keep theirs in memory
+        with index_cache(job.directory / "index" if nodes is None or nodes.is_first else None) as index:
             self.train_data, self.held_out = build_datasets(spec, data, self.vocab_size, index)
         self.training = Training(spec, self.vocab_size)
         self.state = TrainingState(self.training.chunks, self.training.optimizer, self.training.scheduler)
         self.end_of_text = int(self.data_facts["eos_id"]) if spec.mask_documents else None
         self.prefetch = Prefetch(lambda span: self._batches(self.train_data, span))
         self.watch = Watch(spec.anomalies)
-        self.anomalies = AnomalyLog(job.directory, self.watch, self.writer)
-        self.checkpoints = Checkpoints(job.work / "checkpoints", spec.checkpoints, (job.metrics, self.anomalies.path))
+        self.anomalies = AnomalyLog(job.directory, self.watch, self.writer, nodes)
+        logs = job.metrics, self.anomalies.path
+        self.checkpoints = Checkpoints(job.work / "checkpoints", spec.checkpoints, logs, nodes)
         self.flops_per_token = flops_per_token(spec.model, self.vocab_size, spec.sequence_length)
         self.stop_requested = False
 

@@ -48,8 +48,8 @@ def last_words(job_dir: Path, what: str, *, max_restarts: int = 0, **spec: Any) 
     return str(failed.value)
 
 
-def starts(job_dir: Path) -> int:
-    return len((job_dir / "work" / "starts-0").read_text().split())
+def starts(job_dir: Path, rank: int = 0) -> int:
+    return len((job_dir / "work" / f"starts-{rank}").read_text().split())
 
 
 def seconds_since_trouble(job_dir: Path) -> float:
@@ -177,24 +177,29 @@ def test_a_full_disk_is_not_tried_again(tmp_path: Path) -> None:
 # Several machines
 
 
-def on_two_machines(job_dir: Path, what: str) -> list[subprocess.Popen[str]]:
-    """Two launchers with one rank each, which meet where the placement says; one restart each."""
+def on_two_machines(*job_dirs: Path, what: str, rank: int = 1) -> list[subprocess.Popen[str]]:
+    """Two launchers with one rank each, which meet where the placement says; one restart each. They share a folder, or
+    have one each."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    spec = json.dumps({"what": what, "once": True})
-    command = [sys.executable, "-m", "tests.infra.launcher", MODULE, str(job_dir), spec, "1", "2", "1"]
+    spec = json.dumps({"what": what, "once": True, "rank": rank})
+    command = [sys.executable, "-m", "tests.infra.launcher", MODULE]
+    apart = str(len(job_dirs) - 1)
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return [
         subprocess.Popen(
-            command, env=os.environ | meeting | {"NODE_RANK": str(rank)}, stderr=subprocess.PIPE, text=True
+            [*command, str(job_dirs[node % len(job_dirs)]), spec, "1", "2", "1", apart],
+            env=os.environ | meeting | {"NODE_RANK": str(node)},
+            stderr=subprocess.PIPE,
+            text=True,
         )
-        for rank in (0, 1)
+        for node in (0, 1)
     ]
 
 
 @pytest.mark.parametrize("what", ["is killed", "is killed unnoticed"])
 def test_a_rank_that_dies_on_another_machine_is_replaced(tmp_path: Path, what: str) -> None:
-    launchers = on_two_machines(tmp_path, what)
+    launchers = on_two_machines(tmp_path, what=what)
     said = [launcher.communicate(timeout=300)[1] for launcher in launchers]
     assert [launcher.returncode for launcher in launchers] == [0, 0], said
     assert re.search(r"toy: rank 1 was killed by SIGKILL .* restart 1 of 1", said[1])
@@ -209,6 +214,26 @@ def test_a_lost_machine_is_not_waited_for_without_end(tmp_path: Path) -> None:
     Heartbeat(tmp_path, 1).beat(3, "data")
     peers = Peers(tmp_path, [1])
     assert peers.look() and peers.wait_until_stopped(0.5) == 1
+
+
+def test_of_machines_that_share_no_folder_the_first_has_the_result(tmp_path: Path) -> None:
+    first, other = tmp_path / "first", tmp_path / "other"
+    launchers = on_two_machines(first, other, what="nothing")
+    said = [launcher.communicate(timeout=300)[1] for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [0, 0], said
+    assert all("✓ toy" in each for each in said)
+    assert (first / "output" / "total.txt").read_text() == TOTAL and not (other / "output").exists()
+
+
+@pytest.mark.parametrize(("what", "rank"), [("is killed", 0), ("is killed", 1), ("is killed unnoticed", 0)])
+def test_machines_that_share_no_folder_end_together_and_are_started_anew(tmp_path: Path, what: str, rank: int) -> None:
+    launchers = on_two_machines(tmp_path / "first", tmp_path / "other", what=what, rank=rank)
+    said = [launcher.communicate(timeout=120)[1] for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [1, 1], said
+    assert f"toy: rank {rank} was killed by SIGKILL" in said[rank]
+    assert not any("starting again" in each for each in said)
+    assert (starts(tmp_path / "first", 0), starts(tmp_path / "other", 1)) == (1, 1)
+    assert not processes_of(tmp_path)
 
 
 def test_several_machines_need_a_placement(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from tasks.posttrain.methods.grpo.spec import GRPOSpec
 from tasks.posttrain.methods.sft import SFTSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.pretrain.task import pretrain
+from workflows.checks.placements import placements
 from workflows.checks.table import checked
-from workflows.recipe import SECTIONS, Recipe
+from workflows.recipe import SECTIONS, Recipe, context_of
 from workflows.recipe.error import RecipeError
 
 PRETRAIN: Any = pretrain  # the task, for mypy a function
@@ -32,6 +33,16 @@ def test_it_is_in_no_cache_key() -> None:
     here, elsewhere = PretrainSpec(), PretrainSpec(placement=Placement.model_validate(ELSEWHERE))
     assert key.calculate(here) == key.calculate(elsewhere)
     assert here.identity() == elsewhere.identity()
+
+
+def test_nodes_that_train_together_need_no_shared_folder() -> None:
+    recipe = {"pretrain": {"layout": {"nodes": 2}, "placement": {"nodes": 2, "storage": "s3://bucket"}}}
+    assert not [*placements(context_of(Recipe.model_validate(recipe)))]
+
+
+def test_rollout_servers_on_machines_of_their_own_need_one() -> None:
+    assert GRPOSpec.model_validate({"data": "rows", "rollout_servers": {"nodes": 2}}).shared_folder_for()
+    assert not GRPOSpec.model_validate({"data": "rows", "rollout_servers": {"engines": 2}}).shared_folder_for()
 
 
 def test_a_placed_task_differs_in_its_type_alone() -> None:
@@ -70,8 +81,12 @@ def test_a_wrong_placement_is_a_problem_of_the_recipe() -> None:
             "pretrain.placement.nodes: 1\n      2: as layout.nodes is",
         ),
         (
-            {"pretrain": {"layout": {"nodes": 2}, "placement": {"nodes": 2, "storage": "s3://bucket"}}},
-            "pretrain.placement.storage: 's3://bucket'\n      a folder that the machines share",
+            {"corpus": {"placement": {"nodes": 4, "storage": "s3://bucket"}, "partitions": {"machines": 4}}},
+            "corpus.placement.storage: 's3://bucket'\n      a folder that the machines share, as partitions.machines",
+        ),
+        (
+            {"shards": {"placement": {"nodes": 4, "storage": "s3://bucket"}, "machines": 4}},
+            "shards.placement.storage: 's3://bucket'\n      a folder that the machines share, as machines",
         ),
     ],
 )

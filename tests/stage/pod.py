@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from flytekit.core.base_task import IgnoreOutputs
+
 from tests.processes import kill_tree
 from tests.s3 import S3
 from tests.source import ROOT
@@ -141,18 +143,42 @@ def _make(spec: str) -> Any:
     return run(Engine("make", "tests.stage.engines", version="1"), Text, MakeSpec.model_validate_json(spec))
 
 
+def _pretrain(spec: str, *data: str) -> Any:
+    from tasks.artifacts import TokenizedCorpus
+    from tasks.pretrain.spec import PretrainSpec
+    from tasks.pretrain.task import pretrain
+
+    first, *more = map(TokenizedCorpus.from_place, data)
+    words = {"spec": PretrainSpec.model_validate_json(spec), "data": first, "more": more, "start": [], "resume": []}
+    return pretrain.task_function(**words, how="{}")  # type: ignore[attr-defined]
+
+
+def _tune(method: str, spec: str, model: str, rows: str) -> Any:
+    from tasks.artifacts import HFModel, Rows
+    from tasks.posttrain.methods import METHODS
+    from tasks.posttrain.task import TASKS
+
+    words = {"model": HFModel.from_place(model), "rows": Rows.from_place(rows)}
+    return TASKS[method].task_function(spec=METHODS[method].model_validate_json(spec), **words, how="{}")
+
+
 STAGES: dict[str, Callable[..., Any]] = {
     "counting": _count,
     "gather": _gather,
     "encode": _encode,
     "tokenize": _tokenize,
     "report": _report,
+    "pretrain": _pretrain,
+    "tune": _tune,
     "make": _make,
 }
 
 
 if __name__ == "__main__":
     ballast = b"-" * (int(os.environ.get("POD_BALLAST_MIB", "0")) << 20)  # makes the stage's own process large
-    with S3(sys.argv[1]).flyte(Path(os.environ["BATON_HOME"]) / "flyte"):
-        made = STAGES[sys.argv[2]](*sys.argv[3:])
+    try:
+        with S3(sys.argv[1]).flyte(Path(os.environ["BATON_HOME"]) / "flyte"):
+            made = STAGES[sys.argv[2]](*sys.argv[3:])
+    except IgnoreOutputs:  # of a node that is not the first
+        sys.exit()
     print(json.dumps({"place": made.place, "digest": made.digest}))

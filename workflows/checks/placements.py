@@ -11,8 +11,8 @@ from workflows.checks.run_context import RunContext, placements_of, runs_on_a_cl
 
 
 def placements(context: RunContext) -> Iterator[Problem]:
-    """A placed stage has as many nodes as its layout, an accelerator for each process, its secrets, and storage that
-    its nodes share."""
+    """A placed stage has as many nodes as its layout, an accelerator for each process, its secrets, and, if its nodes
+    need one, a folder that they share."""
     specs = context.stages()
     for name, placement in placements_of(context).items():
         spec = specs[name]
@@ -36,8 +36,8 @@ def placements(context: RunContext) -> Iterator[Problem]:
                 allowed = f"an environment variable that is set here: export {secret}=…"
                 yield Problem(f"{name}.placement.secrets.{number}", secret, allowed)
         storage = storage_of(placement.storage)
-        if nodes > 1 and is_bucket(storage):
-            allowed = "a folder that the machines share: they write into it together"
+        if is_bucket(storage) and (shared := spec.shared_folder_for()):
+            allowed = f"a folder that the machines share, as {shared} work through files; or leave {shared} out"
             yield Problem(f"{name}.placement.storage", storage, allowed)
 
 

@@ -120,16 +120,16 @@ def without_image(config: ImageConfig, needed: Collection[str] | None = None) ->
 
 
 def _nodes(context: RunContext, shared: str) -> Iterator[Problem]:
-    """Several nodes need SkyPilot to start their processes, and a shared folder for their common checkpoint."""
+    """Several nodes need SkyPilot to start their processes, and those that work through files a shared folder."""
     for path, spec in context.stages().items():
-        nodes = spec.nodes()
-        if nodes == 1 or not spec.spread_by:
-            continue
+        nodes, field = spec.nodes(), spec.shared_folder_for()
         if spec.placement is None:
-            allowed = f"1 in a cluster's pod; for several nodes use SkyPilot: add `placement: {{nodes: {nodes}, …}}`"
-            yield Problem(f"{path}.layout.nodes", nodes, allowed)
-        elif not spec.placement.storage and (not shared or is_bucket(shared)):
-            allowed = "a folder that the machines share with the cluster's pods"
+            if nodes > 1 and spec.spread_by:
+                placed = f"`placement: {{nodes: {nodes}, …}}`"
+                allowed = f"1 in a cluster's pod; for several nodes use SkyPilot: add {placed}"
+                yield Problem(f"{path}.layout.nodes", nodes, allowed)
+        elif field and not spec.placement.storage and (not shared or is_bucket(shared)):
+            allowed = f"a folder that the cluster's pods and the machines of {field} share; or leave {field} out"
             yield Problem(f"{path}.placement.storage", None, allowed)
 
 

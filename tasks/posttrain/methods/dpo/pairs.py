@@ -68,7 +68,11 @@ class Pairs:
     def load(cls, folder: Path) -> "Pairs":
         """Raises ArtifactError if the folder is incomplete or damaged."""
         verify(folder)
-        raw = json.loads((folder / FILE).read_text())
+        return cls.parse((folder / FILE).read_bytes())
+
+    @classmethod
+    def parse(cls, text: bytes) -> "Pairs":
+        raw = json.loads(text)
         return cls([Pair(**pair) for pair in raw.pop("pairs")], **raw)
 
 

@@ -7,6 +7,7 @@ saved in work/pairs). Then vLLM is closed, and TRL trains on every rank.
 import shutil
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from datasets import Dataset
@@ -16,8 +17,8 @@ from tasks.core.job import Job, StageError
 from tasks.core.manifest import ArtifactError
 from tasks.posttrain import process
 from tasks.posttrain.adapter import base_of
-from tasks.posttrain.methods.dpo.pairs import Pair, Pairs
-from tasks.posttrain.methods.dpo.sampling import choose_prompts, make_pairs
+from tasks.posttrain.methods.dpo.pairs import FILE, Pair, Pairs
+from tasks.posttrain.methods.dpo.sampling import Prompt, choose_prompts, make_pairs
 from tasks.posttrain.methods.dpo.spec import DPOSpec, PairsSpec
 from tasks.posttrain.rows import kind_of
 from tasks.posttrain.score import reserved
@@ -26,6 +27,7 @@ from tasks.posttrain.trainer import Setup, prepare
 from tasks.posttrain.trl_hooks.dpo import PairTrainer
 from tasks.posttrain.trl_hooks.shared_prompts import share_prompts
 
+PAIRS = "pairs"  # the name of what is handed out, and of its folder in work/
 METRICS = TRAINING | {
     "rewards/margins": "margin",
     "rewards/accuracies": "preference_accuracy",
@@ -73,15 +75,25 @@ def _dataset(pairs: Sequence[Pair]) -> Dataset:
 
 def _sampled(setup: Setup[DPOSpec], sampling: PairsSpec) -> tuple[Pairs, dict[str, float]]:
     """Pairs sampled from the model, or those that a killed engine left complete in work/pairs. Rank 0 samples; the
-    others wait for the folder, since there is no process group before vLLM is closed."""
+    others wait for the folder, or for its file from torchrun's store on nodes that do not share it, since there is no
+    process group before vLLM is closed."""
     job = setup.job
     if taken := reserved((reward.label for reward in sampling.rewards), METRICS):
         raise StageError(f"reward {taken}: training has a metric of this name; set another `name`")
     prompts = choose_prompts(setup, sampling)
-    folder = job.work / "pairs"
+    folder = job.work / PAIRS
+    if process.is_elsewhere(job):
+        return Pairs.parse(process.handed_out(PAIRS)), prompts.counts()
+    pairs = _made(setup, sampling, prompts.rows, folder)
+    if process.is_first() and process.is_apart(job):
+        process.hand_out(PAIRS, (folder / FILE).read_text())
+    return pairs, prompts.counts()
+
+
+def _made(setup: Setup[DPOSpec], sampling: PairsSpec, rows: Sequence[Prompt], folder: Path) -> Pairs:
     while folder.exists() or not process.is_first():
         try:
-            return Pairs.load(folder), prompts.counts()
+            return Pairs.load(folder)
         except ArtifactError as error:
             if process.is_first():
                 print(f"{error} Sampling the model again", flush=True)
@@ -89,7 +101,7 @@ def _sampled(setup: Setup[DPOSpec], sampling: PairsSpec) -> tuple[Pairs, dict[st
             else:
                 time.sleep(1)
     with process.alone():
-        pairs = make_pairs(setup, sampling, prompts.rows)
+        pairs = make_pairs(setup, sampling, rows)
     pairs.save(folder)
     print(f"{len(pairs.pairs)} pairs; none of the other {pairs.no_pair} prompts has a better completion", flush=True)
-    return pairs, prompts.counts()
+    return pairs

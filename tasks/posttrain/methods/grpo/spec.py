@@ -70,6 +70,9 @@ class GRPOSpec(ToolUse, PostTrainSpec):
     def nodes_fields(self) -> str:
         return super().nodes_fields() + (" and rollout_servers.nodes" if self.rollout_servers else "")
 
+    def shared_folder_for(self) -> str:
+        return "rollout_servers.nodes" if self.rollout_servers and self.rollout_servers.nodes else ""
+
     def devices_fields(self) -> str:
         return super().devices_fields() + (" and of the rollout servers' GPUs" if self.rollout_servers else "")
 
