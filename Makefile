@@ -84,7 +84,7 @@ test-long: $(READY)  ## tests that take minutes each: parity on four processes, 
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "long and not slow" $(TESTS)
 
 test-placement: $(READY)  ## placed stages on two real Slurm clusters in namespaces; needs root, 45 minutes
-	tests/placement/slurm/run.sh
+	tests/placement/run.sh slurm
 
 test-ui: $(READY)  ## the lineage pages in Chromium and on PostgreSQL, from Debian's packages; ten minutes
 	@command -v chromium >/dev/null && ls -d /usr/lib/postgresql/*/bin >/dev/null 2>&1 || { \

@@ -25,6 +25,11 @@ def say_once(message: str) -> None:
     say(message)
 
 
+def say_end(title: str, succeeded: bool, words: str) -> None:
+    """The last line about a stage."""
+    say(f"{'✓' if succeeded else '✗'} {title:<10} {words}")
+
+
 class ProgressBar:
     """Shows an engine's progress.json and notices (see tasks/core/job.py)."""
 
@@ -57,14 +62,13 @@ class ProgressBar:
             left = f"  {(total - done) * (now - began) / (done - before):,.0f} s left" if done > before else ""
             say(f"{self.title:<10} {now - self.started:5.0f} s  {shown}{left}")
 
-    def close(self, succeeded: bool) -> None:
-        """Replace the bar with one final line."""
+    def close(self, succeeded: bool, words: str = "") -> None:
+        """Replace the bar with one final line, which has `words` or the time that passed."""
         self._show_notices()
         if self.bar is not None:
             self.bar.update(self.task, visible=False)
             self.bar.stop()
-        mark = "✓" if succeeded else "✗"
-        say(f"{mark} {self.title:<10} {time.monotonic() - self.started:6.1f} s")
+        say_end(self.title, succeeded, words or f"{time.monotonic() - self.started:.1f} s".rjust(8))
 
     def _show_notices(self) -> None:
         try:

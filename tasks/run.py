@@ -20,7 +20,7 @@ from infra.process.launch import Engine, EngineFailed, is_finished, job_director
 from infra.process.limits import MIB
 from infra.process.torchrun_env import Node, this_node
 from infra.progress import say
-from infra.storage.buckets import StorageError, address_of, is_bucket
+from infra.storage.buckets import StorageError, is_bucket
 from infra.tracking.execution import execution_id
 from infra.tracking.machine import lineage_page
 from infra.tracking.record import note_cached, tracked
@@ -137,7 +137,7 @@ def run(
         raise ignored_outputs("node 0 returns the result")
     if not remote and is_finished(job_dir) and not engine.repeats:
         shutil.rmtree(views_of(job_dir), ignore_errors=True)
-        return reuse(address_of(str(job_dir / "output")), read_manifest(job_dir / "output"), job_dir)
+        return reuse(str(job_dir / "output"), read_manifest(job_dir / "output"), job_dir)
     with sigterm_as_exit(), tracked(title, job_dir, spec=spec_json, inputs=parents, command=command) as record:
         if remote:
             remote.check_memory()
@@ -145,7 +145,7 @@ def run(
             output = start()
         shutil.rmtree(views_of(job_dir), ignore_errors=True)
         artifact = artifact_type.from_directory(output)
-        place = remote.finish(artifact.digest) if remote else address_of(str(output))
+        place = remote.finish(artifact.digest) if remote else str(output)
         record.log_output(
             artifact.kind, artifact.digest, facts := read_manifest(output).fields, shown(artifact.kind, facts)
         )

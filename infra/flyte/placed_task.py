@@ -31,15 +31,15 @@ from flytekit.tools.ignore import StandardIgnore
 from infra.errors import UserError
 from infra.flyte.hooks import job_signal_handlers, with_task_type
 from infra.placement.config import MACHINE_FAULT, NO_IMAGE, TASK_TYPE, UNUSED, Placement
-from infra.placement.job import RESTARTS_LEFT
-from infra.placement.mirror import mirror
+from infra.placement.machine import ending_together, may_restart
+from infra.placement.mirror import Mirror, sending
 from infra.pod import this_pod
 from infra.process.launch import EngineFailed
-from infra.progress import ProgressBar, say
+from infra.progress import ProgressBar, say, say_end
 from infra.storage.buckets import storage_of
 from infra.tracking.code import PROJECT, code_version
 from infra.tracking.execution import current_execution, execution_id, wake
-from infra.tracking.remote_run import JOB, add_placement, is_recorded, progress_of
+from infra.tracking.remote_run import JOB, add_placement, end_record, is_recorded, progress_of
 
 POLL_S = 4.0  # interval of queries to SkyPilot's API server
 DRAW_S = 0.5  # interval of updates of the progress bar
@@ -106,9 +106,10 @@ class Placeable(AsyncConnectorExecutorMixin):
     def _in_job(self, **inputs: Any) -> Any:
         """Run on the job's machine. If a restart may help, exit with a code that makes SkyPilot recover the job."""
         try:
-            return super(AsyncConnectorExecutorMixin, self).execute(**inputs)
+            with sending(), ending_together():
+                return super(AsyncConnectorExecutorMixin, self).execute(**inputs)
         except EngineFailed as error:
-            if not error.curable or int(os.environ[RESTARTS_LEFT]) <= 0:
+            if not error.curable or not may_restart():
                 raise
             say(f"{error}\nA restart may help: SkyPilot will restart the job.")
             raise SystemExit(MACHINE_FAULT) from error
@@ -142,21 +143,26 @@ class Placeable(AsyncConnectorExecutorMixin):
 
     async def _get(self, resource_meta: Any) -> Resource:
         """Poll until the job has ended; show its state and the engine's progress. Raises PlacementFailed."""
+        from infra.placement.record import summary  # imports SkyPilot
+
         title, reported, polled = self.name.rpartition(".")[2], "", -POLL_S
-        bar, execution, succeeded = None, current_execution(title), False
+        bar, execution, succeeded, last_words = None, current_execution(title), False, ""
         storage = storage_of(self.placement.storage if self.placement else None)
+        mirror = Mirror(storage, execution, resource_meta.name)
         try:
             while True:
                 if time.monotonic() - polled >= POLL_S:
                     polled = time.monotonic()
                     resource = await self._connector.get(resource_meta)
-                    mirror(storage, execution, resource_meta.name)
+                    facts = resource.custom_info or {}
+                    mirror.update(facts)
                     if resource.message != reported:
                         reported = resource.message
                         say(f"{title}: {reported}")
-                    if resource.custom_info and add_placement(execution, resource_meta.name, resource.custom_info):
+                    if facts and add_placement(execution, resource_meta.name, facts):
                         wake()
                     if is_terminal_phase(resource.phase):
+                        last_words = summary(facts)
                         break
                 if bar is None and (progress := progress_of(execution, resource_meta.name)):
                     bar = ProgressBar(title, progress.parent)
@@ -166,8 +172,11 @@ class Placeable(AsyncConnectorExecutorMixin):
             succeeded = resource.phase == TaskExecution.SUCCEEDED
         finally:
             if bar is not None:
-                bar.close(succeeded)
+                bar.close(succeeded, last_words)
+            elif last_words:
+                say_end(title, succeeded, last_words)
         if not succeeded:
+            end_record(execution, resource_meta.name, resource.message.partition("\n")[0])
             raise PlacementFailed(f"{title}: {resource.message}")
         return resource
 

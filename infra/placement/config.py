@@ -21,7 +21,7 @@ Infra = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]+(/[^/\s]+)*$")]
 CloudOrRegion = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]+(/[^/\s]+)?$")]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
 HAVE_NO_CATALOG = ("slurm", "kubernetes", "k8s", "ssh")  # whose regions are the user's own clusters
-BARE = ("slurm",)  # without containers and bucket mounts, unless an image is set
+BARE = ("slurm",)  # without containers, unless an image is set
 SPOT = {"spot": (True,), "on_demand": (False,), "spot_first": (True, False)}
 
 
@@ -94,11 +94,6 @@ class Placement(BaseModel):
 
     def _is_bare(self, place: str) -> bool:
         return not self.image and place.partition("/")[0].lower() in BARE
-
-    @property
-    def has_containers(self) -> bool:
-        """Whether at least one place can run the stage's image."""
-        return not self.infra or not all(map(self._is_bare, self.infra))
 
     def resources(self, docker: str | None = None, clouds: Sequence[str] = ()) -> dict[str, Any]:
         """The `resources:` of a SkyPilot task. `docker`: the container image, if any. `clouds`: those that SkyPilot has

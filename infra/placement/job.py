@@ -12,14 +12,13 @@ from typing import Any
 from infra.errors import UserError
 from infra.paths import QUIET
 from infra.placement.config import MACHINE_FAULT, Placement
-from infra.storage.buckets import BUCKET, is_bucket
+from infra.placement.machine import ATTEMPT, NODES, RESTARTS, START
+from infra.storage.buckets import is_bucket
 from infra.tracking.redact import redact
 from infra.tracking.remote_run import CODE, JOB
 from infra.tracking.store import passed_on
 
-RESTARTS_LEFT = "BATON_RESTARTS_LEFT"
 OUTPUT_PREFIX = "BATON_OUTPUT_PREFIX"
-MOUNTED = "$HOME/baton-storage"  # a bucket's mount point on the job's machines; a plain folder if it can't be mounted
 STORAGE = "BATON_STORAGE"
 PASSED_ON = ("HF_HUB_OFFLINE", "MLFLOW_EXPERIMENT_NAME")
 SECRETS = ("HF_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
@@ -34,63 +33,34 @@ STORAGE_SECRETS = (
     *(f"FLYTE_AZURE_{name}" for name in ("TENANT_ID", "CLIENT_ID", "CLIENT_SECRET")),
     "GOOGLE_CLOUD_PROJECT",
 )
-STOP_S = 60  # for a stage to save and end after SIGTERM
 GOOGLE_FILE, GOOGLE_KEY = "GOOGLE_APPLICATION_CREDENTIALS", "BATON_GOOGLE_KEY"  # a local path, and the file's content
 
-# Faults are counted in storage: SkyPilot does not count them across machines, and would restart forever.
+# All that the job writes on a machine is in one folder, which is removed at the end: a machine of Slurm's outlives it.
+# The shell passes SIGTERM on, and waits until the stage has saved; a machine that is taken so is no fault to count.
 RUN = f"""\
+here="$HOME/baton-{{attempt}}-$SKYPILOT_NODE_RANK"
+rm -rf "$here" && mkdir -p "$here/code" || exit 1
+trap 'rm -rf "$here"' EXIT
 if [ -n "${GOOGLE_KEY}" ]; then
-  export {GOOGLE_FILE}="$(mktemp)"
-  printf '%s' "${GOOGLE_KEY}" > "${GOOGLE_FILE}"
+  export {GOOGLE_FILE}="$here/google.json"
+  (umask 077; printf '%s' "${GOOGLE_KEY}" > "${GOOGLE_FILE}")
   unset {GOOGLE_KEY}
 fi
 {{setup}}
-export BATON_HOME={{home}} NODE_RANK="$SKYPILOT_NODE_RANK"
-export MASTER_ADDR="${{{{SKYPILOT_NODE_IPS%%$'\\n'*}}}}" MASTER_PORT={{port}}
-attempt="$BATON_HOME/placed/{{attempt}}"
-mkdir -p "$attempt"
-export {RESTARTS_LEFT}=$(({{restarts}} - $(ls "$attempt" | grep -c ^fault)))
-code="$HOME/baton-code-$NODE_RANK"
-rm -rf "$code" && mkdir -p "$code" && cd "$code" || exit 1
-{{stage}}
-# `timeout` exits with 124, and a process killed by a signal with more than 128
-[ $ended -eq {MACHINE_FAULT} ] || [ $ended -gt 128 ] || exit $ended
-[ ${RESTARTS_LEFT} -gt 0 ] || exit 1
-date > "$attempt/fault-${RESTARTS_LEFT}"
-exit {MACHINE_FAULT}
-"""
-ALONE = """\
-{command}
-ended=$?
-"""
-# The first machine exits last, with the code of the stage that failed first on any machine; the others exit with 0.
-# If another exited with its own code, Slurm would end the rest with SIGTERM, and report 143 of all of them.
-TOGETHER = f"""\
-failed="$attempt/failed"
-[ "$NODE_RANK" != 0 ] || rm -f "$failed"*
+set +e
+export BATON_HOME={{home}} NODE_RANK="$SKYPILOT_NODE_RANK" {START}="$(cat /proc/sys/kernel/random/uuid)"
+export MASTER_ADDR="${{{{SKYPILOT_NODE_IPS%%$'\n'*}}}}" MASTER_PORT={{port}}
+cd "$here/code" || exit 1
 {{command}} &
-stage=$!
-trap 'kill -TERM $stage' TERM INT
-told=0
-while kill -0 $stage 2>/dev/null; do
-  if [ -e "$failed" ]; then
-    [ $told -ne 0 ] || kill -TERM $stage
-    [ $told -ne {STOP_S} ] || kill -KILL $stage
-    told=$((told + 1))
-  fi
-  sleep 1
-done
+stage=$! stopped=
+trap 'stopped=1; kill -TERM $stage' TERM INT
+while kill -0 $stage 2>/dev/null; do wait $stage; done
 wait $stage
 ended=$?
-[ $ended -eq 0 ] || (set -o noclobber; echo $ended > "$failed") 2>/dev/null
-touch "$failed-$NODE_RANK"
-[ "$NODE_RANK" = 0 ] || exit 0
-for second in $(seq {2 * STOP_S}); do
-  [ -e "$failed" ] && [ "$(ls "$failed"-* | wc -l)" -lt {{nodes}} ] || break
-  sleep 1
-done
-[ ! -e "$failed" ] || ended=$(cat "$failed")
-rm -f "$failed"*
+[ -z "$stopped" ] || [ $ended -eq 0 ] || exit {MACHINE_FAULT}
+[ -e infra/placement/machine.py ] || exit $ended
+python3 -m infra.placement.machine $ended
+exit $?
 """
 
 
@@ -115,27 +85,21 @@ def sky_task(
     words = [*(["timeout", "--kill-after=90", f"{limit_s:.0f}"] if limit_s else []), *command]
     run = RUN.format(
         setup=placement.setup or "",
-        home=MOUNTED if is_bucket(order.storage) else shlex.quote(order.storage),
+        home='"$here/home"' if is_bucket(order.storage) else shlex.quote(order.storage),
         port=20000 + int(attempt[:4], 16) % 10000,  # two jobs may share a machine
         attempt=attempt,
-        restarts=placement.restarts,
-        stage=(ALONE if placement.nodes == 1 else TOGETHER).format(command=shlex.join(words), nodes=placement.nodes),
+        command=shlex.join(words),
     )
     secrets = _secrets(placement, order, output_prefix)
     envs = {word: os.environ[word] for word in PASSED_ON if word in os.environ}
     envs |= {word: value for word, value in order.environment.items() if word not in secrets}
     envs |= {JOB: name, OUTPUT_PREFIX: output_prefix, "BATON_EXECUTION": order.execution, CODE: json.dumps(order.code)}
-    mounts = {}
-    if is_bucket(order.storage):
-        if placement.has_containers:
-            mounts = {MOUNTED.replace("$HOME", "~"): {"source": order.storage, "mode": "MOUNT_CACHED"}}
-        envs[BUCKET if mounts else STORAGE] = order.storage
+    envs |= {STORAGE: order.storage, ATTEMPT: attempt, NODES: f"{placement.nodes}", RESTARTS: f"{placement.restarts}"}
     return {
         "name": name,
         "num_nodes": placement.nodes,
         "envs": QUIET | envs | {"FLYTE_FAIL_ON_ERROR": "true"},
         "secrets": secrets,
-        "file_mounts": mounts,
         "resources": placement.resources(image or None, clouds),
         "run": run,
     }

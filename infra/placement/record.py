@@ -7,6 +7,7 @@ import sky
 from sky.schemas.api.responses import ManagedJobRecord
 
 from infra.placement.config import Placement
+from infra.text import brief
 
 # SkyPilot's description of a job's machines: "2x[spot](gpus=H100:8, cpus=192, mem=2048, p5.48xlarge, disk=256)"
 DESCRIBED = re.compile(r"(?P<nodes>\d+)x(?P<spot>\[spot\])?\((?P<words>.*)\)")
@@ -21,10 +22,36 @@ def where(record: ManagedJobRecord) -> dict[str, Any]:
         "zone": record.zone,
         "cluster": record.current_cluster_name,
         "resources": record.cluster_resources,
+        "machine": _machine(record),
         "price_per_hour": price_per_hour(record),
         "recoveries": record.recovery_count,
     }
+    if record.end_at and record.job_duration:
+        facts |= {"seconds": round(record.job_duration), "cost": _cost(record)}
     return {name: value for name, value in facts.items() if value not in (None, "", "-")}
+
+
+def summary(facts: dict[str, Any]) -> str:
+    """An ended job in words, from `where`: 14 min on aws/us-west-2 (m6i.large spot), $0.02, recovered once."""
+    place = _place(*(str(facts.get(name, "")) for name in ("cloud", "region", "zone")))
+    machine, times = facts.get("machine") or facts.get("resources"), int(facts.get("recoveries", 0))
+    parts = [
+        " ".join(
+            ([f"{brief(facts['seconds']):>10}"] if "seconds" in facts else [])
+            + ([f"on {place}"] if place else [])
+            + ([f"({machine})"] if place and machine else [])
+        ),
+        # at the price of its last place
+        f"{'about ' if times else ''}${facts['cost']:.2f}" if "cost" in facts else "",
+        f"recovered {'once' if times == 1 else f'{times} times'}" if times else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _place(cloud: str, region: str, zone: str) -> str:
+    """In the words of `placement.infra`: aws/us-west-2, slurm/alpha/cpu."""
+    words = (cloud.lower(), region, "" if zone.startswith(region) else zone)
+    return "/".join(word for word in words if word not in ("", "-"))
 
 
 def message(record: ManagedJobRecord, words: str) -> str:
@@ -39,18 +66,36 @@ def message(record: ManagedJobRecord, words: str) -> str:
     return f"job {record.job_id} {words}{on}{cost}{recoveries}"
 
 
-def price_per_hour(record: ManagedJobRecord) -> float | None:
-    """The price of a job's machines in US dollars, by SkyPilot's catalog; None: not in the catalog."""
+def _instance(record: ManagedJobRecord) -> tuple[int, str, bool] | None:
+    """How many machines of which type a job has, and whether they are spot machines."""
     described = DESCRIBED.fullmatch(record.cluster_resources_full or "")
     words = described["words"].split(", ") if described else []
     instance = next((word for word in words if "=" not in word and word != "..."), None)
-    if described is None or instance is None:
+    return (int(described["nodes"]), instance, bool(described["spot"])) if described and instance else None
+
+
+def _machine(record: ManagedJobRecord) -> str | None:
+    """2 × p5.48xlarge spot."""
+    if (found := _instance(record)) is None:
         return None
+    nodes, instance, spot = found
+    return f"{f'{nodes} × ' if nodes > 1 else ''}{instance}{' spot' if spot else ''}"
+
+
+def price_per_hour(record: ManagedJobRecord) -> float | None:
+    """The price of a job's machines in US dollars, by SkyPilot's catalog; None: not in the catalog."""
+    if (found := _instance(record)) is None:
+        return None
+    nodes, instance, spot = found
     place = "/".join(filter(None, (record.cloud, record.region, record.zone)))
-    machine = sky.Resources(
-        infra=place, instance_type=instance, accelerators=record.accelerators, use_spot=bool(described["spot"])
-    )
-    return int(described["nodes"]) * float(machine.get_cost(3600))
+    machine = sky.Resources(infra=place, instance_type=instance, accelerators=record.accelerators, use_spot=spot)
+    return nodes * float(machine.get_cost(3600))
+
+
+def _cost(record: ManagedJobRecord) -> float | None:
+    """Of an ended job, in US dollars."""
+    price = price_per_hour(record)
+    return round(price * (record.job_duration or 0) / 3600, 4) if price else None
 
 
 def over_limit(limits: Placement, record: ManagedJobRecord) -> str | None:

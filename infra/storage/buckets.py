@@ -28,7 +28,6 @@ from infra.text import clause
 
 T = TypeVar("T")
 
-BUCKET = "BATON_BUCKET"  # on a job's machine: the bucket that is mounted as Baton's home
 BUCKETS = ("s3", "gs", "az", "abfs")  # protocols whose addresses begin with a bucket
 FILES = 4  # transferred at once
 PARTS = 4  # of a large file, transferred at once
@@ -82,12 +81,6 @@ def _beside_raw_data() -> str | None:
     if this_pod() is None:
         return None
     return str(_access().raw_output_prefix).rstrip("/").rsplit("/", 2)[0] + "/baton"
-
-
-def address_of(directory: str) -> str:
-    """The address of a directory in Baton's home for other machines: in the bucket, if one is mounted as home."""
-    bucket = os.environ.get(BUCKET)
-    return directory.replace(str(baton_home()), bucket, 1) if bucket else directory
 
 
 def sizes(place: str) -> dict[str, int]:

@@ -97,7 +97,7 @@ def note_cached(
         return  # made by this execution, before it was resumed
     run = _run(title, None if job_dir is None else str(job_dir), spec or {}, inputs or {}, "")
     output = _output(kind, digest, facts, shown or {})
-    run = replace(run, ended=run.started, status=FINISHED, cached=True, output=output, placed={})
+    run = replace(run, ended=run.started, status=FINISHED, cached=True, output=output)
     write_stage(folder, replace(run, pod="") if without_pod else run)
 
 

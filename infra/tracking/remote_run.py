@@ -2,12 +2,14 @@
 
 import json
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from infra.paths import is_there
-from infra.tracking.spool import RUNNING, StageRun, read_stage, stage_folders, write_stage
+from infra.tracking.redact import redact_text
+from infra.tracking.spool import FAILED, RUNNING, StageRun, read_stage, stage_folders, write_stage
 
 # in the environment of a placed stage: its job's name, and the version of the code that was sent there
 JOB = "BATON_PLACED"
@@ -25,7 +27,7 @@ def remote_place() -> dict[str, Any]:
 def add_placement(execution: Path, job: str, where: dict[str, Any]) -> bool:
     """Add SkyPilot's facts to the record of a job's stage, once the job has ended: until then the job writes it.
     Returns whether anything changed."""
-    ended = [(folder, run) for folder, run in _stages_of(execution, job) if run.status != RUNNING]
+    ended = [(folder, run) for folder, run in stages_of(execution, job) if run.status != RUNNING]
     changed = [(folder, run) for folder, run in ended if run.placed | where != run.placed]
     for folder, run in changed:
         write_stage(folder, replace(run, placed=run.placed | where))
@@ -34,15 +36,23 @@ def add_placement(execution: Path, job: str, where: dict[str, Any]) -> bool:
 
 def progress_of(execution: Path, job: str) -> Path | None:
     """The progress.json of a job's engine, once it exists."""
-    running = [run.job_dir for _, run in _stages_of(execution, job) if run.job_dir and run.status == RUNNING]
+    running = [run.job_dir for _, run in stages_of(execution, job) if run.job_dir and run.status == RUNNING]
     return next((path for folder in running if is_there(path := Path(folder) / "progress.json")), None)
 
 
 def is_recorded(execution: Path, job: str) -> bool:
     """Whether a job was started by this execution, and not by an earlier one."""
-    return bool(_stages_of(execution, job))
+    return bool(stages_of(execution, job))
 
 
-def _stages_of(execution: Path, job: str) -> list[tuple[Path, StageRun]]:
+def end_record(execution: Path, job: str, error: str) -> None:
+    """Mark a job's stage as failed, if the job has ended and its machine was lost before it could record that."""
+    for folder, run in stages_of(execution, job):
+        if run.status == RUNNING:
+            write_stage(folder, replace(run, status=FAILED, ended=time.time(), error=redact_text(error)))
+
+
+def stages_of(execution: Path, job: str) -> list[tuple[Path, StageRun]]:
+    """The records of a job's stages."""
     stages = [(folder, read_stage(folder)) for folder in stage_folders(execution)]
     return [(folder, run) for folder, run in stages if run.placed.get("job") == job]

@@ -20,13 +20,12 @@ from it are still found.
 
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from uuid import uuid4
 
-from infra.storage.buckets import BUCKET, is_bucket
+from infra.storage.buckets import is_bucket
 from infra.storage.durable import NO_LINK
 from tasks.core.manifest import MANIFEST, RECORD, Manifest, file_digest, json_key, matches, read_manifest
 from tasks.core.stored import fetch, manifest_at
@@ -51,9 +50,8 @@ def input_key(identity: str, place: str, patterns: Sequence[str]) -> str:
 
 
 def views_of(job_dir: Path) -> Path:
-    """The folder of a job's views, which is deleted when the job is finished. A mounted bucket has no links, so that
-    they are in a temporary folder there."""
-    return Path(tempfile.gettempdir(), "baton-inputs", job_dir.name) if BUCKET in os.environ else job_dir / FOLDER
+    """The folder of a job's views, which is deleted when the job is finished."""
+    return job_dir / FOLDER
 
 
 def view(artifact: Path, folder: Path, patterns: Sequence[str]) -> Path:

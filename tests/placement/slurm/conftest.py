@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.placement.slurm.world import World, world
+from tests.placement.slurm.clusters import SKY_CONFIG, World, clusters
+from tests.placement.world import api_server, write_sky_config
 
 
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[World]:
-    with world() as made:
+    write_sky_config(SKY_CONFIG)
+    with clusters() as made, api_server():
         yield made

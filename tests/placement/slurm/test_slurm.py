@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.placement.slurm.runs import ALPHA, BETA, LONG, SHORT, Run, done, pids, placement, start
-from tests.placement.slurm.world import Cluster, World, start_api_server, stop_api_server, until
+from tests.placement.runs import ALPHA, BETA, LONG, SHORT, Run, done, pids, placement, start
+from tests.placement.slurm.clusters import Cluster, World
+from tests.placement.world import start_api_server, stop_api_server, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 TOKEN = "hf_" + "Z" * 30

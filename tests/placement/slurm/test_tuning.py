@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from infra.process.heartbeat import read_beats
-from tests.placement.slurm.runs import ALPHA, GRPO, Run, done, pids, placement, tune
-from tests.placement.slurm.world import World
+from tests.placement.runs import ALPHA, GRPO, Run, done, pids, placement, tune
+from tests.placement.slurm.clusters import World
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 

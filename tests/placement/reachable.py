@@ -7,7 +7,7 @@ from sky.server import plugins
 
 
 class Reachable(plugins.BasePlugin):
-    """Answers on the address that world.py listens on."""
+    """Answers on the address that world.py serves."""
 
     def install(self, extension_context: Any) -> None:
         backend_utils._TEST_IP_LIST[:] = ["http://127.0.0.1:46599/"]

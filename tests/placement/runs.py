@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from infra.tracking.spool import StageRun, read_stage
-from tests.placement.slurm.world import BIN, REPOSITORY, until
+from tests.placement.world import BIN, REPOSITORY, until
 from tests.posttrain.tiny import REWARD, said_twice, tiny_model
 
 # The laptop recipe up to the model for exchange, with smaller numbers: its later stages are not placed here.

@@ -1,0 +1,178 @@
+"""AWS on one machine: moto's API behind a table of capacity, and a machine for each instance that runs.
+
+Real: the API's language (EC2, S3, IAM, STS), what an instance does. Imitated: capacity, quotas, refused keys and
+buckets, by the file `aws.json` in the world's folder, which world.py writes. moto forgets all when this ends.
+"""
+
+import io
+import json
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs
+
+from tests.placement.cloud.machine import Machine, boot
+from tests.placement.world import root
+
+ACCOUNT = "123456789012"
+UNLIMITED = 10**6
+MESSAGES = {
+    "InsufficientInstanceCapacity": "We currently do not have sufficient {kind} capacity in the Availability Zone you "
+    "requested ({zone}).",
+    "VcpuLimitExceeded": "You have requested more vCPU capacity than your current vCPU limit of 0 allows for the "
+    "instance bucket that the specified instance type belongs to.",
+    "MaxSpotInstanceCountExceeded": "Max spot instance count exceeded",
+    "AuthFailure": "AWS was not able to validate the provided access credentials",
+    "InvalidClientTokenId": "The security token included in the request is invalid.",
+    "InvalidAccessKeyId": "The AWS Access Key Id you provided does not exist in our records.",
+    "AccessDenied": "Access Denied",
+    "InvalidRequest": "The request is not valid for this bucket.",
+}
+STATUS = {"InsufficientInstanceCapacity": 500, "AuthFailure": 401, "InvalidRequest": 400, "VcpuLimitExceeded": 400}
+STATUS |= {"MaxSpotInstanceCountExceeded": 400}
+EC2_ERROR = (
+    "<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors>"
+    "<RequestID>0</RequestID></Response>"
+)
+STS_ERROR = (
+    "<ErrorResponse><Error><Type>Sender</Type><Code>{code}</Code><Message>{message}</Message></Error>"
+    "<RequestId>0</RequestId></ErrorResponse>"
+)
+S3_ERROR = "<Error><Code>{code}</Code><Message>{message}</Message><RequestId>0</RequestId></Error>"
+App = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+
+@dataclass
+class Rules:
+    """What this cloud refuses."""
+
+    # limits of instances, or an error's code, by words of a place: "us-east-1", "us-west-2/spot", "m6i.large"
+    capacity: dict[str, int | str] = field(default_factory=dict)
+    keys: list[str] = field(default_factory=list)  # beginnings of ids of access keys that are wrong
+    buckets: dict[str, str] = field(default_factory=dict)  # an error's code by bucket
+    disk_gb: float = 1e6  # of each machine, at most
+
+    @classmethod
+    def read(cls) -> "Rules":
+        path = root() / "aws.json"
+        return cls(**json.loads(path.read_text())) if path.exists() else cls()
+
+    def write(self) -> None:
+        new = root() / "aws.json.new"
+        new.write_text(json.dumps(self.__dict__))
+        new.replace(root() / "aws.json")
+
+
+def instances() -> Iterator[tuple[str, Any]]:
+    """Of all regions, those that have ended too."""
+    from moto.ec2.models import ec2_backends
+
+    for region, backend in list(ec2_backends[ACCOUNT].items()):
+        for reservation in list(backend.reservations.values()):
+            for instance in reservation.instances:
+                yield region, instance
+
+
+def market(instance: Any) -> str:
+    return "spot" if instance.lifecycle == "spot" else "on-demand"
+
+
+class Front:
+    """Asks the rules before moto does what it is asked."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    def __call__(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        signed = re.search(r"Credential=([^/]+)/\d+/([^/]+)/([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
+        refused = self._refused(environ, *signed.groups()) if signed else None
+        if refused is None:
+            return self.app(environ, start)
+        code, template, message = refused
+        content = template.format(code=code, message=message).encode()
+        start(f"{STATUS.get(code, 403)} {code}", [("Content-Type", "text/xml"), ("Content-Length", str(len(content)))])
+        return [content]
+
+    def _refused(self, environ: dict[str, Any], key: str, region: str, service: str) -> tuple[str, str, str] | None:
+        """An error's code, form and message."""
+        rules = Rules.read()
+        form = {"ec2": EC2_ERROR, "s3": S3_ERROR}.get(service, STS_ERROR)
+        if any(map(key.startswith, rules.keys)):
+            code = {"ec2": "AuthFailure", "s3": "InvalidAccessKeyId"}.get(service, "InvalidClientTokenId")
+            return code, form, MESSAGES[code]
+        if service == "s3" and (code := rules.buckets.get(environ["PATH_INFO"].lstrip("/").partition("/")[0], "")):
+            return code, form, MESSAGES[code]
+        if service != "ec2" or environ["REQUEST_METHOD"] != "POST":
+            return None
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        environ["wsgi.input"] = io.BytesIO(body)
+        asked = {name: values[0] for name, values in parse_qs(body.decode("latin1")).items()}
+        if asked.get("Action") != "RunInstances":
+            return None
+        kind = asked.get("InstanceType", "")
+        spot = "spot" if any(name.endswith("MarketType") for name in asked) else "on-demand"
+        zone = asked.get("Placement.AvailabilityZone", "")
+        code = self._full(rules, {region, kind, spot}, int(asked.get("MinCount", 1)))
+        say(f"RunInstances {region} {zone} {kind} {spot}: {code or 'granted'}")
+        return (code, form, MESSAGES[code].format(kind=kind, zone=zone)) if code else None
+
+    def _full(self, rules: Rules, place: set[str], more: int) -> str:
+        """The code of the first limit that does not hold any longer."""
+        for words, room in rules.capacity.items():
+            limited = set(words.split("/"))
+            if limited <= place:
+                if isinstance(room, str):
+                    return room
+                there = sum(
+                    limited <= {region, each.instance_type, market(each)} and each._state.name in ("pending", "running")
+                    for region, each in instances()
+                )
+                if there + more > room:
+                    return "InsufficientInstanceCapacity"
+        return ""
+
+
+def hypervisor() -> None:
+    """Each instance that runs has a machine, and no other has."""
+    machines: dict[str, Machine] = {}
+    while True:
+        time.sleep(0.25)
+        for region, each in list(instances()):
+            runs = each._state.name == "running"
+            if runs and each.id not in machines:
+                text = each.user_data.decode() if each.user_data else ""
+                keys = re.findall(r"ssh-(?:rsa|ed25519) [\w+/=]+", text)
+                disk = min(Rules.read().disk_gb, 1e6)
+                machines[each.id] = boot(each.id, each.instance_type, each.public_ip, each.private_ip, keys, disk)
+                say(f"{each.id} on: {region} {each.instance_type} {market(each)} {each.public_ip} {each.private_ip}")
+            elif not runs and each.id in machines:
+                machines.pop(each.id).stop()
+                say(f"{each.id} off: {region}")
+
+
+def say(words: str) -> None:
+    print(time.strftime("%H:%M:%S"), words, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import run_simple
+
+    def watched() -> None:
+        try:
+            hypervisor()
+        finally:  # no cloud without machines
+            import os
+
+            os._exit(1)
+
+    threading.Thread(target=watched, daemon=True).start()
+    run_simple("10.77.0.1", 5000, Front(DomainDispatcherApplication(create_backend_app)), threaded=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""One world for all tests of this folder; each finds it empty and with room everywhere."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.placement.cloud.aws import Rules
+from tests.placement.cloud.world import Cloud, cloud
+
+
+@pytest.fixture(scope="session")
+def world() -> Iterator[Cloud]:
+    with cloud() as made:
+        yield made
+
+
+@pytest.fixture
+def aws(world: Cloud) -> Iterator[Cloud]:
+    Rules().write()
+    yield world
+    world.preempt()
