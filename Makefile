@@ -39,7 +39,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo gpu-check gpu-environment ui schedule docs test test-long test-placement test-ui test-continuous test-serve test-cluster test-images test-clouds test-crash fuzz parity survive images lint bench lock clean
+.PHONY: help demo gpu-check gpu-environment ui schedule docs test test-long test-placement test-rented test-ui test-continuous test-serve test-cluster test-images test-clouds test-crash fuzz parity survive images lint bench lock clean
 
 # without .pyc files the large libraries load several times slower
 unexport PYTHONDONTWRITEBYTECODE
@@ -85,6 +85,10 @@ test-long: $(READY)  ## tests that take minutes each: parity on four processes, 
 
 test-placement: $(READY)  ## placed stages on two real Slurm clusters in namespaces; needs root, 45 minutes
 	tests/placement/run.sh slurm
+
+# a part of it: TESTS=tests/placement/cloud/test_keys.py, TESTS='-k ctrl_c', TESTS='-m rented' as in CI
+test-rented: $(READY)  ## placed stages on AWS's API with machines of namespaces behind it; needs root, hours
+	tests/placement/run.sh cloud $(TESTS)
 
 test-ui: $(READY)  ## the lineage pages in Chromium and on PostgreSQL, from Debian's packages; ten minutes
 	@command -v chromium >/dev/null && ls -d /usr/lib/postgresql/*/bin >/dev/null 2>&1 || { \

@@ -39,8 +39,11 @@ from infra.placement import api_server
 from infra.placement.api_server import AWAY, UNANSWERED
 from infra.placement.background_queries import BackgroundQueries
 from infra.placement.config import NO_IMAGE, TASK_TYPE, Placement
+from infra.placement.failure import failure
 from infra.placement.job import STORAGE, Order, sky_task
+from infra.placement.prices import ordered
 from infra.placement.record import message, over_limit, where
+from infra.placement.waiting import BACKOFF, STARTING, FailedLaunch, failed_launch, waits_for
 from infra.pod import execution_name
 from infra.progress import say
 from infra.storage.buckets import storage_of
@@ -53,12 +56,15 @@ HOW = "how"  # a stage's input with its placement and resources, as JSON
 ANSWER_S = 3.0  # Flyte's timeout for a connector's response is 10 s
 RETRY_S = 2.0  # between two attempts to cancel
 WANTED_S = 300.0  # an execution that uses a job calls `get` more often than this
-LOG_LINES = 30  # shown of a failed job
+LOG_LINES = 30  # read of a failed job
+CONTROLLER_LINES = 400  # read of a waiting job's controller: some lines for each place that it tried
+CAUSE_S = 20.0  # between two readings of it
+STUCK_S = 120.0  # after which a request that is not answered is reported
 
 # Every status of a managed job: its phase for Flyte, and its message
 PHASES: dict[str, tuple[int, str]] = {
-    "PENDING": (TaskExecution.QUEUED, "waits for a controller"),
-    "SUBMITTED": (TaskExecution.QUEUED, "waits for a controller"),
+    "PENDING": (TaskExecution.QUEUED, "submitted; SkyPilot has not begun it yet"),
+    "SUBMITTED": (TaskExecution.QUEUED, "submitted; SkyPilot has not begun it yet"),
     "STARTING": (TaskExecution.INITIALIZING, "looking for capacity"),
     "RUNNING": (TaskExecution.RUNNING, "running"),
     "WINDING_DOWN": (TaskExecution.RUNNING, "ending"),
@@ -68,7 +74,7 @@ PHASES: dict[str, tuple[int, str]] = {
     "CANCELLED": (TaskExecution.ABORTED, "was cancelled"),
     "FAILED": (TaskExecution.FAILED, "failed"),
     "FAILED_SETUP": (TaskExecution.FAILED, "failed: the machine could not be set up"),
-    "FAILED_PRECHECKS": (TaskExecution.FAILED, "failed: no place can run it"),
+    "FAILED_PRECHECKS": (TaskExecution.FAILED, "failed before a machine was rented"),
     "FAILED_NO_RESOURCE": (TaskExecution.RETRYABLE_FAILED, "failed: no place has capacity"),
     "FAILED_CONTROLLER": (TaskExecution.RETRYABLE_FAILED, "failed: SkyPilot's controller had an error"),
 }
@@ -123,6 +129,9 @@ class SkyPilotConnector(AsyncConnectorBase):
         self._wanted: dict[str, tuple[str, float]] = {}  # by key: the job's name, and the time of its last `get`
         self._recorded: dict[str, dict[str, Any]] = {}  # by key: the place in the stage's record
         self._last_seen: dict[str, tuple[int, Resource]] = {}  # by key: SkyPilot's job id, and its last state
+        self._asked: dict[str, float] = {}  # by key: since when an answer of the server is awaited
+        self._failed_launches: dict[str, tuple[float, FailedLaunch | None]] = {}  # by key: when it was read, the last
+        self.logs_states = True  # a stage of this process shows its job's states itself
 
     def create(
         self,
@@ -146,9 +155,13 @@ class SkyPilotConnector(AsyncConnectorBase):
         job = resource_meta
         self._wanted[job.key] = job.name, time.monotonic()
         answer = self._queries.start(job.key, lambda: self._look(job))
-        await asyncio.wait([asyncio.wrap_future(answer)], timeout=ANSWER_S)
+        asked = self._asked.setdefault(job.key, time.monotonic())
+        await _ended(answer)
         if not answer.done():
+            if time.monotonic() - asked > STUCK_S and (stuck := await self._stuck(job)):
+                return self._reported(job, stuck)
             return self._reported(job, self._previous(job) or self._unanswered(job))
+        self._asked.pop(job.key, None)
         resource: Resource = self._queries.take(job.key)
         if is_terminal_phase(resource.phase):
             self._wanted.pop(job.key, None)
@@ -159,7 +172,27 @@ class SkyPilotConnector(AsyncConnectorBase):
         state = resource.phase, resource.message or ""
         if self._told.get(job.key) != state:
             self._told[job.key] = state
-            say(f"{job.name}: {TaskExecution.Phase.Name(state[0])}: {redact_text(state[1])}")
+            if self.logs_states:
+                say(f"{job.name}: {TaskExecution.Phase.Name(state[0])}: {redact_text(state[1])}")
+        return resource
+
+    async def _stuck(self, job: SkyJob) -> Resource | None:
+        """A server that takes requests, and does not work on them: its executors have ended, or are all busy."""
+        answer = self._queries.start("stuck", api_server.has_waiting_requests)
+        await _ended(answer)
+        if not answer.done():
+            return None
+        try:
+            if not self._queries.take("stuck"):
+                return None
+        except UNANSWERED:
+            return None
+        minutes = (time.monotonic() - self._asked[job.key]) / 60
+        resource = self._unreachable(job)
+        resource.message = (
+            f"{job.name}: {api_server.shown()} answers, but has not begun a request for {minutes:.0f} minutes. If its "
+            "executors have ended, restart it: sky api stop; sky api start"
+        )
         return resource
 
     def _unanswered(self, job: SkyJob) -> Resource:
@@ -172,8 +205,7 @@ class SkyPilotConnector(AsyncConnectorBase):
     async def delete(self, resource_meta: SkyJob, **_: Any) -> None:
         """Cancel the job, even during its launch; one that has ended is left as it is. Raises NoApiServer if that takes
         too long; it continues in the background, and may be called again."""
-        answer = self._start_cancel(resource_meta)
-        await asyncio.wait([asyncio.wrap_future(answer)], timeout=ANSWER_S)
+        await _ended(self._start_cancel(resource_meta))
         self.wait_for_cancellation(resource_meta, 0)
 
     def wait_for_cancellation(self, job: SkyJob, patience_s: float) -> None:
@@ -227,8 +259,8 @@ class SkyPilotConnector(AsyncConnectorBase):
     def _record_of(self, job: SkyJob) -> ManagedJobRecord | None:
         """The job that was seen before, else an active one with this name, whoever launched it, else this attempt's
         ended one. A second active one, left by a launch whose response was lost, is cancelled. A cancelled one
-        of another attempt is ignored."""
-        records = api_server.jobs_named(job.name)
+        of another attempt is ignored, and one without a task, left by a submission that was cut off."""
+        records = [record for record in api_server.jobs_named(job.name) if api_server.output_prefix(record)]
         at_work = [record for record in records if api_server.status(record) not in {*FINAL, "CANCELLING"}]
         if twins := [record.job_id for record in at_work[1:] if record.job_id is not None]:
             api_server.cancel(twins)
@@ -247,8 +279,11 @@ class SkyPilotConnector(AsyncConnectorBase):
                     return Resource(TaskExecution.ABORTED, f"{job.name} was cancelled before it was launched")
                 if api_server.is_launching(job.name) or self._record_of(job) is not None:
                     return self._unknown(job, "being launched")
-                clouds = api_server.enabled_clouds() if job.order.placement["exclude"] else []
+                self._cancel_fragments(job.name)
+                clouds = api_server.enabled_clouds()
                 config = sky_task(job.name, job.order, job.image, job.command, job.output_prefix, clouds)
+                placement = Placement.model_validate(job.order.placement)
+                config["resources"] = ordered(placement, job.image or None, clouds)
                 self._submitted.add(job.key)
                 request = api_server.launch(job.name, sky.Task.from_yaml_config(config))
             api_server.wait(request)
@@ -261,10 +296,33 @@ class SkyPilotConnector(AsyncConnectorBase):
             return Resource(TaskExecution.RETRYABLE_FAILED, f"{job.name} was not launched: {_describe(error)}")
         return self._unknown(job, "launched")
 
+    def _cancel_fragments(self, name: str) -> None:
+        """Cancel what is left of submissions that were cut off, lest SkyPilot rents a machine for one."""
+        left = [record for record in api_server.jobs_named(name) if not api_server.has_task(record)]
+        numbers = [record.job_id for record in left if record.job_id and api_server.status(record) not in FINAL]
+        if numbers:
+            say(f"{name}: cancelling SkyPilot's job {', '.join(map(str, numbers))}, whose submission was cut off")
+            api_server.cancel(numbers)
+
+    def _failed_launch(self, job: SkyJob, record: ManagedJobRecord) -> FailedLaunch | None:
+        """The last failed launch of a job that looks for machines, as its controller's log has it."""
+        read, known = self._failed_launches.setdefault(job.key, (time.monotonic(), None))
+        if time.monotonic() - read > CAUSE_S or (known is None and record.schedule_state == BACKOFF):
+            log = api_server.log_end(record.job_id or 0, CONTROLLER_LINES, controller=True)
+            known = failed_launch(log) or known
+            self._failed_launches[job.key] = time.monotonic(), known
+        return known
+
     def _resource(self, job: SkyJob, record: ManagedJobRecord) -> Resource:
         """A managed job as Flyte's resource."""
         status, number = api_server.status(record), record.job_id or 0
         phase, words = PHASES[status]
+        if status in STARTING:
+            words = waits_for(record, words, self._failed_launch(job, record))
+            if record.schedule_state == BACKOFF:  # of the messages in QUEUED, Flyte shows the first only
+                phase = TaskExecution.WAITING_FOR_RESOURCES
+        else:
+            self._failed_launches.pop(job.key, None)
         links = [TaskLog(name=f"SkyPilot job {number}", uri=api_server.dashboard(number))]
         if page := lineage_page(api_server.execution(record), os.environ | job.order.environment):
             links.append(TaskLog(name="Lineage", uri=page))
@@ -274,10 +332,12 @@ class SkyPilotConnector(AsyncConnectorBase):
         if phase == TaskExecution.SUCCEEDED:
             return _copy_outputs(resource, api_server.output_prefix(record), job.output_prefix)
         if status in FINAL:
-            why, may_be_retried = _failure_reason(record)
-            log = api_server.log_end(number, LOG_LINES)
-            parts = [resource.message, why, f"The end of its log:\n{log}" if log else "", f"sky jobs logs {number}"]
-            resource.message = "\n".join(filter(None, parts))
+            why, may_be_retried, is_the_stage_s = _failure_reason(record)
+            # of a job that had no machine, only the controller has a log
+            is_controller_s = not record.start_at and status != "FAILED"
+            log = "" if is_the_stage_s or (why and is_controller_s) else api_server.log_end(number, LOG_LINES)
+            way_out = f"All of its log: sky jobs logs {'--controller ' * is_controller_s}{number}"
+            resource.message = failure(resource.message or "", why, log, way_out)
             if phase == TaskExecution.FAILED and may_be_retried:
                 resource.phase = TaskExecution.RETRYABLE_FAILED
         elif over := over_limit(Placement.model_validate(job.order.placement), record):
@@ -383,18 +443,25 @@ def _copy_outputs(resource: Resource, source: str, destination: str) -> Resource
     return resource
 
 
-def _failure_reason(record: ManagedJobRecord) -> tuple[str, bool]:
-    """A failed job's error, from the task or from SkyPilot, and whether the task marks it as recoverable."""
+async def _ended(query: Future[Any]) -> None:
+    """Wait until a query has ended, for a while. Its exception is its caller's, not asyncio's to report."""
+    waited = asyncio.wrap_future(query)
+    waited.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    await asyncio.wait([waited], timeout=ANSWER_S)
+
+
+def _failure_reason(record: ManagedJobRecord) -> tuple[str, bool, bool]:
+    """A failed job's error, whether the task marks it as recoverable, and whether it is the task's and not SkyPilot's."""
     access, uri = FlyteContextManager.current_context().file_access, f"{api_server.output_prefix(record)}/error.pb"
     if not access.exists(uri):
-        return redact_text(record.failure_reason or ""), False
+        return redact_text(record.failure_reason or ""), False, False
     with TemporaryDirectory() as folder:
         path = f"{folder}/error.pb"
         access.get_data(uri, path)
         error = load_proto_from_file(errors_pb2.ErrorDocument, path).error
     _, is_trace, words = error.message.rpartition("Message:\n\n")  # flytekit's, if our code could not be loaded
     words = textwrap.dedent(words).partition(": ")[2] if is_trace else words
-    return redact_text(words), error.kind == errors_pb2.ContainerError.RECOVERABLE
+    return redact_text(words), error.kind == errors_pb2.ContainerError.RECOVERABLE, True
 
 
 def _describe(error: BaseException) -> str:

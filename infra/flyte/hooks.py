@@ -5,6 +5,7 @@ tests/infra/test_flyte_hooks.py (and tests/stage/test_pod_log.py) fails for a ho
 imported in the functions: engines and the tracking thread use this module without it.
 """
 
+import asyncio
 import logging
 import math
 import os
@@ -30,6 +31,7 @@ T = TypeVar("T")
 MOST_LINES = 10  # of what Flyte shows of a failed task
 MOST_FRAMES = 5  # of a bug's trace among them
 QUICK_S = 1.0  # between two Ctrl-C that count as one
+CLOSE_S = 5.0  # for a session to close
 
 LOG_LEVEL = "FLYTE_SDK_LOGGING_LEVEL"
 # for the process that fetches the code, before any of ours is loaded; errors still end it with a traceback
@@ -49,6 +51,23 @@ def filter_pod_log() -> None:
         from flytekit.loggers import set_flytekit_log_properties
 
         set_flytekit_log_properties(filter=_WithoutSessions(), level=logging.WARNING)
+
+
+def close_sessions() -> None:
+    """Close flytekit's S3 sessions, to be called at exit, before flytekit's event loops end: aiohttp reports those that
+    are open then. flytekit makes asynchronous file systems, whose sessions s3fs leaves to its caller."""
+    s3fs = sys.modules.get("s3fs")
+    for files in list(s3fs.S3FileSystem._cache.values()) if s3fs else ():
+        if not files.asynchronous or files._s3 is None:
+            continue
+        for session in list(files._s3._endpoint.http_session._sessions.values()):
+            loop = session._loop
+            if session.closed or loop.is_closed():
+                continue
+            if loop.is_running():  # in a thread of flytekit's
+                asyncio.run_coroutine_threadsafe(session.close(), loop).result(CLOSE_S)
+            else:  # flytekit's for connectors
+                loop.run_until_complete(session.close())
 
 
 def sentence_first() -> None:

@@ -5,6 +5,7 @@ runs in this process.
 """
 
 import asyncio
+import atexit
 import copy
 import json
 import os
@@ -29,7 +30,7 @@ from flytekit.tools.fast_registration import FastPackageOptions, fast_package
 from flytekit.tools.ignore import StandardIgnore
 
 from infra.errors import UserError
-from infra.flyte.hooks import job_signal_handlers, with_task_type
+from infra.flyte.hooks import close_sessions, job_signal_handlers, with_task_type
 from infra.placement.config import MACHINE_FAULT, NO_IMAGE, TASK_TYPE, UNUSED, Placement
 from infra.placement.machine import ending_together, may_restart
 from infra.placement.mirror import Mirror, sending
@@ -129,6 +130,7 @@ class Placeable(AsyncConnectorExecutorMixin):
                 enabled=True, destination_dir=".", distribution_location=_code(access, storage)
             ),
         )
+        atexit.register(close_sessions)  # again for each stage: those of event loops that began later end first
         with FlyteContextManager.with_context(context.with_serialization_settings(settings)), _signals():
             outputs: LiteralMap = super().execute(**inputs)
         if is_recorded(current_execution(self.name), self.resource_meta.name):
@@ -147,6 +149,7 @@ class Placeable(AsyncConnectorExecutorMixin):
 
         title, reported, polled = self.name.rpartition(".")[2], "", -POLL_S
         bar, execution, succeeded, last_words = None, current_execution(title), False, ""
+        self._connector.logs_states = False
         storage = storage_of(self.placement.storage if self.placement else None)
         mirror = Mirror(storage, execution, resource_meta.name)
         try:
@@ -156,7 +159,8 @@ class Placeable(AsyncConnectorExecutorMixin):
                     resource = await self._connector.get(resource_meta)
                     facts = resource.custom_info or {}
                     mirror.update(facts)
-                    if resource.message != reported:
+                    is_failure = is_terminal_phase(resource.phase) and resource.phase != TaskExecution.SUCCEEDED
+                    if resource.message != reported and not is_failure:  # that is the error's text
                         reported = resource.message
                         say(f"{title}: {reported}")
                     if facts and add_placement(execution, resource_meta.name, facts):

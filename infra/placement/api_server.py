@@ -12,6 +12,7 @@ from sky.client import sdk
 from sky.schemas.api.responses import ManagedJobRecord
 from sky.server.common import RequestId, get_server_url
 from sky.server.requests.request_names import RequestName
+from sky.server.requests.requests import RequestStatus
 
 from infra.placement.background_queries import BackgroundQueries
 from infra.placement.job import OUTPUT_PREFIX
@@ -87,9 +88,14 @@ def status(record: ManagedJobRecord) -> str:
     return str(record.status.value)
 
 
-def output_prefix(record: ManagedJobRecord) -> str:
-    """Where the job writes its outputs."""
-    return _environment(record)[OUTPUT_PREFIX]
+def has_task(record: ManagedJobRecord) -> bool:
+    """Whether the server knows what the job runs. A submission that was cut off leaves a record without it."""
+    return bool((record.user_yaml or "").strip())
+
+
+def output_prefix(record: ManagedJobRecord) -> str | None:
+    """Where the job writes its outputs; None: it is not a stage's."""
+    return _environment(record).get(OUTPUT_PREFIX)
 
 
 def execution(record: ManagedJobRecord) -> str:
@@ -98,16 +104,25 @@ def execution(record: ManagedJobRecord) -> str:
 
 
 def _environment(record: ManagedJobRecord) -> dict[str, str]:
-    _head, task = yaml.safe_load_all(record.user_yaml or "")
-    return dict(task["envs"])
+    *_head, task = yaml.safe_load_all(record.user_yaml or "{}")
+    return dict((task or {}).get("envs") or {})
 
 
-def log_end(number: int, lines: int) -> str:
-    """The last lines of a job's log, redacted; empty if there is none, or it is not available soon."""
+def has_waiting_requests() -> bool:
+    """Whether the server has requests that it has not begun."""
+    return any(request.status == RequestStatus.PENDING.value for request in sdk.api_status())
+
+
+def log_end(number: int, lines: int, controller: bool = False) -> str:
+    """The last lines of a job's log, or of its controller's, redacted; empty if there is none, or it is not available
+    soon."""
     text = io.StringIO()
     queries = BackgroundQueries()
     read = lines + KEY_LINES
-    queries.start("log", lambda: jobs.tail_logs(job_id=number, follow=False, tail=read, output_stream=text))
+    queries.start(
+        "log",
+        lambda: jobs.tail_logs(job_id=number, follow=False, controller=controller, tail=read, output_stream=text),
+    )
     try:
         queries.take("log", LOG_PATIENCE_S)
     except (TimeoutError, *UNANSWERED):

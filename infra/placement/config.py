@@ -95,33 +95,42 @@ class Placement(BaseModel):
     def _is_bare(self, place: str) -> bool:
         return not self.image and place.partition("/")[0].lower() in BARE
 
-    def resources(self, docker: str | None = None, clouds: Sequence[str] = ()) -> dict[str, Any]:
-        """The `resources:` of a SkyPilot task. `docker`: the container image, if any. `clouds`: those that SkyPilot has
-        access to, for a placement with `exclude` but without `infra`.
+    def choices(self, docker: str | None = None, clouds: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """The acceptable kinds of machine in the recipe's order, each as SkyPilot's `resources:`. `docker`: the
+        container image, if any. `clouds`: those that SkyPilot has access to, for a placement with `exclude` but without
+        `infra`.
 
         If some regions of a cloud are excluded, imports SkyPilot and reads its catalog. Raises ValueError if no place
         is left."""
         image: dict[str, bool | str] = {"image_id": f"docker:{docker.removeprefix('docker:')}"} if docker else {}
-        each_node = {
-            "cpus": self.cpus and f"{self.cpus:g}+",
-            "memory": self.memory_gb and f"{self.memory_gb:g}+",
-            "disk_size": self.disk_gb,
-            "max_hourly_cost": self.max_price_per_hour and self.max_price_per_hour / self.nodes,
-            "job_recovery": {"max_restarts_on_errors": 0, "recover_on_exit_codes": [MACHINE_FAULT]},
-        }
         named = self.infra or (clouds if self.exclude else ())
         places = [part for place in named for part in self._parts(place) if not self._is_excluded(part)]
         if self.exclude and not places:
             raise ValueError(f"exclude: {self.exclude}: leaves none of {', '.join(named) or 'the clouds'}")
-        choices = [
+        return [
             {"use_spot": spot}
             | ({"accelerators": chip} if chip else {})
             | ({"infra": place} if place else {})
             | ({} if self._is_bare(place) else image)
             for chip, place, spot in product(self.accelerators or [""], places or [""], SPOT[self.spot])
         ]
+
+    def each_node(self) -> dict[str, Any]:
+        """The part of SkyPilot's `resources:` that all choices share."""
+        shared = {
+            "cpus": self.cpus and f"{self.cpus:g}+",
+            "memory": self.memory_gb and f"{self.memory_gb:g}+",
+            "disk_size": self.disk_gb,
+            "max_hourly_cost": self.max_price_per_hour and self.max_price_per_hour / self.nodes,
+            "job_recovery": {"max_restarts_on_errors": 0, "recover_on_exit_codes": [MACHINE_FAULT]},
+        }
+        return {name: value for name, value in shared.items() if value is not None}
+
+    def resources(self, docker: str | None = None, clouds: Sequence[str] = ()) -> dict[str, Any]:
+        """The `resources:` of a SkyPilot task: the choices without the places and prices that
+        infra.placement.prices looks up. See `choices`."""
         which = "ordered" if self.choose == "in_order" else "any_of"
-        return {name: value for name, value in each_node.items() if value is not None} | {which: choices}
+        return self.each_node() | {which: self.choices(docker, clouds)}
 
     def _parts(self, place: str) -> list[str]:
         """A place, split into its regions if some of them are excluded."""

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import requests
 import sky
 from sky.schemas.api.responses import ManagedJobRecord
 
@@ -83,13 +84,17 @@ def _machine(record: ManagedJobRecord) -> str | None:
 
 
 def price_per_hour(record: ManagedJobRecord) -> float | None:
-    """The price of a job's machines in US dollars, by SkyPilot's catalog; None: not in the catalog."""
+    """The price of a job's machines in US dollars, by SkyPilot's catalog; None: not in the catalog, or there is none
+    here."""
     if (found := _instance(record)) is None:
         return None
     nodes, instance, spot = found
     place = "/".join(filter(None, (record.cloud, record.region, record.zone)))
-    machine = sky.Resources(infra=place, instance_type=instance, accelerators=record.accelerators, use_spot=spot)
-    return nodes * float(machine.get_cost(3600))
+    try:
+        machine = sky.Resources(infra=place, instance_type=instance, accelerators=record.accelerators, use_spot=spot)
+        return nodes * float(machine.get_cost(3600))
+    except (requests.RequestException, ValueError):  # it cannot be downloaded, or is another than the server's
+        return None
 
 
 def _cost(record: ManagedJobRecord) -> float | None:

@@ -1,5 +1,6 @@
 """What flytekit does without infra/flyte/hooks.py, each in a fresh process: when one fails, that hook can go."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from flytekit.exceptions.user import FlyteRecoverableException, FlyteUserRuntime
 
 from infra.errors import UserError
 from infra.flyte.hooks import error_text
+from tests.s3 import S3
+from tests.source import ROOT
 
 MODEL = """
 from click import Context
@@ -163,3 +166,25 @@ def test_three_quick_interrupts_end_with_a_traceback_but_for_the_hook(hooked: bo
         _, told = started.communicate(timeout=60)
     assert started.returncode == 1 or not hooked
     assert ("Traceback" in told) != hooked, told
+
+
+SENT = """
+import atexit, sys
+from flytekit import FlyteContextManager
+from flytekit.extend.backend.base_connector import local_connector_loop
+{hook}
+access = FlyteContextManager.current_context().file_access
+access.put_data(__file__, sys.argv[1])
+local_connector_loop.run_until_complete(access.async_put_data(__file__, sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("hooked", [True, False])
+def test_flytekit_leaves_sessions_open(s3: S3, tmp_path: Path, hooked: bool) -> None:
+    """close_sessions"""
+    hook = "from infra.flyte.hooks import close_sessions; atexit.register(close_sessions)" if hooked else ""
+    (program := tmp_path / "program.py").write_text(SENT.format(hook=hook))
+    words = [sys.executable, str(program), f"{s3.address}/sent"]
+    environment = os.environ | s3.environment() | {"PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert ("Unclosed client session" in ended.stderr) != hooked

@@ -29,6 +29,7 @@ class ApiServer:
 
     url: str = ""
     jobs: list[ManagedJobRecord] = field(default_factory=list)
+    clouds: list[str] = field(default_factory=lambda: ["Slurm"])  # that it has access to
     log: str = ""  # of every job
     refuses: Exception | None = None  # what a launch ends with
     asked: list[str] = field(default_factory=list)  # paths, as they came in
@@ -60,6 +61,10 @@ class ApiServer:
         """The newest job has come to its end."""
         self.jobs[-1] = self.jobs[-1].model_copy(update={"status": ManagedJobStatus(status), "end_at": 1.0} | more)
 
+    def change(self, status: str, **more: Any) -> None:
+        """The newest job has another state."""
+        self.jobs[-1] = self.jobs[-1].model_copy(update={"status": ManagedJobStatus(status)} | more)
+
     def wait_at(self, path: str) -> None:
         if gate := self._closed.get(path):
             gate.wait(120)
@@ -70,10 +75,12 @@ class ApiServer:
         return request
 
     def open_launches(self) -> list[dict[str, Any]]:
+        """Those of a server whose executors have ended are never begun."""
+        status = RequestStatus.PENDING if "/api/get" in self._closed else RequestStatus.RUNNING
         return [
-            payload(request, name, RequestStatus.RUNNING, json.dumps(body))
+            payload(request, name, status, json.dumps(body))
             for request, (name, body) in self._requests.items()
-            if name == "jobs.launch" and request not in self._done
+            if (name == "jobs.launch" and request not in self._done) or status == RequestStatus.PENDING
         ]
 
     def result(self, number: str) -> dict[str, Any]:
@@ -96,6 +103,8 @@ class ApiServer:
                 for index, job in enumerate(self.jobs):
                     if job.job_id in body["job_ids"] and not job.status.is_terminal():  # type: ignore[union-attr]
                         self.jobs[index] = job.model_copy(update={"status": ManagedJobStatus.CANCELLED})
+            elif name == "enabled_clouds":
+                request.set_return_value(self.clouds)
             elif name == "jobs.queue_v2":
                 found = [ManagedJobRecord(**job.model_dump(by_alias=True)) for job in self.jobs]
                 request.set_return_value((found, len(found), {}, len(found)))
@@ -134,6 +143,8 @@ def api_server() -> Iterator[ApiServer]:
                 self.answer({"detail": answer} if failed else answer, status=500 if failed else 200)
             elif parts.path == "/api/status":
                 self.answer(state.open_launches())
+            elif parts.path == "/enabled_clouds":
+                self.answer(None, request=state.begin("enabled_clouds", {}))
             else:
                 words = {"status": "healthy", "api_version": str(constants.API_VERSION), "version": sky.__version__}
                 self.answer(words | {"version_on_disk": sky.__version__, "commit": sky.__commit__})

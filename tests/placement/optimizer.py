@@ -1,7 +1,7 @@
 """SkyPilot's optimizer on this folder's catalogs: a process that is asked by lines of JSON.
 
 It has a home of its own, since SkyPilot keeps its state there and reads it when it is imported. In: a placement.
-Out: the places in the order in which they would be tried: each is taken for full once it was chosen.
+Out: the places in the order in which SkyPilot tries what Baton hands over: each is taken for full once it was chosen.
 """
 
 import json
@@ -24,8 +24,8 @@ class Optimizer:
         self._process = process
 
     def order(self, **placement: Any) -> list[dict[str, Any]]:
-        """The places for a placement; each has place, spot, price (of all nodes, US dollars an hour) and recorded, the
-        price that the connector finds for it."""
+        """The places for a placement; each has place, spot, price (of all nodes, US dollars an hour), recorded, the
+        price that the connector finds for it, and planned, the words of the plan for the same rank."""
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps(placement) + "\n")
         self._process.stdin.flush()
@@ -71,19 +71,23 @@ def main() -> None:
 def _order(words: dict[str, Any], enabled: list[str]) -> list[dict[str, Any]]:
     import sky
     from sky.exceptions import ResourcesUnavailableError
+    from sky.jobs.controller import _add_k8s_annotations
     from sky.optimizer import Optimizer as Sky
     from sky.schemas.api.responses import ManagedJobRecord
     from sky.utils.resources_utils import format_resource
 
     from infra.placement.config import Placement
+    from infra.placement.prices import offers, ordered
     from infra.placement.record import price_per_hour
 
     placement = Placement.model_validate(words)
+    planned = [offer.words() for offer in offers(placement, most=1000)]
     found: list[dict[str, Any]] = []
     full: list[sky.Resources] = []
     while True:
-        resources = placement.resources(clouds=enabled)
+        resources = ordered(placement, None, enabled)
         task = sky.Task.from_yaml_config({"run": "true", "num_nodes": placement.nodes, "resources": resources})
+        _add_k8s_annotations(task, 1)  # as the controller of managed jobs does
         with sky.Dag() as dag:
             dag.add(task)
         try:
@@ -105,6 +109,7 @@ def _order(words: dict[str, Any], enabled: list[str]) -> list[dict[str, Any]]:
                 "spot": best.use_spot,
                 "price": best.get_cost(3600) * placement.nodes,
                 "recorded": price_per_hour(record),
+                "planned": planned[len(found)] if len(found) < len(planned) else None,
             }
         )
         full.append(best)

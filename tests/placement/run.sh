@@ -5,15 +5,23 @@
 #     tests/placement/run.sh slurm [pytest's words]    two Slurm clusters; SkyPilot's API server from .venv
 #     tests/placement/run.sh cloud [pytest's words]    the same and AWS; SkyPilot's API server from an environment of its own
 #     tests/placement/run.sh stay                      the latter without tests, until Ctrl-C; says how to enter it
+#     tests/placement/run.sh can                       nothing: whether namespaces and overlays can be had
 #
 # Exits with 77 where namespaces or overlays cannot be had. Worlds may run side by side.
+{ # read to its end before it runs, so that it may be edited meanwhile
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 suite=$1
 shift
-run=(pytest -m "$suite" "tests/placement/$suite")
+run=(pytest -m "$suite")
+[[ " $* " == *" tests/"* ]] || run+=("tests/placement/$suite")
 [[ $suite != stay ]] || { suite=cloud; run=(tests.placement.cloud.world); }
 [[ $EUID == 0 ]] || { echo "namespaces need root" >&2; exit 77; }
+
+unshare --net --mount --uts --ipc --pid --fork sh -c 'd=$(mktemp -d) && mount -t tmpfs tmpfs "$d" && mkdir "$d/u" "$d/w" "$d/r" &&
+  mount -t overlay overlay -o "lowerdir=/,upperdir=$d/u,workdir=$d/w" "$d/r" && umount "$d/r" "$d" && rmdir "$d"' ||
+  { echo "this machine has no namespaces or no overlays for root" >&2; exit 77; }
+[[ $suite != can ]] || exit 0
 
 packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge openssh-server rsync iproute2 sudo)
 if ! dpkg -s "${packages[@]}" >/dev/null 2>&1; then
@@ -24,14 +32,11 @@ if ! dpkg -s "${packages[@]}" >/dev/null 2>&1; then
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
   )
 fi
-unshare --net --mount --uts --ipc --pid --fork sh -c 'd=$(mktemp -d) && mount -t tmpfs tmpfs "$d" && mkdir "$d/u" "$d/w" "$d/r" &&
-  mount -t overlay overlay -o "lowerdir=/,upperdir=$d/u,workdir=$d/w" "$d/r" && umount "$d/r" "$d" && rmdir "$d"' ||
-  { echo "this machine has no namespaces or no overlays for root" >&2; exit 77; }
-
 # The folder of a world that was killed is removed by the next one: its lock is free.
 for old in /tmp/baton-world-*/lock; do
   [[ ! -e $old ]] || flock --nonblock "$old" rm -rf "${old%/lock}" || true
 done
+unset PYTHONDONTWRITEBYTECODE  # else each of many processes compiles the large libraries again
 root=$(mktemp -d /tmp/baton-world-XXXXXX)
 chmod 755 "$root"
 exec 9>"$root/lock"
@@ -116,3 +121,5 @@ setpriv --pdeathsig KILL unshare --net --mount --uts --ipc --pid --fork --kill-c
   "$@"  # and this shell stays: it is the first process here, and takes leave of those that lost their parents
   exit $?
 ' inside .venv/bin/python -m "${run[@]}" "$@"
+exit
+}

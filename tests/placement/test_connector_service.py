@@ -26,7 +26,10 @@ from flyteidl.service.agent_pb2_grpc import AsyncAgentServiceStub
 from flytekit.extend.backend.utils import is_terminal_phase
 from mlflow import MlflowClient
 from sky.exceptions import ResourcesUnavailableError
+from sky.jobs.state import ManagedJobStatus
+from sky.schemas.api.responses import ManagedJobRecord
 
+from infra.flyte.connector import SkyJob
 from infra.placement.config import NO_IMAGE
 from tests.placement.api_server import ApiServer, api_server, until
 from tests.tracking.conftest import Server, empty_store, home, server, sleeping_server
@@ -271,6 +274,49 @@ def test_of_two_jobs_of_one_name_the_first_goes_on(sky: ApiServer, connector: Co
     assert connector.reaches(job, TaskExecution.FAILED).message.startswith("job 1 failed")
 
 
+def fragment(**more: Any) -> ManagedJobRecord:
+    """What SkyPilot keeps of a submission that was cut off."""
+    return ManagedJobRecord(user_yaml="", **more)
+
+
+@pytest.mark.parametrize(("status", "then"), [("PENDING", "CANCELLED"), ("CANCELLED", "CANCELLED")])
+def test_a_submission_that_was_cut_off_does_not_block_its_stage(
+    sky: ApiServer, connector: Connector, status: str, then: str
+) -> None:
+    job = connector.create()
+    name = SkyJob.decode(job).name
+    sky.jobs.append(fragment(job_id=1, job_name=name, status=ManagedJobStatus(status)))
+    assert connector.reaches(job, TaskExecution.RUNNING).message == "job 2 running"
+    assert sky.statuses() == [then, "RUNNING"]
+
+
+def test_a_job_of_somebody_else_with_that_name_is_left_alone(sky: ApiServer, connector: Connector) -> None:
+    job = connector.create()
+    theirs = fragment(job_id=1, job_name=SkyJob.decode(job).name, status=ManagedJobStatus.RUNNING)
+    sky.jobs.append(theirs.model_copy(update={"user_yaml": "name: x\n---\nrun: sleep 600\n"}))
+    connector.reaches(job, TaskExecution.RUNNING)
+    assert sky.statuses() == ["RUNNING", "RUNNING"]
+
+
+def test_what_skypilot_waits_for_is_said_with_the_cause(sky: ApiServer, connector: Connector) -> None:
+    job = connector.create()
+    connector.reaches(job, TaskExecution.RUNNING)
+    prefix = "I 11-30 07:01:02.123 PID=7 recovery_strategy.py:1173] "
+    sky.log = (
+        f"{prefix}Failed to launch a cluster with error: sky.exceptions.CommandError: mount failed\n"
+        f"{prefix}Retrying to launch the cluster in 61.3 seconds.\n"
+    )
+    sky.change("PENDING", schedule_state="ALIVE_BACKOFF")
+    said = connector.reaches(job, TaskExecution.WAITING_FOR_RESOURCES).message
+    assert said == (
+        "job 1 waits for SkyPilot's next try; its launch failed: sky.exceptions.CommandError: mount failed; next try "
+        "61 s after 07:01:02"
+    )
+    sky.change("STARTING", schedule_state="ALIVE")
+    said = connector.reaches(job, TaskExecution.INITIALIZING).message
+    assert said.startswith("job 1 looking for capacity; its launch failed: sky.exceptions.CommandError: mount failed")
+
+
 def test_what_skypilot_refuses_for_now_may_be_retried(sky: ApiServer, connector: Connector) -> None:
     sky.refuses = ResourcesUnavailableError("no capacity; token=hf_" + "Z" * 30)
     found = connector.reaches(connector.create(), TaskExecution.RETRYABLE_FAILED)
@@ -293,8 +339,9 @@ def test_a_failed_job_tells_its_last_lines_its_place_and_its_recoveries(
     sky.end("FAILED", failure_reason="exit code 1", **place)
     said = connector.reaches(job, TaskExecution.FAILED).message
     assert said.startswith("job 1 failed on Slurm/alpha (1x(cpus=2)), recovered 2 times\nexit code 1\n")
-    assert "line 70" not in said
-    assert "line 71\nline 72\n" in said
+    assert "line 98\nline 99\n" in said
+    assert said.endswith("\nAll of its log: sky jobs logs 1")
+    assert len(said.splitlines()) <= 8
     assert "ZZZ" not in said
 
 

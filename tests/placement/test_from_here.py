@@ -1,5 +1,8 @@
 """A placed stage of a local run, through the same connector in this process."""
 
+import asyncio
+import gc
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,10 +10,14 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
+from flyteidl.core.execution_pb2 import TaskExecution
 from sky.server.common import get_server_url, is_api_server_local
 
+from infra.flyte import connector
+from infra.flyte.connector import SkyJob, SkyPilotConnector
 from infra.flyte.placed_task import PlacementFailed
 from infra.placement.config import Placement
+from infra.placement.job import Order
 from infra.tracking.execution import close_execution
 from tasks.data.spec import CorpusSpec
 from tasks.data.task import prepare_corpus
@@ -47,5 +54,36 @@ def test_a_failed_job_tells_its_last_lines_its_place_and_its_recoveries(sky: Api
         prepare_corpus(spec=CorpusSpec(placement=Placement(infra=["slurm/alpha"], storage=str(tmp_path))))
     said = str(failed.value)
     assert "job 1 failed on Slurm/alpha (1x(cpus=2)), recovered 2 times" in said
-    assert "line 70\nline 71\n" in said
-    assert "line 69" not in said
+    assert "line 98\nline 99\nAll of its log: sky jobs logs 1" in said
+    assert len(said.splitlines()) <= 8
+
+
+JOB = SkyJob("baton-x-0", "/out", Order({"infra": ["slurm/alpha"]}, "/shared", "e", {}), "", ["true"])
+
+
+def test_a_server_that_begins_no_request_is_said_with_the_way_out(
+    sky: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its health is good: only its executors have ended."""
+    monkeypatch.setattr(connector, "STUCK_S", 4.0)
+    asked = SkyPilotConnector()
+    with sky.hanging("/api/get"):
+        assert "waiting for SkyPilot's API server" in (asyncio.run(asked.get(JOB)).message or "")
+        resource = asyncio.run(asked.get(JOB))
+    assert resource.phase == TaskExecution.WAITING_FOR_RESOURCES
+    assert "answers, but has not begun a request for" in (resource.message or "")
+    assert "sky api stop; sky api start" in (resource.message or "")
+
+
+def test_an_error_of_a_query_is_raised_once_and_not_reported_by_asyncio(
+    sky: ApiServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: str) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(connector.api_server, "jobs_named", broken)
+    with caplog.at_level(logging.ERROR, "asyncio"):
+        with pytest.raises(ZeroDivisionError):
+            asyncio.run(SkyPilotConnector().get(JOB))
+        gc.collect()
+    assert not caplog.records

@@ -1,11 +1,14 @@
 """The order of places and the cost of a stage: SkyPilot's optimizer, offline, on a few hand-written prices."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
+sky_pilot = pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
 
+from infra.placement.config import Placement
+from infra.placement.prices import MOST, ordered
 from tests.placement.optimizer import Optimizer, optimizer
 
 
@@ -71,3 +74,41 @@ def test_cpus_are_enough(sky: Optimizer) -> None:
 def test_the_record_has_the_price_that_was_chosen(sky: Optimizer) -> None:
     tried = sky.order(accelerators=["H100:8"], spot="spot_first", nodes=2)
     assert [each["recorded"] for each in tried] == pytest.approx([each["price"] for each in tried])
+
+
+@pytest.mark.parametrize(
+    "placement",
+    [
+        {"accelerators": ["A100-80GB:8", "H100:8"], "spot": "spot_first"},
+        {"accelerators": ["H100:8"], "infra": ["aws", "gcp", "lambda"], "spot": "spot_first", "nodes": 2},
+        {"accelerators": ["H100:8", "A100-80GB:8"], "infra": ["gcp", "aws"], "choose": "in_order"},
+        {"cpus": 4, "memory_gb": 16, "spot": "spot_first"},
+        {"infra": ["aws/us-west-2", "aws"], "spot": "spot_first", "cpus": 2},
+        {"accelerators": ["H100:8"], "exclude": ["lambda", "aws/us-east-1"], "max_price_per_hour": 90},
+    ],
+)
+def test_a_job_tries_the_places_of_its_plan_in_that_order(sky: Optimizer, placement: dict[str, Any]) -> None:
+    tried = sky.order(**placement)
+    assert tried
+    for each in tried:
+        assert each["planned"].startswith(each["place"].split()[0])
+        assert each["place"].split()[1] in each["planned"]
+        assert each["planned"].endswith("spot" if each["spot"] else "on-demand")
+
+
+def test_without_prices_here_the_order_is_the_recipe_s_and_spot_first(capsys: pytest.CaptureFixture[str]) -> None:
+    placement = Placement(infra=["gcp", "aws"], spot="spot_first")
+    places = [(each["infra"], each["use_spot"]) for each in ordered(placement, None, [])["ordered"]]
+    assert places == [("gcp", True), ("aws", True), ("gcp", False), ("aws", False)]
+    clusters = Placement(infra=["slurm/beta/cpu", "slurm/alpha/cpu"])
+    assert [each["infra"] for each in ordered(clusters, None, [])["ordered"]] == ["slurm/beta/cpu", "slurm/alpha/cpu"]
+
+
+def test_skypilot_s_controller_still_loses_the_order_of_any_of() -> None:
+    """When this fails, skypilot#10490 is in: a job may have `any_of` again (infra/placement/prices.py)."""
+    from sky.jobs.controller import _add_k8s_annotations
+
+    task = sky_pilot.Task.from_yaml_config({"run": "true", "resources": Placement(spot="spot_first").resources()})
+    assert isinstance(task.resources, set)
+    _add_k8s_annotations(task, 1)
+    assert isinstance(task.resources, list)

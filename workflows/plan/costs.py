@@ -32,7 +32,7 @@ class Quote:
     expected: float | None  # on the machines that would be tried
     spot: float | None
     on_demand: float | None
-    over: bool  # a limit of the placement is exceeded: SkyPilot applies its limit to an instance's cheapest place only
+    over: bool  # a limit of the placement is exceeded
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,12 @@ def _limit_problems(placement: Placement, quoted: Quotes, mfu: float) -> Iterato
     if quoted.refused:
         yield Problem("", "on", f"SkyPilot rejects it: {quoted.refused}")
     elif not (quoted.unknown or quoted.found):
-        limit, name = placement.max_price_per_hour, "max_price_per_hour" if placement.max_price_per_hour else ""
-        yield Problem(name, limit or "on", "no cloud that is enabled here has such machines; widen the placement")
+        without_limit = _offers(placement.model_copy(update={"max_price_per_hour": None}).model_dump_json())
+        if without_limit and not isinstance(without_limit, Quotes):
+            least = f"at least {without_limit[0].price:,.2f}: {without_limit[0].words()} is the first of the places"
+            yield Problem("max_price_per_hour", placement.max_price_per_hour or 0, f"{least}; or other machines")
+        else:
+            yield Problem("", "on", "no cloud that is enabled here has such machines; widen the placement")
     for first in quoted.found[:1]:
         where = f"{first.offer.words()} is tried first and costs ${first.offer.price:,.2f} an hour"
         work = f"{where}, for {shown(first.hours)}" if first.hours else where

@@ -7,6 +7,7 @@ from typing import Any
 import boto3
 
 ENDPOINT = "http://10.77.0.1:5000"  # the world's bridge, so the same address from every machine
+BUCKET = "my-bucket"
 KEYS = {
     "AWS_ACCESS_KEY_ID": "AKIAEXAMPLEOFBATON00",
     "AWS_SECRET_ACCESS_KEY": "ExampleSecretOfBaton/0123456789abcdefghi",
@@ -33,6 +34,7 @@ TYPES = {
     "m6i.xlarge": Type(4, 16, 0.192, 0.06),
     "m6i.2xlarge": Type(8, 32, 0.384, 0.11),
     "g6.xlarge": Type(4, 16, 0.805, 0.3, "L4", 1),
+    "p5.4xlarge": Type(16, 256, 6.88, 2.75, "H100", 1),
     "p4d.24xlarge": Type(96, 1152, 32.77, 9.8, "A100", 8),
     "p5.48xlarge": Type(192, 2048, 98.32, 29.5, "H100", 8),
 }

@@ -14,12 +14,20 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from tests.placement.cloud import lambda_account
-from tests.placement.cloud.account import ENDPOINT, KEYS, REGIONS, TYPES, client, make_public, price, write_catalogs
+from tests.placement.cloud.account import (
+    BUCKET,
+    ENDPOINT,
+    KEYS,
+    REGIONS,
+    TYPES,
+    client,
+    make_public,
+    price,
+    write_catalogs,
+)
 from tests.placement.cloud.aws import Rules
 from tests.placement.slurm.clusters import SKY_CONFIG, World, clusters
 from tests.placement.world import api_server, root, running, sky, until, write_sky_config
-
-BUCKET = "my-bucket"
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,19 @@ class World:
 
 
 @contextmanager
+def occupied(cluster: Cluster) -> Iterator[None]:
+    """A cluster all of whose nodes somebody else has."""
+    words = ["sbatch", "--parsable", "--exclusive", f"--nodes={len(cluster.nodes)}", "--wrap", "sleep 3600"]
+    job = cluster.slurm(*words, f"--output={cluster.here}/other.txt").strip()
+    until(lambda: cluster.slurm("squeue", "-h", "-j", job, "-o", "%t").strip() == "R", "the other job")
+    try:
+        yield
+    finally:
+        cluster.slurm("scancel", job)
+        until(lambda: job not in cluster.jobs(), "the other job's end")
+
+
+@contextmanager
 def clusters() -> Iterator[World]:
     """The clusters, until the body ends."""
     alpha = Cluster("alpha", ("a1", "a2"), 6810, 2201, root())

@@ -6,14 +6,12 @@ Each run leaves its machine and comes back; what it is compared with runs here, 
 import os
 import re
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.placement.runs import ALPHA, BETA, LONG, SHORT, Run, done, pids, placement, start
-from tests.placement.slurm.clusters import Cluster, World
+from tests.placement.slurm.clusters import World, occupied
 from tests.placement.world import start_api_server, stop_api_server, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
@@ -30,19 +28,6 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def long(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The long training, here."""
     return done(start(tmp_path_factory.mktemp("long"), LONG))
-
-
-@contextmanager
-def full(cluster: Cluster) -> Iterator[None]:
-    """A cluster all of whose nodes somebody else has."""
-    words = ["sbatch", "--parsable", "--exclusive", f"--nodes={len(cluster.nodes)}", "--wrap", "sleep 3600"]
-    job = cluster.slurm(*words, f"--output={cluster.here}/other.txt").strip()
-    until(lambda: cluster.slurm("squeue", "-h", "-j", job, "-o", "%t").strip() == "R", "the other job")
-    try:
-        yield
-    finally:
-        cluster.slurm("scancel", job)
-        until(lambda: job not in cluster.jobs(), "the other job's end")
 
 
 def nothing_is_left(world: World) -> bool:
@@ -64,7 +49,7 @@ def test_placed_elsewhere_it_is_the_same(slurm: World, short: Run, tmp_path: Pat
 
 
 def test_a_full_cluster_is_passed_over(slurm: World, short: Run, tmp_path: Path) -> None:
-    with full(slurm.alpha):
+    with occupied(slurm.alpha):
         run = done(start(tmp_path, SHORT, {"placement": placement(ALPHA, BETA)}))
     assert run.record().placed["region"] == "beta"
     assert run.digest == short.digest

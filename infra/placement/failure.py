@@ -1,0 +1,45 @@
+"""The words for a job that failed: its cause, the last useful lines of its log and the way out, in few lines."""
+
+import re
+
+LINES = 7  # with a terminal's frame around them, and what it adds, ten
+WIDTH = 76  # of a line in that frame
+TITLE = 20  # characters that a caller puts before the first line
+
+_OF_THE_JOB = re.compile(r"^\([^()]*pid=\d+[^()]*\) ?")  # SkyPilot's prefix of a job's own output
+
+
+def failure(head: str, cause: str, log: str, way_out: str) -> str:
+    """`head` says what failed and where. Of the cause the first lines are kept, of the log the last ones."""
+    room = LINES - _rows(f"{head}{' ' * TITLE}") - _rows(way_out)
+    lines = _useful(log)
+    first = _first(cause.splitlines(), max(room - 3, 1) if lines else room)
+    last = [cut(line, WIDTH) for line in lines][-max(room - sum(map(_rows, first)), 1) :] if lines else []
+    return "\n".join([head, *first, *last, way_out])
+
+
+def cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def _rows(line: str) -> int:
+    """The rows that a line takes when it is wrapped."""
+    return max(1, -(-len(line) // WIDTH))
+
+
+def _first(lines: list[str], rows: int) -> list[str]:
+    """As many as fit; the last of them is cut."""
+    kept: list[str] = []
+    for line in dict.fromkeys(each.rstrip() for each in lines if each.strip()):
+        if rows <= 0:
+            break
+        kept.append(cut(line, rows * WIDTH))
+        rows -= _rows(kept[-1])
+    return kept
+
+
+def _useful(log: str) -> list[str]:
+    """The job's own output without SkyPilot's prefix; of a job that wrote nothing, SkyPilot's words."""
+    lines = [line for line in log.splitlines() if line.strip()]
+    own = [_OF_THE_JOB.sub("", line) for line in lines if _OF_THE_JOB.match(line)]
+    return [line for line in own if line.strip()] or lines

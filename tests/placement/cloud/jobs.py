@@ -1,0 +1,47 @@
+"""Placed stages on rented machines: their placement, and what is compared."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.placement.cloud.account import BUCKET, REGIONS
+from tests.placement.cloud.world import Cloud
+from tests.placement.runs import Run
+from tests.placement.world import BIN, until
+
+STORAGE = f"s3://{BUCKET}/baton"
+MIDDLE = {"steps": 1000, "checkpoints": {"every": 100}, "validate_every": 500}
+LEFT_S = 60.0  # after a run has ended nothing costs money any longer
+
+
+def rented(*infra: str, **more: Any) -> dict[str, Any]:
+    """A placement: the cheapest machine with two CPUs, spot first, as docs/cloud.md has it."""
+    words = {"infra": list(infra or ("aws",)), "cpus": 2, "spot": "spot_first", "storage": STORAGE}
+    return {"placement": words | {"setup": f". {BIN}/activate"} | more}
+
+
+def full(*places: str) -> dict[str, int | str]:
+    """A table without room in some places."""
+    return dict.fromkeys(places, 0)
+
+
+def region_of(run: Run) -> str:
+    return str(run.record().placed["region"])
+
+
+def nothing_is_left(aws: Cloud) -> None:
+    until(aws.is_empty, f"nothing is left: {aws.instances()}", LEFT_S)
+
+
+@contextmanager
+def taken(aws: Cloud, run: Run, step: int) -> Iterator[str]:
+    """Take a run's machine at a step; its region has no room within the body."""
+    run.reaches(step)
+    (machine,) = aws.instances()
+    aws.capacity(full(machine.region))
+    aws.preempt()
+    yield machine.region
+
+
+def other_regions(region: str) -> list[str]:
+    return [each for each in REGIONS if each != region]

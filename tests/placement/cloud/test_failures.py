@@ -1,0 +1,106 @@
+"""What goes wrong on a rented cloud: at most ten lines, with the cause and a way out."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.placement.cloud.account import BUCKET
+from tests.placement.cloud.jobs import full, nothing_is_left, rented
+from tests.placement.cloud.world import Cloud
+from tests.placement.runs import SHORT, Run, start
+from tests.placement.world import start_api_server, stop_api_server, until
+
+pytestmark = [pytest.mark.cloud, pytest.mark.timeout(900)]
+REGIONS = ("us-east-1", "us-west-2", "eu-west-1")
+
+
+def lines_of_failure(run: Run) -> list[str]:
+    """What the terminal has of an error: all after the stage's last line of progress."""
+    assert run.ends() != 0
+    lines = [line for line in run.said().splitlines() if line.strip()]
+    begin = next((number for number, line in enumerate(lines) if "failed" in line.lower() or "rror" in line), 0)
+    return lines[begin:]
+
+
+def says(run: Run, *words: str) -> None:
+    """Its failure is short, and has these words."""
+    lines = lines_of_failure(run)
+    text = "\n".join(lines)
+    assert len(lines) <= 10, text
+    for word in words:
+        assert word in text, text
+    assert "Unclosed" not in run.said()
+    assert "never retrieved" not in run.said()
+
+
+def test_no_capacity_anywhere(aws: Cloud, tmp_path: Path) -> None:
+    """It waits, says so, and goes on once there is room."""
+    aws.capacity(full(*REGIONS))
+    run = start(tmp_path, SHORT, rented())
+    until(lambda: "capacity" in run.said(), "it says so", 300)
+    aws.capacity({})
+    assert run.ends() == 0
+    nothing_is_left(aws)
+
+
+def test_wrong_keys(aws: Cloud, tmp_path: Path) -> None:
+    aws.rules(keys=["AKIAWRONG"])
+    keys = {"AWS_ACCESS_KEY_ID": "AKIAWRONG", "AWS_SECRET_ACCESS_KEY": "wrong"}
+    says(start(tmp_path, SHORT, rented(), **keys), "InvalidAccessKeyId", "AWS_ACCESS_KEY_ID")
+
+
+def test_a_quota_of_zero(aws: Cloud, tmp_path: Path) -> None:
+    aws.capacity(dict.fromkeys(REGIONS, "VcpuLimitExceeded"))
+    run = start(tmp_path, SHORT, rented())
+    until(lambda: "VcpuLimitExceeded" in run.said() or "vCPU" in run.said(), "it says so", 300)
+    run.ctrl_c()
+    assert run.ends(120) == 1
+    nothing_is_left(aws)
+
+
+def test_a_bucket_that_is_missing(aws: Cloud, tmp_path: Path) -> None:
+    says(start(tmp_path, SHORT, rented(storage="s3://no-such-bucket/baton")), "no-such-bucket")
+
+
+@pytest.mark.parametrize("code", ["AccessDenied", "InvalidRequest"])
+def test_a_bucket_that_is_refused(aws: Cloud, tmp_path: Path, code: str) -> None:
+    aws.rules(buckets={BUCKET: code})
+    says(start(tmp_path, SHORT, rented()), code, BUCKET)
+
+
+def test_a_setup_that_fails(aws: Cloud, tmp_path: Path) -> None:
+    says(start(tmp_path, SHORT, rented(setup="echo no driver here >&2; exit 3")), "no driver here")
+    nothing_is_left(aws)
+
+
+def test_an_image_that_is_not_there(aws: Cloud, tmp_path: Path) -> None:
+    says(start(tmp_path, SHORT, rented(image="10.77.0.1:5001/not/there:1")), "10.77.0.1:5001/not/there:1")
+    nothing_is_left(aws)
+
+
+def test_a_disk_that_is_full(aws: Cloud, tmp_path: Path) -> None:
+    filled = rented()["placement"]["setup"] + "; dd if=/dev/zero of=$HOME/filled bs=1M; true"
+    says(start(tmp_path, SHORT, rented(setup=filled)), "No space left on device")
+    nothing_is_left(aws)
+
+
+def test_a_price_over_the_limit(aws: Cloud, tmp_path: Path) -> None:
+    says(start(tmp_path, SHORT, rented(max_price_per_hour=0.01)), "max_price_per_hour", "0.03")
+
+
+def test_a_server_that_is_away(aws: Cloud, tmp_path: Path) -> None:
+    server = {"SKYPILOT_API_SERVER_ENDPOINT": "http://127.0.0.1:46999"}
+    run = start(tmp_path, SHORT, rented(), **server)
+    until(lambda: "127.0.0.1:46999" in run.said() or run.process.poll() is not None, "it says so", 180)
+    run.ctrl_c()
+    says(run, "127.0.0.1:46999")
+
+
+def test_a_server_that_goes_away_and_comes_back(aws: Cloud, tmp_path: Path) -> None:
+    run = start(tmp_path, SHORT | {"steps": 600}, rented())
+    run.reaches(20)
+    stop_api_server()
+    until(lambda: "unreachable" in run.said(), "that is noticed", 120)
+    start_api_server()
+    assert run.ends() == 0
+    nothing_is_left(aws)

@@ -1,0 +1,104 @@
+"""No machine is left behind, however a run ends: a minute later none runs. That is money."""
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.placement.cloud.jobs import MIDDLE, nothing_is_left, rented
+from tests.placement.cloud.world import Cloud
+from tests.placement.runs import SHORT, Run, done, start
+from tests.placement.world import start_api_server, stop_api_server, until
+
+pytestmark = [pytest.mark.cloud, pytest.mark.timeout(1200)]
+LONG = MIDDLE | {"steps": 20_000}
+
+
+def training(aws: Cloud, folder: Path, step: int = 20, **limits: float) -> Run:
+    """A run that is in the middle of it, on a machine."""
+    run = start(folder, LONG, rented(**limits))
+    run.reaches(step)
+    assert len(aws.instances()) == 1
+    return run
+
+
+def test_after_success(aws: Cloud, tmp_path: Path) -> None:
+    done(start(tmp_path, SHORT, rented()))
+    nothing_is_left(aws)
+
+
+def test_after_a_failure(aws: Cloud, tmp_path: Path) -> None:
+    wrong = {"layout": {"micro_batch": 4, "device": "H100"}}  # that is seen on the machine alone
+    run = start(tmp_path, SHORT, wrong, rented())
+    assert run.ends() == 1
+    nothing_is_left(aws)
+
+
+def test_after_ctrl_c(aws: Cloud, tmp_path: Path) -> None:
+    run = training(aws, tmp_path)
+    run.ctrl_c()
+    assert run.ends(120) == 1
+    nothing_is_left(aws)
+
+
+def test_after_ctrl_c_while_a_machine_is_looked_for(aws: Cloud, tmp_path: Path) -> None:
+    aws.capacity({"us-east-1": 0, "us-west-2": 0, "eu-west-1": 0})
+    run = start(tmp_path, LONG, rented())
+    until(lambda: "looking for capacity" in run.said(), "it looks for a machine", 180)
+    run.ctrl_c()
+    assert run.ends(120) == 1
+    aws.capacity({})
+    nothing_is_left(aws)
+
+
+def test_after_a_killed_client_and_the_same_command(aws: Cloud, tmp_path: Path) -> None:
+    first = training(aws, tmp_path)
+    first.process.send_signal(signal.SIGKILL)
+    first.process.wait()
+    (machine,) = aws.instances()
+    job = re.findall(r"job \d+ running", first.said())[-1]
+    again = start(tmp_path, LONG, rented())
+    until(lambda: job in again.said(), "the job is found again", 180)
+    assert [each.id for each in aws.instances()] == [machine.id]
+    again.ctrl_c()
+    assert again.ends(120) == 1
+    nothing_is_left(aws)
+
+
+def test_after_a_restart_of_the_server(aws: Cloud, tmp_path: Path) -> None:
+    run = start(tmp_path, MIDDLE, rented())
+    run.reaches(100)
+    stop_api_server()
+    start_api_server()
+    done(run)
+    nothing_is_left(aws)
+
+
+def test_after_a_restart_of_the_server_in_the_middle_of_a_submission(aws: Cloud, tmp_path: Path) -> None:
+    run = start(tmp_path, SHORT, rented())
+    until(lambda: "pretrain: job" in run.said(), "it is submitted", 180)
+    stop_api_server()
+    start_api_server()
+    done(run)
+    nothing_is_left(aws)
+
+
+@pytest.mark.parametrize(
+    "limit", [{"max_price_per_run": 0.0005}, {"time_limit_h": 0.02}], ids=lambda each: next(iter(each))
+)
+def test_after_a_limit(aws: Cloud, tmp_path: Path, limit: dict[str, float]) -> None:
+    """A minute of a machine for $0.03 an hour is $0.0005."""
+    run = start(tmp_path, LONG, rented(**limit))
+    assert run.ends(900) == 1
+    assert next(iter(limit)) in run.said()
+    nothing_is_left(aws)
+
+
+def test_after_the_client_is_killed_for_good(aws: Cloud, tmp_path: Path) -> None:
+    """The job ends by itself, and its machine with it."""
+    run = start(tmp_path, MIDDLE, rented())
+    run.reaches(20)
+    os.kill(run.process.pid, signal.SIGKILL)
+    until(aws.is_empty, "the job's end", 900)
