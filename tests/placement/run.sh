@@ -82,12 +82,17 @@ fi
 # What SkyPilot installs on a machine comes from uv's cache, filled by the same words, and what it builds its own wheel
 # with from a folder.
 .venv/bin/python -m pip download -qq --no-deps -d "$root/wheels" 'setuptools<80' wheel packaging
-UV_CACHE_DIR=$root/uv-cache $uv venv --quiet --seed --python .venv/bin/python "$root/filling"
+fresh() { UV_CACHE_DIR=$root/uv-cache $uv venv --quiet --clear --seed --python .venv/bin/python "$root/filling"; }
 fill() { UV_CACHE_DIR=$root/uv-cache $uv pip install --quiet --python "$root/filling/bin/python" "$@"; }
 if [[ $suite == cloud ]]; then
-  fill 'setuptools<70' 'click<8.3.0'
-  fill -U 'ray[default]==2.9.3' 'pydantic-core==2.41.1' 'click<8.3.0'
-  fill "skypilot[aws,remote]==$version"
+  for cloud in lambda aws; do # AWS's libraries need older versions of some packages
+    fresh
+    fill 'setuptools<70' 'click<8.3.0'
+    fill -U 'ray[default]==2.9.3' 'pydantic-core==2.41.1' 'click<8.3.0'
+    fill "skypilot[$cloud,remote]==$version"
+  done
+else
+  fresh
 fi
 fill 'setuptools<70' "skypilot[slurm,remote]==$version"
 rm -r "$root/filling"

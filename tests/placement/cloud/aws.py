@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
 
+from tests.placement.cloud.account import TYPES
 from tests.placement.cloud.machine import Machine, boot
 from tests.placement.world import root
 
@@ -147,7 +148,9 @@ def hypervisor() -> None:
                 text = each.user_data.decode() if each.user_data else ""
                 keys = re.findall(r"ssh-(?:rsa|ed25519) [\w+/=]+", text)
                 disk = min(Rules.read().disk_gb, 1e6)
-                machines[each.id] = boot(each.id, each.instance_type, each.public_ip, each.private_ip, keys, disk)
+                machines[each.id] = boot(
+                    each.id, TYPES[each.instance_type], each.public_ip, each.private_ip, keys, disk
+                )
                 say(f"{each.id} on: {region} {each.instance_type} {market(each)} {each.public_ip} {each.private_ip}")
             elif not runs and each.id in machines:
                 machines.pop(each.id).stop()

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.placement.cloud import lambda_account
 from tests.placement.cloud.aws import Rules
 from tests.placement.cloud.world import Cloud, cloud
 
@@ -19,3 +20,11 @@ def aws(world: Cloud) -> Iterator[Cloud]:
     Rules().write()
     yield world
     world.preempt()
+
+
+@pytest.fixture
+def on_lambda(world: Cloud) -> Iterator[Cloud]:
+    lambda_account.Rules().write()
+    yield world
+    lambda_account.Rules().write()
+    lambda_account.terminate()

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.placement.cloud.account import TYPES
+from tests.placement.cloud.account import Type
 from tests.placement.world import BIN, REPOSITORY, root
 
 HERE = Path(__file__).parent
@@ -34,12 +34,10 @@ class Machine:
             _remove(group)
 
 
-def boot(id: str, kind: str, public: str, private: str, keys: list[str], disk_gb: float) -> Machine:
+def boot(id: str, limits: Type, public: str, private: str, keys: list[str], disk_gb: float = DISK_GB) -> Machine:
     """Start a machine with its two addresses on the world's bridge."""
-    limits = TYPES[kind]
     words = {
         "ID": id,
-        "KIND": kind,
         "PUBLIC": public,
         "PRIVATE": private,
         "KEYS": "\n".join(keys),

@@ -1,5 +1,6 @@
-"""AWS and two Slurm clusters in one world, with SkyPilot's API server, unmodified, before them."""
+"""AWS, Lambda and two Slurm clusters in one world, with SkyPilot's API server, unmodified, before them."""
 
+import csv
 import os
 import shlex
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from tests.placement.cloud import lambda_account
 from tests.placement.cloud.account import (
     BUCKET,
     ENDPOINT,
@@ -55,8 +57,9 @@ class Cloud:
         ]
 
     def is_empty(self) -> bool:
-        """Whether nothing runs any longer, on AWS and on the clusters."""
-        return not self.instances() and not self.slurm.alpha.jobs() and not self.slurm.beta.jobs()
+        """Whether nothing runs any longer, on AWS, Lambda and the clusters."""
+        rented = [*self.instances(), *lambda_account.instances()]
+        return not rented and not self.slurm.alpha.jobs() and not self.slurm.beta.jobs()
 
     def capacity(self, table: dict[str, int | str]) -> None:
         """How many instances run at most, or an error's code, by words of a place: `{"us-east-1": 0, "us-west-2/spot":
@@ -102,16 +105,28 @@ def cloud() -> Iterator[Cloud]:
     os.environ |= {"AWS_ENDPOINT_URL": ENDPOINT, "AWS_DEFAULT_REGION": "us-east-1"} | KEYS
     write_sky_config(SKY_CONFIG)
     aws = running([sys.executable, "-m", "tests.placement.cloud.aws"], MOTO_IAM_LOAD_MANAGED_POLICIES="true")
-    with clusters() as slurm, aws:
+    with clusters() as slurm, aws, lambda_account.lambda_cloud():
         until(_answers, "AWS")
         for region in REGIONS:
             make_public(region)
         client("s3", "us-east-1").create_bucket(Bucket=BUCKET)
         write_catalogs(Path.home() / ".sky/catalogs/v8/aws")
+        _write_accelerators(Path.home() / ".sky/catalogs/v8/common/accelerators.csv")
         _configure()
         with api_server():
-            sky("check", "aws", "slurm")
+            sky("check", "aws", "lambda", "slurm")
             yield Cloud(slurm)
+
+
+def _write_accelerators(path: Path) -> None:
+    """SkyPilot's names of accelerators, with the clouds that have them."""
+    chips: dict[str, list[str]] = {}
+    for cloud, types in {"AWS": TYPES, "Lambda": lambda_account.TYPES}.items():
+        for chip in sorted({kind.chip for kind in types.values()} - {""}):
+            chips.setdefault(chip, []).append(cloud)
+    path.parent.mkdir()
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["AcceleratorName", "Clouds"], *chips.items()])
 
 
 def _configure() -> None:

@@ -1,0 +1,112 @@
+"""The account on Lambda that is rented from: its address, key, types and prices, and what the tests do with it.
+
+SkyPilot's client is unmodified and knows one address, which the world's hosts file leads to the imitation, whose
+certificate is trusted through REQUESTS_CA_BUNDLE.
+"""
+
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from tests.placement.cloud.account import Type
+from tests.placement.world import root, running, until
+
+HOST = "cloud.lambdalabs.com"
+ADDRESS = "10.77.0.1"  # the world's bridge
+KEY = "secret_baton_0123456789abcdef.ExampleKeyOfBaton"
+REGIONS = ("us-east-1", "us-south-1", "europe-central-1")  # in the order in which SkyPilot tries them
+TYPES = {  # US dollars an hour, everywhere the same; there are no spot machines
+    "cpu_4x_general": Type(4, 16, 0.10, math.nan),
+    "gpu_1x_a10": Type(30, 200, 0.75, math.nan, "A10", 1),
+    "gpu_1x_h100_pcie": Type(26, 200, 2.49, math.nan, "H100", 1),
+    "gpu_8x_a100_80gb_sxm4": Type(240, 1800, 14.32, math.nan, "A100-80GB", 8),
+    "gpu_8x_h100_sxm5": Type(208, 1800, 23.92, math.nan, "H100", 8),
+}
+SOLD_OUT = "sold-out"  # room that is listed, but not had
+
+
+@dataclass
+class Rules:
+    """What this cloud refuses: the file `lambda.json` in the world's folder."""
+
+    # instances at most, SOLD_OUT, or the code of a launch's error, by words of a place: "us-east-1/gpu_1x_a10"
+    capacity: dict[str, int | str] = field(default_factory=dict)
+    everything: str = ""  # the code of every answer's error
+    stuck: list[str] = field(default_factory=list)  # regions and types whose instances stay "booting"
+
+    @classmethod
+    def read(cls) -> "Rules":
+        path = root() / "lambda.json"
+        return cls(**json.loads(path.read_text())) if path.exists() else cls()
+
+    def write(self) -> None:
+        new = root() / "lambda.json.new"
+        new.write_text(json.dumps(asdict(self)))
+        new.replace(root() / "lambda.json")
+
+
+def instances() -> list[dict[str, Any]]:
+    """Those that run, start or end: they cost money."""
+    return _ask("GET", "instances")
+
+
+def terminate(*ids: str) -> None:
+    """Take machines, all of them if none is named."""
+    if ids := ids or tuple(each["id"] for each in instances()):
+        _ask("POST", "instance-operations/terminate", {"instance_ids": ids})
+
+
+@contextmanager
+def lambda_cloud() -> Iterator[None]:
+    """Lambda until the body ends, with SkyPilot's credentials and catalog of it."""
+    key, certificate = root() / "lambda.key", root() / "lambda.pem"
+    words = f"-x509 -newkey rsa:2048 -nodes -days 30 -subj /CN={HOST} -addext subjectAltName=DNS:{HOST}"
+    command = ["openssl", "req", *words.split(), "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    os.environ["REQUESTS_CA_BUNDLE"] = str(certificate)
+    with Path("/etc/hosts").open("a") as hosts:  # the world's own
+        hosts.write(f"{ADDRESS} {HOST}\n")
+    credentials = Path.home() / ".lambda_cloud/lambda_keys"
+    credentials.parent.mkdir()
+    credentials.write_text(f"api_key = {KEY}\n")
+    credentials.chmod(0o600)
+    _write_catalog(Path.home() / ".sky/catalogs/v8/lambda/vms.csv")
+    with running([sys.executable, "-m", "tests.placement.cloud.lambda_cloud"]):
+        until(_answers, "Lambda")
+        yield
+
+
+def _write_catalog(path: Path) -> None:
+    columns = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,GpuInfo,SpotPrice"
+    rows = [
+        [name, kind.chip or None, kind.chips or None, kind.cpus, kind.memory_gb, kind.price, region, None, None]
+        for name, kind in TYPES.items()
+        for region in REGIONS
+    ]
+    path.parent.mkdir(parents=True)
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([columns.split(","), *rows])
+
+
+def _ask(method: str, path: str, data: object = None) -> Any:
+    words = {"Authorization": f"Bearer {KEY}"}
+    answer = requests.request(method, f"https://{HOST}/api/v1/{path}", headers=words, json=data, timeout=30)
+    answer.raise_for_status()
+    return answer.json()["data"]
+
+
+def _answers() -> bool:
+    try:
+        return instances() == []
+    except requests.ConnectionError:
+        return False
