@@ -260,9 +260,8 @@ def _transfer(
             except BaseException:
                 counter.absolute_update(0)
                 raise
-            counter.absolute_update(size)
+            counter.absolute_update(sizes[name])
 
-        size = sizes[name]
         if stop is None or not stop.is_set():
             with_retries(once, f"{where.partition(' ')[2]}/{name}", stop)
 
@@ -370,12 +369,12 @@ def _answer(error: BaseException | None) -> _Answer | None:
             status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
             text = ": ".join(dict.fromkeys(filter(None, (code, clause(words)))))
             return _Answer(status, f"{text} (HTTP {status})", any(name in f"{code} {words}" for name in _DISTURBED))
-        for status in (
+        for number in (
             getattr(response, "status_code", None),
             *(getattr(error, name, None) for name in ("status_code", "status", "code")),
         ):
-            if isinstance(status, int) and 400 <= status < 600:
-                return _Answer(status, f"{clause(error)} (HTTP {status})", False)
+            if isinstance(number, int) and 400 <= number < 600:
+                return _Answer(number, f"{clause(error)} (HTTP {number})", False)
         error = error.__cause__
     return None
 
