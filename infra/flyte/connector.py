@@ -326,7 +326,7 @@ class SkyPilotConnector(AsyncConnectorBase):
         links = [TaskLog(name=f"SkyPilot job {number}", uri=api_server.dashboard(number))]
         if page := lineage_page(api_server.execution(record), os.environ | job.order.environment):
             links.append(TaskLog(name="Lineage", uri=page))
-        resource = Resource(phase, message(record, words), links, custom_info=where(record))
+        resource = Resource(phase, message(record, words, status not in STARTING), links, custom_info=where(record))
         self._last_seen[job.key] = number, replace(resource)
         self._record(job, record, status in FINAL)
         if phase == TaskExecution.SUCCEEDED:

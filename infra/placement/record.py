@@ -59,8 +59,11 @@ def _place(cloud: str, region: str, zone: str) -> str:
     return "/".join(word for word in words if word not in ("", "-"))
 
 
-def message(record: ManagedJobRecord, words: str) -> str:
-    """A job in one line: its id, state (`words`), place and cost."""
+def message(record: ManagedJobRecord, words: str, has_machine: bool = True) -> str:
+    """A job in one line: its id, state (`words`), place and cost, if it has a machine and is not only trying to get
+    one."""
+    if not has_machine:
+        return f"job {record.job_id} {words}"
     place = "/".join(filter(None, (record.cloud, record.region, record.zone)))
     on = f" on {place} ({record.cluster_resources})" if place and record.cluster_resources not in (None, "-") else ""
     recoveries = f", recovered {record.recovery_count} times" if record.recovery_count else ""

@@ -18,6 +18,7 @@ _FAILED = re.compile(r"(?:Failed to launch a cluster with error: |Failure happen
 _TRIED = re.compile(r"Provision failures \(tried (\d+) infra\)")
 _PLACE = re.compile(r"^\u2717 (.+?) \u2014 .*$", re.MULTILINE)
 _RETRY = re.compile(r"Retrying to (?:launch|recover) the cluster in ([\d.]+) seconds")
+_ACQUIRE = re.compile(r"Failed to acquire resources(?: \([^)]*\))? .*?for \{.*\}\. *$", re.MULTILINE)  # no reason
 _OF_CLOUD = re.compile(r"An error occurred \((\w+)\) when calling the \w+ operation(?: \([^)]*\))?: ")
 
 
@@ -41,17 +42,26 @@ def failed_launch(log: str) -> FailedLaunch | None:
     begins = [found.end() for found in _FAILED.finditer(log)]
     if not begins:
         return None
+    before = _HEAD.sub("", log[begins[-2] if len(begins) > 1 else 0 : begins[-1]])
+    answers = dict.fromkeys(
+        _reason(line[found.start() :]) for line in before.splitlines() for found in _OF_CLOUD.finditer(line)
+    )
     head = [found["time"] for found in _HEAD.finditer(log[: begins[-1]])][-1:]
     text = _HEAD.sub("", log[begins[-1] :])
     retry = _RETRY.search(text)
     text = text[: retry.start()] if retry else text
     tried = _TRIED.search(text)
     at = head[0] if head else ""
-    return FailedLaunch(int(tried[1]) if tried else 0, _reasons(text), at, float(retry[1]) if retry else None)
+    return FailedLaunch(
+        int(tried[1]) if tried else 0, _reasons(text, tuple(answers)), at, float(retry[1]) if retry else None
+    )
 
 
-def _reasons(text: str) -> tuple[str, ...]:
-    """Each different reason once, with the first place that it is about."""
+def _reasons(text: str, answers: tuple[str, ...]) -> tuple[str, ...]:
+    """Each different reason once, with the first place that it is about. `answers`: the clouds', in the log of the
+    launch; SkyPilot's own summary may have none."""
+    if answers and _ACQUIRE.search(text) and "Reason: " not in text:
+        return answers[:MOST_REASONS]
     _, *parts = _PLACE.split(text)
     places = dict[str, list[str]]()
     for place, why in zip(parts[::2], parts[1::2], strict=True):

@@ -260,8 +260,9 @@ def _transfer(
             except BaseException:
                 counter.absolute_update(0)
                 raise
-            counter.absolute_update(sizes[name])
+            counter.absolute_update(expected)
 
+        expected = sizes[name]
         if stop is None or not stop.is_set():
             with_retries(once, f"{where.partition(' ')[2]}/{name}", stop)
 
@@ -369,12 +370,10 @@ def _answer(error: BaseException | None) -> _Answer | None:
             status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
             text = ": ".join(dict.fromkeys(filter(None, (code, clause(words)))))
             return _Answer(status, f"{text} (HTTP {status})", any(name in f"{code} {words}" for name in _DISTURBED))
-        for number in (
-            getattr(response, "status_code", None),
-            *(getattr(error, name, None) for name in ("status_code", "status", "code")),
-        ):
-            if isinstance(number, int) and 400 <= number < 600:
-                return _Answer(number, f"{clause(error)} (HTTP {number})", False)
+        named = (getattr(error, name, None) for name in ("status_code", "status", "code"))
+        for found in (getattr(response, "status_code", None), *named):
+            if isinstance(found, int) and 400 <= found < 600:
+                return _Answer(found, f"{clause(error)} (HTTP {found})", False)
         error = error.__cause__
     return None
 

@@ -62,6 +62,17 @@ def test_different_reasons_are_all_said_and_only_those_of_the_last_launch() -> N
     assert "Found no quota for m6i.large" in found.words()
 
 
+def test_the_cloud_s_answers_are_taken_from_the_log_where_the_summary_has_none() -> None:
+    """As SkyPilot 0.14.1 has it on AWS."""
+    answer = line("create_instances: Attempt failed with " + NO_CAPACITY.partition("Reason: ")[2])
+    summary = "Failed to acquire resources in us-east-1a for {AWS(m6i.large[Spot], cpus=2+), AWS(m6i.large)}. "
+    found = failed_launch(answer * 2 + unavailable(alpha=summary, beta=summary.replace("1a", "1b")))
+    assert found is not None
+    assert found.words() == (
+        "all 2 places were tried: InsufficientInstanceCapacity: We currently do not have sufficient m6i.large capacity"
+    )
+
+
 def test_a_launch_that_failed_on_its_machine_is_said_with_the_error() -> None:
     error = CommandError(1, "mount.sh", "rclone: FUSE is missing", None)
     found = failed_launch(line(f"Failed to launch a cluster with error: {format_exception(error)})"))
