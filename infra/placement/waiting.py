@@ -1,6 +1,7 @@
 """The state of a job that has not ended, in words: what SkyPilot waits for, and why its last launch failed."""
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 from sky.schemas.api.responses import ManagedJobRecord
@@ -43,18 +44,17 @@ def failed_launch(log: str) -> FailedLaunch | None:
     if not begins:
         return None
     before = _HEAD.sub("", log[begins[-2] if len(begins) > 1 else 0 : begins[-1]])
-    answers = dict.fromkeys(
+    answers = Counter(
         _reason(line[found.start() :]) for line in before.splitlines() for found in _OF_CLOUD.finditer(line)
     )
+    often = tuple(answer for answer, _ in answers.most_common())  # what is asked once, before, may fail and not matter
     head = [found["time"] for found in _HEAD.finditer(log[: begins[-1]])][-1:]
     text = _HEAD.sub("", log[begins[-1] :])
     retry = _RETRY.search(text)
     text = text[: retry.start()] if retry else text
     tried = _TRIED.search(text)
     at = head[0] if head else ""
-    return FailedLaunch(
-        int(tried[1]) if tried else 0, _reasons(text, tuple(answers)), at, float(retry[1]) if retry else None
-    )
+    return FailedLaunch(int(tried[1]) if tried else 0, _reasons(text, often), at, float(retry[1]) if retry else None)
 
 
 def _reasons(text: str, answers: tuple[str, ...]) -> tuple[str, ...]:
