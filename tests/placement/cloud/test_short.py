@@ -27,6 +27,5 @@ def test_a_stage_goes_where_there_is_room_and_survives_its_machine(aws: Cloud, t
     placed = run.record().placed
     assert (placed["region"], placed["recoveries"]) == ("eu-west-1", 1)
     assert placed["price_per_hour"] == pytest.approx(aws.prices["eu-west-1", "m6i.large", True], rel=0.01)
-    assert "resumes from step 2" in run.said() or "step 200" in run.said()
     assert run.digest == done(here).digest
     assert run.losses() == here.losses()
