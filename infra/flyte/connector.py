@@ -330,7 +330,7 @@ class SkyPilotConnector(AsyncConnectorBase):
         self._last_seen[job.key] = number, replace(resource)
         self._record(job, record, status in FINAL)
         if phase == TaskExecution.SUCCEEDED:
-            return _copy_outputs(resource, api_server.output_prefix(record), job.output_prefix)
+            return _copy_outputs(resource, api_server.output_prefix(record) or "", job.output_prefix)
         if status in FINAL:
             why, may_be_retried, is_the_stage_s = _failure_reason(record)
             # of a job that had no machine, only the controller has a log
@@ -451,7 +451,7 @@ async def _ended(query: Future[Any]) -> None:
 
 
 def _failure_reason(record: ManagedJobRecord) -> tuple[str, bool, bool]:
-    """A failed job's error, whether the task marks it as recoverable, and whether it is the task's and not SkyPilot's."""
+    """A failed job's error, whether the task marks it as recoverable, and whether it is the task's, not SkyPilot's."""
     access, uri = FlyteContextManager.current_context().file_access, f"{api_server.output_prefix(record)}/error.pb"
     if not access.exists(uri):
         return redact_text(record.failure_reason or ""), False, False

@@ -41,6 +41,7 @@ from infra.storage.buckets import storage_of
 from infra.tracking.code import PROJECT, code_version
 from infra.tracking.execution import current_execution, execution_id, wake
 from infra.tracking.remote_run import JOB, add_placement, end_record, is_recorded, progress_of
+from infra.tracking.spool import FAILED, KILLED, execution_folder
 
 POLL_S = 4.0  # interval of queries to SkyPilot's API server
 DRAW_S = 0.5  # interval of updates of the progress bar
@@ -130,9 +131,11 @@ class Placeable(AsyncConnectorExecutorMixin):
                 enabled=True, destination_dir=".", distribution_location=_code(access, storage)
             ),
         )
-        atexit.register(close_sessions)  # again for each stage: those of event loops that began later end first
         with FlyteContextManager.with_context(context.with_serialization_settings(settings)), _signals():
-            outputs: LiteralMap = super().execute(**inputs)
+            try:
+                outputs: LiteralMap = super().execute(**inputs)
+            finally:  # flytekit's event loops are there by now, and end at exit: last in, first out
+                atexit.register(close_sessions)
         if is_recorded(current_execution(self.name), self.resource_meta.name):
             self.received(outputs)
         return outputs
@@ -141,6 +144,7 @@ class Placeable(AsyncConnectorExecutorMixin):
         """Ctrl-C."""
         say(f"cancelling job {resource_meta.name}; the same command continues from its newest checkpoint")
         self._connector.wait_for_cancellation(resource_meta, CANCEL_S)
+        end_record(execution_folder(execution_id()), resource_meta.name, "cancelled", KILLED)
         self._clean_up_task = True
 
     async def _get(self, resource_meta: Any) -> Resource:
@@ -151,28 +155,27 @@ class Placeable(AsyncConnectorExecutorMixin):
         bar, execution, succeeded, last_words = None, current_execution(title), False, ""
         self._connector.logs_states = False
         storage = storage_of(self.placement.storage if self.placement else None)
-        mirror = Mirror(storage, execution, resource_meta.name)
         try:
-            while True:
-                if time.monotonic() - polled >= POLL_S:
-                    polled = time.monotonic()
-                    resource = await self._connector.get(resource_meta)
-                    facts = resource.custom_info or {}
-                    mirror.update(facts)
-                    is_failure = is_terminal_phase(resource.phase) and resource.phase != TaskExecution.SUCCEEDED
-                    if resource.message != reported and not is_failure:  # that is the error's text
-                        reported = resource.message
-                        say(f"{title}: {reported}")
-                    if facts and add_placement(execution, resource_meta.name, facts):
-                        wake()
-                    if is_terminal_phase(resource.phase):
-                        last_words = summary(facts)
-                        break
-                if bar is None and (progress := progress_of(execution, resource_meta.name)):
-                    bar = ProgressBar(title, progress.parent)
-                elif bar is not None:
-                    bar.update()
-                await asyncio.sleep(DRAW_S)
+            with Mirror(storage, execution, resource_meta.name).following() as mirror:
+                while True:
+                    if time.monotonic() - polled >= POLL_S:
+                        polled = time.monotonic()
+                        resource = await self._connector.get(resource_meta)
+                        mirror.where = resource.custom_info or {}
+                        is_failure = is_terminal_phase(resource.phase) and resource.phase != TaskExecution.SUCCEEDED
+                        if resource.message != reported and not is_failure:  # that is the error's text
+                            reported = resource.message
+                            say(f"{title}: {reported}")
+                        if add_placement(execution, resource_meta.name, mirror.where):
+                            wake()
+                        if is_terminal_phase(resource.phase):
+                            break
+                    if bar is None and (progress := progress_of(execution, resource_meta.name)):
+                        bar = ProgressBar(title, progress.parent)
+                    elif bar is not None:
+                        bar.update()
+                    await asyncio.sleep(DRAW_S)
+            last_words = summary(mirror.where)
             succeeded = resource.phase == TaskExecution.SUCCEEDED
         finally:
             if bar is not None:
@@ -180,7 +183,7 @@ class Placeable(AsyncConnectorExecutorMixin):
             elif last_words:
                 say_end(title, succeeded, last_words)
         if not succeeded:
-            end_record(execution, resource_meta.name, resource.message.partition("\n")[0])
+            end_record(execution, resource_meta.name, resource.message.partition("\n")[0], FAILED)
             raise PlacementFailed(f"{title}: {resource.message}")
         return resource
 

@@ -2,6 +2,17 @@
 
 config.py     Placement: where a stage may run and at what price, and its translation for SkyPilot
 job.py        the SkyPilot job: command, environment, exit codes
+machine.py    on the job's machines: faults are counted, and what fails on one machine ends all
+mirror.py     a running job's record, metrics, progress and log, through a bucket
 record.py     place, price and limits of a job, from SkyPilot's record
-mirror.py     a running job's record, metrics and log, through a bucket
+
+A job with a bucket as its storage is what a Flyte pod is: nothing is mounted, and its home is lost with the machine. Of
+the storage, it uses
+
+    STORAGE/jobs/<job directory>/                         checkpoints and logs (tasks/core/offsite.py), progress
+    STORAGE/artifacts/<identity>/                         results (tasks/core/stored.py)
+    STORAGE/executions/<execution>/<job>/<stage>/run.json records (mirror.py)
+    STORAGE/placed/<attempt>/faults/, hello/, answer/, <round>/   what machines agree on (machine.py)
+    STORAGE/code/<digest>.tar.gz                          this checkout's code
+    STORAGE/flyte/                                        Flyte's inputs and outputs
 """

@@ -52,8 +52,12 @@ def answers() -> bool:
 
 
 def jobs_named(name: str) -> list[ManagedJobRecord]:
-    """All managed jobs with this name, oldest first."""
-    records, *_counts = sdk.get(jobs.queue_v2(refresh=False, fields=None, name_match=name))
+    """All managed jobs with this name, oldest first. An error within the server is no answer: on a busy machine its own
+    query of the jobs may be cut off."""
+    try:
+        records, *_counts = sdk.get(jobs.queue_v2(refresh=False, fields=None, name_match=name))
+    except exceptions.CloudError as error:
+        raise RuntimeError(str(error)) from error
     return sorted((record for record in records if record.job_name == name), key=lambda record: record.job_id or 0)
 
 

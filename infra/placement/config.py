@@ -71,8 +71,8 @@ class Placement(BaseModel):
     storage: str | None = Field(
         None,
         min_length=1,
-        description="Shared storage of the run's files: a folder that the machines share with this one, s3://… or "
-        "gs://…; default: BATON_STORAGE, or Baton's home",
+        description="Storage of the run's files: a bucket or a folder in one, as s3://my-bucket/baton or gs://…, or a "
+        "folder that the machines share with this one; default: BATON_STORAGE, or Baton's home",
     )
 
     @model_validator(mode="after")

@@ -36,7 +36,8 @@ STORAGE_SECRETS = (
 GOOGLE_FILE, GOOGLE_KEY = "GOOGLE_APPLICATION_CREDENTIALS", "BATON_GOOGLE_KEY"  # a local path, and the file's content
 
 # All that the job writes on a machine is in one folder, which is removed at the end: a machine of Slurm's outlives it.
-# The shell passes SIGTERM on, and waits until the stage has saved; a machine that is taken so is no fault to count.
+# The shell passes SIGTERM on, and waits until the stage has saved; a machine that is taken so is no fault to count. If
+# the code could not be fetched, nothing has run: Flyte's command does not retry, and reports "Forbidden" for any error.
 RUN = f"""\
 here="$HOME/baton-{{attempt}}-$SKYPILOT_NODE_RANK"
 rm -rf "$here" && mkdir -p "$here/code" || exit 1
@@ -51,12 +52,17 @@ set +e
 export BATON_HOME={{home}} NODE_RANK="$SKYPILOT_NODE_RANK" {START}="$(cat /proc/sys/kernel/random/uuid)"
 export MASTER_ADDR="${{{{SKYPILOT_NODE_IPS%%$'\n'*}}}}" MASTER_PORT={{port}}
 cd "$here/code" || exit 1
-{{command}} &
-stage=$! stopped=
+stopped=
 trap 'stopped=1; kill -TERM $stage' TERM INT
-while kill -0 $stage 2>/dev/null; do wait $stage; done
-wait $stage
-ended=$?
+for pause in 5 30 0; do
+  {{command}} &
+  stage=$!
+  while kill -0 $stage 2>/dev/null; do wait $stage; done
+  wait $stage
+  ended=$?
+  [ $ended -eq 1 ] && [ -z "$stopped" ] && [ ! -e infra/placement/machine.py ] || break
+  sleep $pause
+done
 [ -z "$stopped" ] || [ $ended -eq 0 ] || exit {MACHINE_FAULT}
 [ -e infra/placement/machine.py ] || exit $ended
 python3 -m infra.placement.machine $ended

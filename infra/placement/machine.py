@@ -118,7 +118,9 @@ class Machine:
         return failures
 
     def _ends(self, names: set[str]) -> list[tuple[float, int]]:
-        ends = [name.split("/")[1].split("-") for name in names if name.startswith(f"{self.start}/") and "-" in name]
+        """When the stage has ended on machines of this round, and with which codes."""
+        files = [name.split("/")[1] for name in names if name.startswith(f"{self.start}/")]
+        ends = [name.split("-") for name in files if name != "failed"]
         return [(float(at), int(code)) for _rank, code, at in ends]
 
     def _write(self, name: str, content: str = "") -> None:

@@ -167,37 +167,63 @@ def _state(path: Path) -> tuple[int, ...] | None:
 
 @dataclass
 class Mirror:
-    """Fetches what is new of a job of this execution. Does nothing if both sides share a folder."""
+    """Fetches what is new of a job of this execution. Does nothing if both sides share a folder. `where`: SkyPilot's
+    facts about the job, for its record."""
 
     storage: str
     execution: Path
     job: str
+    where: dict[str, Any] = field(default_factory=dict)
     fetched: dict[str, object] = field(default_factory=dict)  # what the storage says about each file
     away: bool = False
 
-    def update(self, where: dict[str, Any]) -> None:
-        """`where`: SkyPilot's facts about the job. A storage that cannot be read is read again next time."""
+    @contextmanager
+    def following(self) -> Iterator["Mirror"]:
+        """Fetch while the body runs, and once more at its end: storage that is slow or away does not delay the body."""
+        ended = threading.Event()
+        context = contextvars.copy_context()  # Flyte's: it has the credentials
+        thread = threading.Thread(target=context.run, args=(self._follow, ended), name="mirror", daemon=True)
+        thread.start()
+        try:
+            yield self
+            ended.set()
+            thread.join(LAST_S)
+        finally:
+            ended.set()
+
+    def _follow(self, ended: threading.Event) -> None:
+        last = False
+        while not last:
+            last = ended.wait(EVERY_S)
+            self.update()
+
+    def update(self) -> None:
+        """Fetch what is new. Storage that cannot be read is read again next time."""
         if not is_bucket(self.storage):
             return
         try:
-            with_retries(lambda: self._update(where), self.storage, patience_s=0.1)
+            with_retries(self._update, self.storage, patience_s=0.1)
             self.away = False
         except StorageError as error:
             if not self.away:
                 say(f"the progress of {self.job} cannot be read; the job runs on, and this retries: {error}")
             self.away = True
 
-    def _update(self, where: dict[str, Any]) -> None:
+    def _update(self) -> None:
         files = buckets.file_system(self.storage)
         files.invalidate_cache()  # the job writes there
-        for path in files.glob(f"{self.storage}/executions/{self.execution.name}/{self.job}/*/run.json"):
+        try:
+            paths = files.find(f"{self.storage}/executions/{self.execution.name}/{self.job}")
+        except FileNotFoundError:
+            return
+        for path in (path for path in paths if path.endswith("/run.json")):
             run = StageRun(**json.loads(files.cat_file(path)))
             if run.job_dir:
                 name = Path(run.job_dir).name
                 run = replace(run, job_dir=str(baton_home() / "jobs" / name))
                 for file in FILES:
                     self._fetch(files, f"{self.storage}/jobs/{name}/{file}", baton_home() / "jobs" / name / file)
-            self._record(replace(run, placed=run.placed | where))
+            self._record(replace(run, placed=run.placed | self.where))
 
     def _fetch(self, files: Any, source: str, target: Path) -> None:
         try:

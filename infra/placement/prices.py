@@ -4,8 +4,8 @@ They come from SkyPilot's catalogs, in this process, by the functions of its opt
 machine that a choice allows, in each of its regions. A region's zones count as one place.
 
 A job gets its places as `ordered`: SkyPilot's controller of managed jobs turns `any_of` into a list in the order of a
-set (skypilot#10489). tests/placement/test_order.py fails when a release has the cure (#10490). Import this only if there
-is a placement: loading SkyPilot takes some seconds.
+set (skypilot#10489). tests/placement/test_order.py fails when a release has the cure (#10490). Import this only if
+there is a placement: loading SkyPilot takes some seconds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -116,8 +116,9 @@ def _found(
 def _machines(
     placement: Placement, choice: dict[str, Any], clouds: Sequence[str], is_job: bool
 ) -> Iterator[sky.Resources]:
-    """The cheapest machine that a choice allows on each cloud, in each region and zone that has it. For a job, a cluster
-    that cannot be asked here, or has no such machine as far as is known here, stays: SkyPilot's server may know more."""
+    """The cheapest machine that a choice allows on each cloud, in each region and zone that has it. For a job, a
+    cluster that cannot be asked here, or has no such machine as far as is known here, stays: SkyPilot's server may know
+    more."""
     config = placement.each_node() | {name: value for name, value in choice.items() if name != "image_id"}
     (wanted,) = sky.Resources.from_yaml_config(config)
     for cloud in [wanted.cloud] if wanted.cloud else map(CLOUD_REGISTRY.from_str, sorted(clouds)):

@@ -42,11 +42,15 @@ def summary(facts: dict[str, Any]) -> str:
             + ([f"on {place}"] if place else [])
             + ([f"({machine})"] if place and machine else [])
         ),
-        # at the price of its last place
-        f"{'about ' if times else ''}${facts['cost']:.2f}" if "cost" in facts else "",
+        _dollars(facts["cost"], exact=not times) if "cost" in facts else "",
         f"recovered {'once' if times == 1 else f'{times} times'}" if times else "",
     ]
     return ", ".join(filter(None, parts))
+
+
+def _dollars(cost: float, exact: bool) -> str:
+    """`exact`: not if the job was in several places: the cost is at the price of the last one."""
+    return "less than $0.01" if cost < 0.005 else f"{'' if exact else 'about '}${cost:.2f}"
 
 
 def _place(cloud: str, region: str, zone: str) -> str:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from infra.paths import baton_home
 from infra.pod import this_pod
 from infra.progress import say
 from infra.storage.durable import make_folder, rename, sync
-from infra.text import clause
+from infra.text import clause, size
 
 T = TypeVar("T")
 
@@ -44,6 +45,15 @@ _NO_CREDENTIALS = {
     "PartialCredentialsError",
     "DefaultCredentialsError",
     "ClientAuthenticationError",
+}
+# The HTTP status of what a store refuses. Those of the second row may pass; 409 is of two writers at once
+_REFUSED_STATUS = (*range(400, 500), 501)
+_NOT_REFUSED = (408, 409, 425, 429)
+# S3's codes, with such a status too, of transfers that were disturbed, of clocks and of limits
+_DISTURBED = {
+    *("RequestTimeout", "IncompleteBody", "BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch"),
+    *("RequestTimeTooSkewed", "RequestExpired", "SlowDown", "Throttling", "ThrottlingException", "OperationAborted"),
+    *("RequestLimitExceeded", "TooManyRequests", "BandwidthLimitExceeded"),
 }
 CREDENTIALS = (
     "Set FLYTE_AWS_ACCESS_KEY_ID and FLYTE_AWS_SECRET_ACCESS_KEY (and FLYTE_AWS_ENDPOINT), FLYTE_AZURE_…, or the "
@@ -221,19 +231,19 @@ class _Progress:
     def add(self, size: int) -> None:
         with self._lock:
             self.done += size
-            if time.monotonic() - self.reported < REPORT_EVERY_S:
+            if not self.total or time.monotonic() - self.reported < REPORT_EVERY_S:
                 return
             self.reported = time.monotonic()
         self._say()
 
     def end(self) -> None:
-        if time.monotonic() - self.began > REPORT_AFTER_S:
+        if self.total and time.monotonic() - self.began > REPORT_AFTER_S:
             self._say()
 
     def _say(self) -> None:
         seconds = time.monotonic() - self.began
-        speed = self.done / seconds / 1e6
-        say(f"{self.done / 1e6:,.0f} of {self.total / 1e6:,.0f} MB {self.where}, {seconds:.0f} s, {speed:,.0f} MB/s")
+        speed = f"{size(self.done / seconds)}/s" if self.done else "nothing has arrived yet"
+        say(f"{size(self.done)} of {size(self.total)} {self.where}, {seconds:.0f} s, {speed}")
 
 
 def _transfer(
@@ -307,14 +317,19 @@ def with_retries(
             return work()
         except (*_FINAL, StorageError):
             raise
-        except PermissionError as error:
-            raise StorageError(
-                f"{place}: {clause(error)}. This process's credentials (FLYTE_AWS_…, or its service account) must "
-                "allow listing and reading there, and writing and deleting in BATON_STORAGE",
-                curable=False,
-            ) from error
         except Exception as error:  # each file system raises another one for an unreachable server
-            if isinstance(error, OSError) and error.errno in _REFUSED:
+            answer = _answer(error)
+            if (answer is None and isinstance(error, PermissionError)) or (answer and answer.is_forbidden):
+                words = answer.words if answer else clause(error)
+                raise StorageError(
+                    f"{place}: {words}. This process's credentials (FLYTE_AWS_…, or its service account) must "
+                    "allow listing and reading there, and writing and deleting in BATON_STORAGE",
+                    curable=False,
+                ) from error
+            if answer is not None and answer.is_refusal:
+                fix = "Check the address and the store's settings (for S3, FLYTE_AWS_ENDPOINT and AWS_DEFAULT_REGION)"
+                raise StorageError(f"{place}: the storage refuses it: {answer.words}. {fix}", False) from error
+            if answer is None and isinstance(error, OSError) and error.errno in _REFUSED:
                 raise
             if type(error).__name__ in _NO_CREDENTIALS:
                 reason = f"no credentials for it here: {clause(error)}"
@@ -325,6 +340,44 @@ def with_retries(
                 raise StorageError(f"{place}: tried for {tried:.0f} s: {clause(error)}. {fix}", curable=True) from error
         time.sleep(wait * random.uniform(0.5, 1))
         wait = min(2 * wait, LONGEST_WAIT_S)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """A store's answer to a request that failed."""
+
+    status: int  # of HTTP
+    words: str
+    is_passing: bool  # by its code: the transfer was disturbed, or is limited for now
+
+    @property
+    def is_forbidden(self) -> bool:
+        return self.is_refusal and self.status in (401, 403)
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the answer to a retry would be the same."""
+        is_final = self.status in _REFUSED_STATUS and self.status not in _NOT_REFUSED
+        return is_final and not self.is_passing
+
+
+def _answer(error: BaseException | None) -> _Answer | None:
+    """The answer behind an error of botocore, gcsfs, azure-core, aiohttp or huggingface_hub; None: there was none."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        if isinstance(response, dict) and "Error" in response:  # botocore's
+            code, words = (str(response["Error"].get(name, "")) for name in ("Code", "Message"))
+            status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+            text = ": ".join(dict.fromkeys(filter(None, (code, clause(words)))))
+            return _Answer(status, f"{text} (HTTP {status})", any(name in f"{code} {words}" for name in _DISTURBED))
+        for status in (
+            getattr(response, "status_code", None),
+            *(getattr(error, name, None) for name in ("status_code", "status", "code")),
+        ):
+            if isinstance(status, int) and 400 <= status < 600:
+                return _Answer(status, f"{clause(error)} (HTTP {status})", False)
+        error = error.__cause__
+    return None
 
 
 def _is_folder(files: Any) -> bool:

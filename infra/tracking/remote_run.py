@@ -9,7 +9,7 @@ from typing import Any
 
 from infra.paths import is_there
 from infra.tracking.redact import redact_text
-from infra.tracking.spool import FAILED, RUNNING, StageRun, read_stage, stage_folders, write_stage
+from infra.tracking.spool import RUNNING, StageRun, read_stage, stage_folders, write_stage
 
 # in the environment of a placed stage: its job's name, and the version of the code that was sent there
 JOB = "BATON_PLACED"
@@ -45,11 +45,11 @@ def is_recorded(execution: Path, job: str) -> bool:
     return bool(stages_of(execution, job))
 
 
-def end_record(execution: Path, job: str, error: str) -> None:
-    """Mark a job's stage as failed, if the job has ended and its machine was lost before it could record that."""
+def end_record(execution: Path, job: str, error: str, status: str) -> None:
+    """Set the final status of a job's stage, if the job has ended and its machine was lost before it could do so."""
     for folder, run in stages_of(execution, job):
         if run.status == RUNNING:
-            write_stage(folder, replace(run, status=FAILED, ended=time.time(), error=redact_text(error)))
+            write_stage(folder, replace(run, status=status, ended=time.time(), error=redact_text(error)))
 
 
 def stages_of(execution: Path, job: str) -> list[tuple[Path, StageRun]]:

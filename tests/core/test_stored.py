@@ -93,7 +93,7 @@ def test_a_long_transfer_says_how_far_it_is(
     place = send(artifact.place, where)
     fetch(place, artifact.digest)
     said = capsys.readouterr().err
-    assert f"3 of 3 MB to {place}, " in said and f"3 of 3 MB from {place}, " in said
+    assert f"3.0 MB of 3.0 MB to {place}, " in said and f"3.0 MB of 3.0 MB from {place}, " in said
 
 
 def test_a_shared_folder_is_storage_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,10 +172,10 @@ SENT = """
 import atexit, sys
 from flytekit import FlyteContextManager
 from flytekit.extend.backend.base_connector import local_connector_loop
-{hook}
 access = FlyteContextManager.current_context().file_access
 access.put_data(__file__, sys.argv[1])
 local_connector_loop.run_until_complete(access.async_put_data(__file__, sys.argv[1]))
+{hook}
 """
 
 

@@ -32,6 +32,7 @@ class ApiServer:
     clouds: list[str] = field(default_factory=lambda: ["Slurm"])  # that it has access to
     log: str = ""  # of every job
     refuses: Exception | None = None  # what a launch ends with
+    fails: Exception | None = None  # what a query of the jobs ends with
     asked: list[str] = field(default_factory=list)  # paths, as they came in
     _closed: dict[str, threading.Event] = field(default_factory=dict)  # paths that wait
     _requests: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)  # that are open or done
@@ -52,7 +53,7 @@ class ApiServer:
 
     def forget(self) -> None:
         """As if nothing had been asked of it yet."""
-        self.jobs, self.log, self.refuses, self.asked = [], "", None, []
+        self.jobs, self.log, self.refuses, self.fails, self.asked = [], "", None, None, []
 
     def statuses(self) -> list[str]:
         return [str(record.status.value) for record in self.jobs if record.status]
@@ -105,6 +106,9 @@ class ApiServer:
                         self.jobs[index] = job.model_copy(update={"status": ManagedJobStatus.CANCELLED})
             elif name == "enabled_clouds":
                 request.set_return_value(self.clouds)
+            elif name == "jobs.queue_v2" and self.fails is not None:
+                request.status = RequestStatus.FAILED
+                request.set_error(self.fails)
             elif name == "jobs.queue_v2":
                 found = [ManagedJobRecord(**job.model_dump(by_alias=True)) for job in self.jobs]
                 request.set_return_value((found, len(found), {}, len(found)))

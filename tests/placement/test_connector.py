@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,9 @@ from sky.schemas.api.responses import ManagedJobRecord
 
 from infra.errors import UserError
 from infra.flyte.connector import FINAL, PHASES, SkyJob, SkyPilotConnector
-from infra.placement.config import MACHINE_FAULT, Placement
+from infra.placement.config import Placement
 from infra.placement.job import Order, sky_task
-from infra.placement.record import over_limit, where
+from infra.placement.record import over_limit, summary, where
 
 JOB = SkyJob("baton-pretrain-0", "s3://bucket/out", Order({"nodes": 2}, "/shared", "e", {}), "", ["pyflyte-execute"])
 COMMAND = ["pyflyte-execute", "--inputs", "s3://bucket/a folder/inputs.pb"]
@@ -62,6 +61,34 @@ def test_the_record_says_where_it_ran() -> None:
     }  # fmt: skip
 
 
+FULL = "1x[spot](cpus=2, mem=8, m6i.large, disk=256)"
+ENDED = {"cloud": "AWS", "region": "us-west-2", "zone": "us-west-2a", "job_duration": 840.0, "end_at": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, "14 min on aws/us-west-2 (m6i.large spot), $0.02"),
+        ({"recovery_count": 1}, "14 min on aws/us-west-2 (m6i.large spot), about $0.02, recovered once"),
+        ({"recovery_count": 2}, "14 min on aws/us-west-2 (m6i.large spot), about $0.02, recovered 2 times"),
+        (
+            {"cluster_resources_full": FULL.replace("1x[spot]", "2x"), "job_duration": 50.0},
+            "50 s on aws/us-west-2 (2 × m6i.large), less than $0.01",
+        ),
+        (
+            {"cloud": "Slurm", "region": "alpha", "zone": "cpu", "cluster_resources_full": "1x(cpus=2)"},
+            "14 min on slurm/alpha/cpu (1x(cpus=2))",
+        ),
+    ],
+)
+def test_the_last_word_says_where_how_long_and_for_how_much(
+    more: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sky.Resources, "get_cost", lambda self, seconds: 0.0857)
+    record = ManagedJobRecord(**{"cluster_resources_full": FULL, "cluster_resources": "1x(cpus=2)"} | ENDED | more)
+    assert summary(where(record)).strip() == said
+
+
 @pytest.mark.parametrize(
     ("hours", "over"), [(0.5, None), (3.0, "placement.time_limit_h is 2, and the job has reached 3")]
 )
@@ -77,7 +104,9 @@ def test_the_job_is_a_task_of_skypilot_s() -> None:
     task = sky.Task.from_yaml_config(order("s3://bucket/baton", nodes=2, infra=["aws"], time_limit_h=2))
     assert task.num_nodes == 2
     assert "timeout --kill-after=90 7200 pyflyte-execute --inputs 's3://bucket/a folder/inputs.pb'" in str(task.run)
-    assert [mount.source for mount in task.storage_mounts.values()] == ["s3://bucket/baton"]
+    assert not task.storage_mounts
+    assert not task.file_mounts
+    assert task.envs["BATON_STORAGE"] == "s3://bucket/baton"
 
 
 def test_secrets_are_skypilot_s_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,14 +159,12 @@ def test_what_the_task_s_environment_says_reaches_the_job() -> None:
     assert "MY_API_KEY" not in config["envs"]
 
 
-def test_where_there_are_no_containers_there_is_no_image_and_no_mount() -> None:
+def test_where_there_are_no_containers_there_is_no_image() -> None:
     def sent(**placement: Any) -> dict[str, Any]:
         return sky_task("baton-x-0", Order(placement, "s3://bucket", "e", {}), "registry/train:1", COMMAND, "s3://out")
 
     slurm = sent(infra=["slurm/alpha"])
     assert "image_id" not in str(slurm["resources"])
-    assert slurm["file_mounts"] == {}
-    assert slurm["envs"]["BATON_STORAGE"] == "s3://bucket"
     either = sent(infra=["slurm/alpha", "aws"])
     images = {choice["infra"]: choice.get("image_id") for choice in either["resources"]["any_of"]}
     assert images == {"slurm/alpha": None, "aws": "docker:registry/train:1"}
@@ -163,36 +190,6 @@ def script(tmp_path: Path, config: dict[str, Any], secrets: dict[str, str]) -> i
 
 def test_what_a_person_must_change_ends_the_job(tmp_path: Path) -> None:
     assert run(tmp_path, ["sh", "-c", "exit 3"]) == 3
-
-
-def test_a_fault_of_the_machine_is_recovered_so_many_times(tmp_path: Path) -> None:
-    killed = ["sh", "-c", "kill -9 $$"]
-    assert [run(tmp_path, killed, restarts=2) for _ in range(3)] == [MACHINE_FAULT, MACHINE_FAULT, 1]
-
-
-def both_nodes(tmp_path: Path, command: str, restarts: int = 2) -> list[int]:
-    """The exit codes of a job's script on two nodes."""
-    order = Order({"nodes": 2, "restarts": restarts}, str(tmp_path), "e", {})
-    config = sky_task("baton-x-0", order, "", ["bash", "-c", command], "out")
-    with ThreadPoolExecutor(2) as nodes:
-        return list(nodes.map(lambda rank: script(tmp_path, config, {"SKYPILOT_NODE_RANK": rank}), ("0", "1")))
-
-
-def test_what_happens_on_one_node_ends_all_and_only_the_first_says_so(tmp_path: Path) -> None:
-    """Slurm would report another code if the second ended with its own."""
-    second_killed = "[ $NODE_RANK = 0 ] && exec sleep 600; sleep 1; kill -9 $$"
-    assert [both_nodes(tmp_path, second_killed) for _ in range(3)] == [[MACHINE_FAULT, 0], [MACHINE_FAULT, 0], [1, 0]]
-    assert both_nodes(tmp_path, "[ $NODE_RANK = 0 ] && exec sleep 600; sleep 1; exit 3") == [3, 0]
-    assert both_nodes(tmp_path, "[ $NODE_RANK = 1 ] && exec sleep 600; sleep 1; exit 3") == [3, 0]
-
-
-def test_a_fault_counts_once_however_many_nodes_see_it(tmp_path: Path) -> None:
-    both = "sleep 1; kill -9 $$"
-    assert [both_nodes(tmp_path, both, restarts=1) for _ in range(2)] == [[MACHINE_FAULT, 0], [1, 0]]
-
-
-def test_nodes_that_end_well_do_not_wait_for_each_other(tmp_path: Path) -> None:
-    assert both_nodes(tmp_path, "sleep $NODE_RANK") == [0, 0]
 
 
 def test_the_time_limit_ends_the_job(tmp_path: Path) -> None:

@@ -317,6 +317,18 @@ def test_what_skypilot_waits_for_is_said_with_the_cause(sky: ApiServer, connecto
     assert said.startswith("job 1 looking for capacity; its launch failed: sky.exceptions.CommandError: mount failed")
 
 
+def test_an_error_within_the_server_is_no_answer(sky: ApiServer, connector: Connector) -> None:
+    """As seen on a busy machine: the answer of its own process was cut off."""
+    job = connector.create()
+    connector.reaches(job, TaskExecution.RUNNING)
+    sky.fails = json.JSONDecodeError("Unterminated string starting at", "x" * 20, 18)
+    until(lambda: "Unterminated string" in connector.get(job).message)
+    sky.fails = None
+    until(lambda: connector.get(job).message == "job 1 running")
+    assert connector.get(job).phase == TaskExecution.RUNNING
+    assert sky.statuses() == ["RUNNING"]
+
+
 def test_what_skypilot_refuses_for_now_may_be_retried(sky: ApiServer, connector: Connector) -> None:
     sky.refuses = ResourcesUnavailableError("no capacity; token=hf_" + "Z" * 30)
     found = connector.reaches(connector.create(), TaskExecution.RETRYABLE_FAILED)

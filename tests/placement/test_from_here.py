@@ -81,7 +81,7 @@ def test_an_error_of_a_query_is_raised_once_and_not_reported_by_asyncio(
     def broken(_: str) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(connector.api_server, "jobs_named", broken)
+    monkeypatch.setattr("infra.placement.api_server.jobs_named", broken)
     with caplog.at_level(logging.ERROR, "asyncio"):
         with pytest.raises(ZeroDivisionError):
             asyncio.run(SkyPilotConnector().get(JOB))

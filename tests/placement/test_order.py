@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-sky_pilot = pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
+pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
+from sky import Task
 
 from infra.placement.config import Placement
-from infra.placement.prices import MOST, ordered
+from infra.placement.prices import ordered
 from tests.placement.optimizer import Optimizer, optimizer
 
 
@@ -108,7 +109,7 @@ def test_skypilot_s_controller_still_loses_the_order_of_any_of() -> None:
     """When this fails, skypilot#10490 is in: a job may have `any_of` again (infra/placement/prices.py)."""
     from sky.jobs.controller import _add_k8s_annotations
 
-    task = sky_pilot.Task.from_yaml_config({"run": "true", "resources": Placement(spot="spot_first").resources()})
+    task = Task.from_yaml_config({"run": "true", "resources": Placement(spot="spot_first").resources()})
     assert isinstance(task.resources, set)
     _add_k8s_annotations(task, 1)
     assert isinstance(task.resources, list)

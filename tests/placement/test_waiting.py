@@ -30,7 +30,7 @@ def line(text: str) -> str:
     """As a controller writes it."""
     record = logging.LogRecord("sky", logging.INFO, "recovery_strategy.py", 1173, text, None, None)
     record.created = time.mktime((2026, 11, 30, 7, 1, 2, 0, 0, -1))
-    return sky_logging.FORMATTER.format(record).replace("\r", "\n") + "\n"
+    return str(sky_logging.FORMATTER.format(record)).replace("\r", "\n") + "\n"
 
 
 def unavailable(**why: str) -> str:

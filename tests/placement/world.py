@@ -108,4 +108,4 @@ def until(true: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     while not true():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {timeout_s:g} s")
-        time.sleep(0.2)
+        time.sleep(0.5)

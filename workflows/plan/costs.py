@@ -112,8 +112,9 @@ def _limit_problems(placement: Placement, quoted: Quotes, mfu: float) -> Iterato
     elif not (quoted.unknown or quoted.found):
         without_limit = _offers(placement.model_copy(update={"max_price_per_hour": None}).model_dump_json())
         if without_limit and not isinstance(without_limit, Quotes):
-            least = f"at least {without_limit[0].price:,.2f}: {without_limit[0].words()} is the first of the places"
-            yield Problem("max_price_per_hour", placement.max_price_per_hour or 0, f"{least}; or other machines")
+            first_place = f"{without_limit[0].words()} is the first of the places"
+            allowed = f"at least {without_limit[0].price:,.2f}: {first_place}; or other machines"
+            yield Problem("max_price_per_hour", placement.max_price_per_hour or 0, allowed)
         else:
             yield Problem("", "on", "no cloud that is enabled here has such machines; widen the placement")
     for first in quoted.found[:1]:

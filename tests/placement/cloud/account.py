@@ -1,6 +1,8 @@
 """The account that is rented from: its regions, prices and network. Made up: the prices. As on AWS: everything else."""
 
 import csv
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +17,16 @@ KEYS = {
 REGIONS = {"us-east-1": 1.0, "us-west-2": 1.1, "eu-west-1": 1.2}  # and how dear they are
 
 
+@dataclass(frozen=True)
 class Type:
     """An instance type; prices are US dollars an hour in us-east-1."""
 
-    def __init__(self, cpus: int, memory_gb: int, price: float, spot: float, chip: str = "", chips: int = 0) -> None:
-        self.cpus, self.memory_gb, self.price, self.spot, self.chip, self.chips = (
-            cpus,
-            memory_gb,
-            price,
-            spot,
-            chip,
-            chips,
-        )
+    cpus: int
+    memory_gb: int
+    price: float
+    spot: float
+    chip: str = ""
+    chips: int = 0
 
 
 TYPES = {
@@ -45,6 +45,7 @@ def price(region: str, kind: str, is_spot: bool) -> float:
     return round((each.spot if is_spot else each.price) * REGIONS[region], 4)
 
 
+@cache  # making one takes a while
 def client(service: str, region: str) -> Any:
     words = {"aws_access_key_id": KEYS["AWS_ACCESS_KEY_ID"], "aws_secret_access_key": KEYS["AWS_SECRET_ACCESS_KEY"]}
     return boto3.client(service, region_name=region, endpoint_url=ENDPOINT, **words)

@@ -162,8 +162,8 @@ def say(words: str) -> None:
 
 
 def main() -> None:
+    from moto.moto_server.threaded_moto_server import make_server  # Werkzeug's
     from moto.server import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import run_simple
 
     def watched() -> None:
         try:
@@ -174,7 +174,8 @@ def main() -> None:
             os._exit(1)
 
     threading.Thread(target=watched, daemon=True).start()
-    run_simple("10.77.0.1", 5000, Front(DomainDispatcherApplication(create_backend_app)), threaded=True)
+    app = Front(DomainDispatcherApplication(create_backend_app))
+    make_server("10.77.0.1", 5000, app, threaded=True).serve_forever()
 
 
 if __name__ == "__main__":

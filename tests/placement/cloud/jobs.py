@@ -1,10 +1,8 @@
 """Placed stages on rented machines: their placement, and what is compared."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from tests.placement.cloud.account import BUCKET, REGIONS
+from tests.placement.cloud.account import BUCKET
 from tests.placement.cloud.world import Cloud
 from tests.placement.runs import Run
 from tests.placement.world import BIN, until
@@ -31,17 +29,3 @@ def region_of(run: Run) -> str:
 
 def nothing_is_left(aws: Cloud) -> None:
     until(aws.is_empty, f"nothing is left: {aws.instances()}", LEFT_S)
-
-
-@contextmanager
-def taken(aws: Cloud, run: Run, step: int) -> Iterator[str]:
-    """Take a run's machine at a step; its region has no room within the body."""
-    run.reaches(step)
-    (machine,) = aws.instances()
-    aws.capacity(full(machine.region))
-    aws.preempt()
-    yield machine.region
-
-
-def other_regions(region: str) -> list[str]:
-    return [each for each in REGIONS if each != region]

@@ -1,5 +1,6 @@
 """Keys are in no command line, log, record or file that outlives the machine, but in SkyPilot's own state."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ def test_keys_stay_where_they_are_used(aws: Cloud, tmp_path: Path) -> None:
     seen: set[str] = set()
     while run.process.poll() is None:
         seen |= set(command_lines())
+        time.sleep(0.2)
     done(run)
     nothing_is_left(aws)
     assert not seen

@@ -9,7 +9,7 @@ from tests.placement.cloud.world import Cloud
 from tests.placement.runs import done, start
 from tests.placement.world import until
 
-pytestmark = [pytest.mark.cloud, pytest.mark.rented, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cloud, pytest.mark.rented, pytest.mark.timeout(1500)]
 
 
 def test_a_stage_goes_where_there_is_room_and_survives_its_machine(aws: Cloud, tmp_path: Path) -> None:
