@@ -57,7 +57,8 @@ class Rules:
 
 def instances() -> list[dict[str, Any]]:
     """Those that run, start or end: they cost money."""
-    return _ask("GET", "instances")
+    found: list[dict[str, Any]] = _ask("GET", "instances")
+    return found
 
 
 def terminate(*ids: str) -> None:
@@ -98,7 +99,7 @@ def _write_catalog(path: Path) -> None:
         csv.writer(file).writerows([columns.split(","), *rows])
 
 
-def _ask(method: str, path: str, data: object = None) -> Any:
+def _ask(method: str, path: str, data: Any = None) -> Any:
     words = {"Authorization": f"Bearer {KEY}"}
     answer = requests.request(method, f"https://{HOST}/api/v1/{path}", headers=words, json=data, timeout=30)
     answer.raise_for_status()
