@@ -87,7 +87,7 @@ test-placement: $(READY)  ## placed stages on two real Slurm clusters in namespa
 	tests/placement/run.sh slurm
 
 # a part of it: TESTS=tests/placement/cloud/test_keys.py, TESTS='-k ctrl_c', TESTS='-m rented' as in CI
-test-rented: $(READY)  ## placed stages on AWS's API with machines of namespaces behind it; needs root, hours
+test-rented: $(READY)  ## placed stages on the APIs of AWS and Lambda with machines of namespaces behind them; needs root, hours
 	tests/placement/run.sh cloud $(TESTS)
 
 test-ui: $(READY)  ## the lineage pages in Chromium and on PostgreSQL, from Debian's packages; ten minutes

@@ -28,7 +28,7 @@ REGIONS = ("us-east-1", "us-south-1", "europe-central-1")  # in the order in whi
 TYPES = {  # US dollars an hour, everywhere the same; there are no spot machines
     "cpu_4x_general": Type(4, 16, 0.10, math.nan),
     "gpu_1x_a10": Type(30, 200, 0.75, math.nan, "A10", 1),
-    "gpu_1x_h100_pcie": Type(26, 200, 2.49, math.nan, "H100", 1),
+    "gpu_1x_h100_pcie": Type(26, 200, 3.29, math.nan, "H100", 1),
     "gpu_8x_a100_80gb_sxm4": Type(240, 1800, 14.32, math.nan, "A100-80GB", 8),
     "gpu_8x_h100_sxm5": Type(208, 1800, 23.92, math.nan, "H100", 8),
 }

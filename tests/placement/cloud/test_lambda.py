@@ -5,13 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.placement.cloud import lambda_account
 from tests.placement.cloud.account import REGIONS
-from tests.placement.cloud.jobs import MIDDLE, nothing_is_left, rented
+from tests.placement.cloud.jobs import nothing_is_left, rented
 from tests.placement.cloud.lambda_account import SOLD_OUT, TYPES, Rules
 from tests.placement.cloud.world import Cloud
 from tests.placement.runs import SHORT, done, start
-from tests.placement.world import until
 
 pytestmark = [pytest.mark.cloud, pytest.mark.timeout(1200)]
 
@@ -29,23 +27,4 @@ def test_a_stage_goes_to_lambda_where_aws_is_empty(aws: Cloud, on_lambda: Cloud,
     placed = done(start(tmp_path, SHORT, gpus("aws", "lambda"))).record().placed
     assert (placed["cloud"], placed["region"]) == ("Lambda", "europe-central-1")
     assert placed["price_per_hour"] == TYPES[TYPE].price and "H100:1" in placed["resources"]
-    nothing_is_left(aws)
-
-
-def test_a_machine_of_lambda_that_is_lost_is_replaced(aws: Cloud, on_lambda: Cloud, tmp_path: Path) -> None:
-    run = start(tmp_path, MIDDLE, gpus("lambda"))
-    run.reaches(200)
-    Rules(capacity={"us-east-1": 0}).write()
-    lambda_account.terminate()
-    placed = done(run).record().placed
-    assert (placed["region"], placed["recoveries"]) == ("us-south-1", 1)
-    nothing_is_left(aws)
-
-
-def test_ctrl_c_ends_a_machine_that_is_still_booting(aws: Cloud, on_lambda: Cloud, tmp_path: Path) -> None:
-    Rules(stuck=["us-east-1"]).write()
-    run = start(tmp_path, SHORT, gpus("lambda"))
-    until(lambda: bool(lambda_account.instances()), "a machine boots", 300)
-    run.ctrl_c()
-    run.ends()
     nothing_is_left(aws)
