@@ -5,7 +5,6 @@ tests/infra/test_flyte_hooks.py (and tests/stage/test_pod_log.py) fails for a ho
 imported in the functions: engines and the tracking thread use this module without it.
 """
 
-import asyncio
 import logging
 import math
 import os
@@ -31,7 +30,6 @@ T = TypeVar("T")
 MOST_LINES = 10  # of what Flyte shows of a failed task
 MOST_FRAMES = 5  # of a bug's trace among them
 QUICK_S = 1.0  # between two Ctrl-C that count as one
-CLOSE_S = 5.0  # for a session to close
 
 LOG_LEVEL = "FLYTE_SDK_LOGGING_LEVEL"
 # for the process that fetches the code, before any of ours is loaded; errors still end it with a traceback
@@ -44,30 +42,23 @@ class _WithoutSessions(logging.Filter):
         return "Unclosed client session" not in message and "Unclosed connector" not in message
 
 
+_WITHOUT_SESSIONS = _WithoutSessions()
+
+
 def filter_pod_log() -> None:
     """With POD_ENVIRONMENT set: log as usual from here on, except for flytekit's S3 sessions, which it leaves open and
     which are logged as errors when the interpreter exits."""
     if os.environ.get(LOG_LEVEL) == POD_ENVIRONMENT[LOG_LEVEL]:
         from flytekit.loggers import set_flytekit_log_properties
 
-        set_flytekit_log_properties(filter=_WithoutSessions(), level=logging.WARNING)
+        set_flytekit_log_properties(filter=_WITHOUT_SESSIONS, level=logging.WARNING)
 
 
-def close_sessions() -> None:
-    """Close flytekit's S3 sessions, to be called at exit, before flytekit's event loops end: aiohttp reports those that
-    are open then. flytekit makes asynchronous file systems, whose sessions s3fs leaves to its caller."""
-    s3fs = sys.modules.get("s3fs")
-    for files in list(s3fs.S3FileSystem._cache.values()) if s3fs else ():
-        if not files.asynchronous or files._s3 is None:
-            continue
-        for session in list(files._s3._endpoint.http_session._sessions.values()):
-            loop = session._loop
-            if session.closed or loop.is_closed():
-                continue
-            if loop.is_running():  # in a thread of flytekit's
-                asyncio.run_coroutine_threadsafe(session.close(), loop).result(CLOSE_S)
-            else:  # flytekit's for connectors
-                loop.run_until_complete(session.close())
+def hide_open_sessions() -> None:
+    """Keep aiohttp from reporting flytekit's S3 sessions at exit. flytekit makes asynchronous file systems, whose
+    sessions s3fs leaves to its caller, and after Ctrl-C their event loops may have ended, so that nobody can close
+    them. The sessions end with the process."""
+    logging.getLogger("asyncio").addFilter(_WITHOUT_SESSIONS)
 
 
 def sentence_first() -> None:

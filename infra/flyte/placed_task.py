@@ -5,7 +5,6 @@ runs in this process.
 """
 
 import asyncio
-import atexit
 import copy
 import json
 import os
@@ -30,7 +29,7 @@ from flytekit.tools.fast_registration import FastPackageOptions, fast_package
 from flytekit.tools.ignore import StandardIgnore
 
 from infra.errors import UserError
-from infra.flyte.hooks import close_sessions, job_signal_handlers, with_task_type
+from infra.flyte.hooks import hide_open_sessions, job_signal_handlers, with_task_type
 from infra.placement.config import MACHINE_FAULT, NO_IMAGE, TASK_TYPE, UNUSED, Placement
 from infra.placement.machine import ending_together, may_restart
 from infra.placement.mirror import Mirror, sending
@@ -131,11 +130,9 @@ class Placeable(AsyncConnectorExecutorMixin):
                 enabled=True, destination_dir=".", distribution_location=_code(access, storage)
             ),
         )
+        hide_open_sessions()
         with FlyteContextManager.with_context(context.with_serialization_settings(settings)), _signals():
-            try:
-                outputs: LiteralMap = super().execute(**inputs)
-            finally:  # flytekit's event loops are there by now, and end at exit: last in, first out
-                atexit.register(close_sessions)
+            outputs: LiteralMap = super().execute(**inputs)
         if is_recorded(current_execution(self.name), self.resource_meta.name):
             self.received(outputs)
         return outputs

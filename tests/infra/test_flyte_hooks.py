@@ -169,7 +169,7 @@ def test_three_quick_interrupts_end_with_a_traceback_but_for_the_hook(hooked: bo
 
 
 SENT = """
-import atexit, sys
+import sys
 from flytekit import FlyteContextManager
 from flytekit.extend.backend.base_connector import local_connector_loop
 access = FlyteContextManager.current_context().file_access
@@ -181,8 +181,8 @@ local_connector_loop.run_until_complete(access.async_put_data(__file__, sys.argv
 
 @pytest.mark.parametrize("hooked", [True, False])
 def test_flytekit_leaves_sessions_open(s3: S3, tmp_path: Path, hooked: bool) -> None:
-    """close_sessions"""
-    hook = "from infra.flyte.hooks import close_sessions; atexit.register(close_sessions)" if hooked else ""
+    """hide_open_sessions"""
+    hook = "from infra.flyte.hooks import hide_open_sessions; hide_open_sessions()" if hooked else ""
     (program := tmp_path / "program.py").write_text(SENT.format(hook=hook))
     words = [sys.executable, str(program), f"{s3.address}/sent"]
     environment = os.environ | s3.environment() | {"PYTHONPATH": str(ROOT)}
