@@ -5,7 +5,7 @@
 #     tests/placement/run.sh slurm [pytest's words]    two Slurm clusters; SkyPilot's API server from .venv
 #     tests/placement/run.sh cloud [pytest's words]    the same and AWS; SkyPilot's API server from an environment of its own
 #     tests/placement/run.sh stay                      the latter without tests, until Ctrl-C; says how to enter it
-#     tests/placement/run.sh can                       nothing: whether namespaces and overlays can be had
+#     tests/placement/run.sh can                       nothing but Debian's packages; fails where a world cannot be had
 #
 # Exits with 77 where namespaces or overlays cannot be had. Worlds may run side by side.
 { # read to its end before it runs, so that it may be edited meanwhile
@@ -21,7 +21,6 @@ run=(pytest -m "$suite")
 unshare --net --mount --uts --ipc --pid --fork sh -c 'd=$(mktemp -d) && mount -t tmpfs tmpfs "$d" && mkdir "$d/u" "$d/w" "$d/r" &&
   mount -t overlay overlay -o "lowerdir=/,upperdir=$d/u,workdir=$d/w" "$d/r" && umount "$d/r" "$d" && rmdir "$d"' ||
   { echo "this machine has no namespaces or no overlays for root" >&2; exit 77; }
-[[ $suite != can ]] || exit 0
 
 packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge openssh-server rsync iproute2 sudo)
 if ! dpkg -s "${packages[@]}" >/dev/null 2>&1; then
@@ -32,6 +31,7 @@ if ! dpkg -s "${packages[@]}" >/dev/null 2>&1; then
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
   )
 fi
+[[ $suite != can ]] || exit 0
 # The folder of a world that was killed is removed by the next one: its lock is free.
 for old in /tmp/baton-world-*/lock; do
   [[ ! -e $old ]] || flock --nonblock "$old" rm -rf "${old%/lock}" || true

@@ -9,17 +9,18 @@ from tests.placement.cloud.world import Cloud
 from tests.placement.runs import done, start
 from tests.placement.world import until
 
+SOME = MIDDLE | {"steps": 600}
 pytestmark = [pytest.mark.cloud, pytest.mark.rented, pytest.mark.timeout(1500)]
 
 
 def test_a_stage_goes_where_there_is_room_and_survives_its_machine(aws: Cloud, tmp_path: Path) -> None:
     """The first region has no spot machine; the second one's is taken, and the third continues."""
     aws.capacity(full("us-east-1"))
-    run = start(tmp_path / "rented", MIDDLE, rented())
-    here = start(tmp_path / "here", MIDDLE)  # meanwhile
-    until(lambda: bool(aws.instances()), "a machine", 300)
+    run = start(tmp_path / "rented", SOME, rented())
+    here = start(tmp_path / "here", SOME)  # meanwhile
+    until(lambda: bool(aws.instances()), "a machine", 600)
     assert [(each.region, each.kind, each.spot) for each in aws.instances()] == [("us-west-2", "m6i.large", True)]
-    run.reaches(250)
+    run.reaches(150)
     aws.capacity(full("us-east-1", "us-west-2"))
     aws.preempt()
     done(run)
