@@ -4,7 +4,11 @@ config.py     Placement: where a stage may run and at what price, and its transl
 job.py        the SkyPilot job: command, environment, exit codes
 machine.py    on the job's machines: faults are counted, and what fails on one machine ends all
 mirror.py     a running job's record, metrics, progress and log, through a bucket
+prices.py     the places that a job tries, in their order, with their prices
 record.py     place, price and limits of a job, from SkyPilot's record
+waiting.py    what a job that looks for machines waits for
+failure.py    a failed job in a few lines
+api_server.py calls to SkyPilot's API server
 
 A job with a bucket as its storage is what a Flyte pod is: nothing is mounted, and its home is lost with the machine. Of
 the storage, it uses
