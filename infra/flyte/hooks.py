@@ -54,10 +54,11 @@ def filter_pod_log() -> None:
         set_flytekit_log_properties(filter=_WITHOUT_SESSIONS, level=logging.WARNING)
 
 
-def hide_open_sessions() -> None:
-    """Keep aiohttp from reporting flytekit's S3 sessions at exit. flytekit makes asynchronous file systems, whose
-    sessions s3fs leaves to its caller, and after Ctrl-C their event loops may have ended, so that nobody can close
-    them. The sessions end with the process."""
+def quiet_s3() -> None:
+    """Keep aiobotocore from printing where it found credentials, and aiohttp from reporting sessions at exit. flytekit
+    makes asynchronous file systems, whose sessions s3fs leaves to its caller, and after Ctrl-C their event loops may
+    have ended, so that nobody can close them. The sessions end with the process."""
+    logging.getLogger("aiobotocore").setLevel(logging.WARNING)
     logging.getLogger("asyncio").addFilter(_WITHOUT_SESSIONS)
 
 

@@ -29,7 +29,7 @@ from flytekit.tools.fast_registration import FastPackageOptions, fast_package
 from flytekit.tools.ignore import StandardIgnore
 
 from infra.errors import UserError
-from infra.flyte.hooks import hide_open_sessions, job_signal_handlers, with_task_type
+from infra.flyte.hooks import job_signal_handlers, quiet_s3, with_task_type
 from infra.placement.config import MACHINE_FAULT, NO_IMAGE, TASK_TYPE, UNUSED, Placement
 from infra.placement.machine import ending_together, may_restart
 from infra.placement.mirror import Mirror, sending
@@ -120,6 +120,7 @@ class Placeable(AsyncConnectorExecutorMixin):
         import infra.flyte.connector  # noqa: F401 - registers itself; imports SkyPilot
 
         assert self.placement is not None
+        quiet_s3()
         storage = storage_of(self.placement.storage)
         context = FlyteContextManager.current_context()
         access = FileAccessProvider(context.file_access.local_sandbox_dir, f"{storage}/flyte")
@@ -130,7 +131,6 @@ class Placeable(AsyncConnectorExecutorMixin):
                 enabled=True, destination_dir=".", distribution_location=_code(access, storage)
             ),
         )
-        hide_open_sessions()
         with FlyteContextManager.with_context(context.with_serialization_settings(settings)), _signals():
             outputs: LiteralMap = super().execute(**inputs)
         if is_recorded(current_execution(self.name), self.resource_meta.name):

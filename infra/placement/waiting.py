@@ -83,9 +83,9 @@ def _reason(text: str) -> str:
 
 def waits_for(record: ManagedJobRecord, words: str, failed: FailedLaunch | None) -> str:
     """The state of a job that looks for machines. `words`: its status in words."""
-    if record.schedule_state == BACKOFF:
-        state = "waits for SkyPilot's next try"
-    elif record.schedule_state in ("WAITING", "ALIVE_WAITING"):
+    if record.schedule_state == BACKOFF or "in backoff" in (record.details or ""):
+        return f"waits for SkyPilot's next try{f'; {failed.words()}' if failed else ''}"
+    if record.schedule_state in ("WAITING", "ALIVE_WAITING"):
         state = "waits for other jobs to launch"
     elif record.status and record.status.value == "PENDING" and record.schedule_state in ("LAUNCHING", "ALIVE"):
         state = "is being started by SkyPilot's controller"

@@ -322,8 +322,9 @@ def with_retries(
             if (answer is None and isinstance(error, PermissionError)) or (answer and answer.is_forbidden):
                 words = answer.words if answer else clause(error)
                 raise StorageError(
-                    f"{place}: {words}. This process's credentials (FLYTE_AWS_…, or its service account) must "
-                    "allow listing and reading there, and writing and deleting in BATON_STORAGE",
+                    f"{place}: {words}. This process's credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+                    "FLYTE_AWS_…, or its service account) must allow listing and reading there, and writing and "
+                    "deleting in BATON_STORAGE",
                     curable=False,
                 ) from error
             if answer is not None and answer.is_refusal:

@@ -181,8 +181,8 @@ local_connector_loop.run_until_complete(access.async_put_data(__file__, sys.argv
 
 @pytest.mark.parametrize("hooked", [True, False])
 def test_flytekit_leaves_sessions_open(s3: S3, tmp_path: Path, hooked: bool) -> None:
-    """hide_open_sessions"""
-    hook = "from infra.flyte.hooks import hide_open_sessions; hide_open_sessions()" if hooked else ""
+    """quiet_s3"""
+    hook = "from infra.flyte.hooks import quiet_s3; quiet_s3()" if hooked else ""
     (program := tmp_path / "program.py").write_text(SENT.format(hook=hook))
     words = [sys.executable, str(program), f"{s3.address}/sent"]
     environment = os.environ | s3.environment() | {"PYTHONPATH": str(ROOT)}

@@ -1,5 +1,7 @@
 """Placed stages on rented machines: their placement, and what is compared."""
 
+import os
+from hashlib import blake2b
 from typing import Any
 
 from tests.placement.cloud.account import BUCKET
@@ -7,15 +9,20 @@ from tests.placement.cloud.world import Cloud
 from tests.placement.runs import Run
 from tests.placement.world import BIN, until
 
-STORAGE = f"s3://{BUCKET}/baton"
 MIDDLE = {"steps": 1000, "checkpoints": {"every": 100}, "validate_every": 500}
 LEFT_S = 60.0  # after a run has ended nothing costs money any longer
 
 
 def rented(*infra: str, **more: Any) -> dict[str, Any]:
     """A placement: the cheapest machine with two CPUs, spot first, as docs/cloud.md has it."""
-    words = {"infra": list(infra or ("aws",)), "cpus": 2, "spot": "spot_first", "storage": STORAGE}
+    words = {"infra": list(infra or ("aws",)), "cpus": 2, "spot": "spot_first", "storage": storage()}
     return {"placement": words | {"setup": f". {BIN}/activate"} | more}
+
+
+def storage() -> str:
+    """A folder of this test's own in the bucket: no run finds another test's results."""
+    test = os.environ["PYTEST_CURRENT_TEST"].partition(" (")[0]
+    return f"s3://{BUCKET}/{blake2b(test.encode(), digest_size=6).hexdigest()}"
 
 
 def full(*places: str) -> dict[str, int | str]:

@@ -37,7 +37,7 @@ def test_no_capacity_anywhere(aws: Cloud, tmp_path: Path) -> None:
     """It waits, says so, and goes on once there is room."""
     aws.capacity(full(*REGIONS))
     run = start(tmp_path, SHORT, rented())
-    until(lambda: "capacity" in run.said(), "it says so", 300)
+    until(lambda: "places were tried: InsufficientInstanceCapacity" in run.said(), "it says so", 300)
     aws.capacity({})
     assert run.ends() == 0
     nothing_is_left(aws)
