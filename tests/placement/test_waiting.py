@@ -88,7 +88,7 @@ def test_a_log_without_a_failure_has_none() -> None:
 @pytest.mark.parametrize(
     ("status", "schedule_state", "details", "words"),
     [
-        ("PENDING", "ALIVE_BACKOFF", "In backoff, waiting for resources", "waits for SkyPilot's next try (In backoff"),
+        ("PENDING", "ALIVE_BACKOFF", "In backoff, waiting for resources", "waits for SkyPilot's next try"),
         ("PENDING", "WAITING", "Waiting for other jobs to launch", "waits for other jobs to launch"),
         ("PENDING", "LAUNCHING", None, "is being started by SkyPilot's controller"),
         ("STARTING", "ALIVE", "Launching (pending: QOSGrpGRES)", "looking (Launching (pending: QOSGrpGRES))"),
