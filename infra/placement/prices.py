@@ -21,6 +21,7 @@ from sky.utils.resources_utils import make_launchables_for_valid_region_zones
 
 from infra.placement.config import HAVE_NO_CATALOG, Placement
 from infra.progress import say
+from infra.text import clause
 
 SHOWN = 10  # places, in a plan
 MOST = 40  # places in a job's order; SkyPilot's time for a failover grows with their square
@@ -77,7 +78,7 @@ def ordered(placement: Placement, docker: str | None, clouds: Sequence[str]) -> 
             found = _found(placement, choices, [cloud.lower() for cloud in clouds], is_job=True)
         places = [words for _, words in found]
     except NoPrices as error:
-        say(f"{error}. The places are tried in the order of the recipe, spot machines first, not by price")
+        say(f"{clause(error)}. The places are tried in the order of the recipe, spot machines first, not by price")
     if not places and placement.choose == "cheapest":
         choices.sort(key=lambda choice: not choice["use_spot"])
     rest = [] if 0 < len(places) <= MOST else choices
