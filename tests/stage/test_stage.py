@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from infra.placement.machine import ATTEMPT, NODES, RESTARTS, START
 from infra.process.launch import Engine, job_directory
 from infra.tracking.remote_run import JOB
 from tasks.core.job import open_job
@@ -15,6 +16,9 @@ from tasks.core.manifest import read_manifest
 from tests import forked
 
 forked.load("flytekit", "mlflow", "mlflow.store.tracking.sqlalchemy_store", "pandas", "pyarrow")
+
+# what job.py sets on the only machine of a job
+MACHINE = {ATTEMPT: "a", NODES: "1", RESTARTS: "0", START: "s", "NODE_RANK": "0"}
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ def chain(
     starts.unlink(missing_ok=True)
     specs = [json.dumps(spec) for spec in (make, count or {}, *more)]
     environment = {"BATON_HOME": str(home), "TOY_STARTS": str(starts), "TOY_READ": str(read)}
-    environment |= {JOB: job} if job else {}
+    environment |= MACHINE | {JOB: job} if job else {}
     log = home / "said"
     log.unlink(missing_ok=True)
     with pytest.MonkeyPatch.context() as patch:
