@@ -42,7 +42,7 @@ from infra.placement.config import NO_IMAGE, TASK_TYPE, Placement
 from infra.placement.failure import failure
 from infra.placement.job import STORAGE, Order, sky_task
 from infra.placement.prices import ordered
-from infra.placement.record import message, over_limit, where
+from infra.placement.record import message, over_limit, unchecked_limit, where
 from infra.placement.waiting import BACKOFF, STARTING, FailedLaunch, failed_launch, waits_for
 from infra.pod import execution_name
 from infra.progress import say
@@ -281,9 +281,8 @@ class SkyPilotConnector(AsyncConnectorBase):
                     return self._unknown(job, "being launched")
                 self._cancel_fragments(job.name)
                 clouds = api_server.enabled_clouds()
-                config = sky_task(job.name, job.order, job.image, job.command, job.output_prefix, clouds)
-                placement = Placement.model_validate(job.order.placement)
-                config["resources"] = ordered(placement, job.image or None, clouds)
+                resources = ordered(Placement.model_validate(job.order.placement), job.image or None, clouds)
+                config = sky_task(job.name, job.order, resources, job.command, job.output_prefix)
                 self._submitted.add(job.key)
                 request = api_server.launch(job.name, sky.Task.from_yaml_config(config))
             api_server.wait(request)
@@ -315,6 +314,7 @@ class SkyPilotConnector(AsyncConnectorBase):
 
     def _resource(self, job: SkyJob, record: ManagedJobRecord) -> Resource:
         """A managed job as Flyte's resource."""
+        limits = Placement.model_validate(job.order.placement)
         status, number = api_server.status(record), record.job_id or 0
         phase, words = PHASES[status]
         if status in STARTING:
@@ -340,9 +340,11 @@ class SkyPilotConnector(AsyncConnectorBase):
             resource.message = failure(resource.message or "", why, log, way_out)
             if phase == TaskExecution.FAILED and may_be_retried:
                 resource.phase = TaskExecution.RETRYABLE_FAILED
-        elif over := over_limit(Placement.model_validate(job.order.placement), record):
+        elif over := over_limit(limits, record):
             api_server.cancel([number])
             resource.phase, resource.message = TaskExecution.FAILED, f"{message(record, 'was cancelled')}: {over}"
+        elif unchecked := unchecked_limit(limits, record):
+            resource.message = f"{resource.message}; {unchecked}"
         return resource
 
     def _record(self, job: SkyJob, record: ManagedJobRecord, ended: bool) -> None:

@@ -93,7 +93,7 @@ def status(record: ManagedJobRecord) -> str:
 
 
 def has_task(record: ManagedJobRecord) -> bool:
-    """Whether the server knows what the job runs. A submission that was cut off leaves a record without it."""
+    """Return whether the server knows what the job runs. A submission that was cut off leaves a record without it."""
     return bool((record.user_yaml or "").strip())
 
 
@@ -113,7 +113,7 @@ def _environment(record: ManagedJobRecord) -> dict[str, str]:
 
 
 def has_waiting_requests() -> bool:
-    """Whether the server has requests that it has not begun."""
+    """Return whether the server has requests that it has not begun."""
     return any(request.status == RequestStatus.PENDING.value for request in sdk.api_status())
 
 

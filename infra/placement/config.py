@@ -126,12 +126,6 @@ class Placement(BaseModel):
         }
         return {name: value for name, value in shared.items() if value is not None}
 
-    def resources(self, docker: str | None = None, clouds: Sequence[str] = ()) -> dict[str, Any]:
-        """The `resources:` of a SkyPilot task: the choices without the places and prices that
-        infra.placement.prices looks up. See `choices`."""
-        which = "ordered" if self.choose == "in_order" else "any_of"
-        return self.each_node() | {which: self.choices(docker, clouds)}
-
     def _parts(self, place: str) -> list[str]:
         """A place, split into its regions if some of them are excluded."""
         return [f"{place}/{region}" for region in _regions(place)] if self._is_split(place) else [place]

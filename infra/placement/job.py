@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -82,9 +81,10 @@ class Order:
 
 
 def sky_task(
-    name: str, order: Order, image: str, command: list[str], output_prefix: str, clouds: Sequence[str] = ()
+    name: str, order: Order, resources: dict[str, Any], command: list[str], output_prefix: str
 ) -> dict[str, Any]:
-    """SkyPilot's YAML for a job. Secrets come from this process's environment. `clouds`: see Placement.resources."""
+    """SkyPilot's YAML for a job on `resources` (infra.placement.prices.ordered). Secrets come from this process's
+    environment."""
     placement = Placement.model_validate(order.placement)
     attempt = blake2b(output_prefix.encode(), digest_size=8).hexdigest()
     limit_s = seconds(placement)
@@ -106,7 +106,7 @@ def sky_task(
         "num_nodes": placement.nodes,
         "envs": QUIET | envs | {"FLYTE_FAIL_ON_ERROR": "true"},
         "secrets": secrets,
-        "resources": placement.resources(image or None, clouds),
+        "resources": resources,
         "run": run,
     }
 

@@ -110,6 +110,14 @@ def _cost(record: ManagedJobRecord) -> float | None:
     return round(price * (record.job_duration or 0) / 3600, 4) if price else None
 
 
+def unchecked_limit(limits: Placement, record: ManagedJobRecord) -> str | None:
+    """The limit of a price that cannot be checked while a job runs, since the price of its machine is unknown here."""
+    if (found := _instance(record)) is None or price_per_hour(record) is not None:
+        return None
+    named = [name for name in ("max_price_per_hour", "max_price_per_run") if getattr(limits, name) is not None]
+    return f"placement.{' and '.join(named)} not checked: no price of {found[1]} here" if named else None
+
+
 def over_limit(limits: Placement, record: ManagedJobRecord) -> str | None:
     """The limit of the placement that a job exceeds, if any. SkyPilot has no limit for a run's price, and its hourly
     limit leaves out accelerators that are priced apart from the machine."""

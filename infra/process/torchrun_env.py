@@ -42,7 +42,7 @@ class Node:
 
 
 def is_first_node() -> bool:
-    """Whether this machine is the first of a run's nodes, or the only one."""
+    """Return whether this machine is the first of a run's nodes, or the only one."""
     return os.environ.get(VARIABLES[0], "0") == "0"
 
 

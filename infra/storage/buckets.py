@@ -357,7 +357,7 @@ class _Answer:
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the answer to a retry would be the same."""
+        """True if the answer to a retry would be the same."""
         is_final = self.status in _REFUSED_STATUS and self.status not in _NOT_REFUSED
         return is_final and not self.is_passing
 

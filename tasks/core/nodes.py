@@ -28,7 +28,7 @@ PIECE_S = 3600.0  # for one, and for the turn of a rank to send: a lost machine 
 
 
 def are_apart(job: Job) -> bool:
-    """Whether torchrun has started this on several nodes, each of which has a folder of its own for the job."""
+    """Return whether torchrun has started this on several nodes, each of which has a folder of its own for the job."""
     return bool(job.storage) and int(os.environ["WORLD_SIZE"]) > int(os.environ["LOCAL_WORLD_SIZE"])
 
 

@@ -40,12 +40,12 @@ def is_first() -> bool:
 
 
 def is_apart(job: Job) -> bool:
-    """Whether nodes that share no folder run this job."""
+    """Return whether nodes that share no folder run this job."""
     return BY_TORCHRUN and are_apart(job)
 
 
 def is_elsewhere(job: Job) -> bool:
-    """Whether this process is on another node than rank 0, and shares no folder with it."""
+    """Return whether this process is on another node than rank 0, and shares no folder with it."""
     return is_apart(job) and int(os.environ["LOCAL_WORLD_SIZE"]) <= RANK
 
 

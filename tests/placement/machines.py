@@ -43,7 +43,7 @@ class Machines:
         self, command: str, nodes: int = 1, output: str = "out", **placement: Any
     ) -> list["subprocess.Popen[bytes]"]:
         order = Order({"nodes": nodes, **placement}, self.storage, "20260101-000000-000-0000", {})
-        config = sky_task("baton-x-0", order, "", ["bash", "-c", f"{self.unpack}; {command}"], output)
+        config = sky_task("baton-x-0", order, {}, ["bash", "-c", f"{self.unpack}; {command}"], output)
         return [self._machine(config, rank) for rank in range(nodes)]
 
     def run(self, command: str, nodes: int = 1, output: str = "out", **placement: Any) -> list[int]:

@@ -14,7 +14,9 @@ from infra.placement.config import MACHINE_FAULT, Placement
 def read(clouds: tuple[str, ...] = (), docker: str | None = None, **words: Any) -> Any:
     """SkyPilot's Resources: a list when they are ordered, a set when not."""
     placement = Placement.model_validate(words)
-    config = {"run": "true", "num_nodes": placement.nodes, "resources": placement.resources(docker, clouds)}
+    which = "ordered" if placement.choose == "in_order" else "any_of"
+    resources = placement.each_node() | {which: placement.choices(docker, clouds)}
+    config = {"run": "true", "num_nodes": placement.nodes, "resources": resources}
     return sky.Task.from_yaml_config(config).resources
 
 

@@ -19,7 +19,8 @@ from infra.errors import UserError
 from infra.flyte.connector import FINAL, PHASES, SkyJob, SkyPilotConnector
 from infra.placement.config import Placement
 from infra.placement.job import Order, sky_task
-from infra.placement.record import over_limit, summary, where
+from infra.placement.prices import ordered
+from infra.placement.record import over_limit, summary, unchecked_limit, where
 
 JOB = SkyJob("baton-pretrain-0", "s3://bucket/out", Order({"nodes": 2}, "/shared", "e", {}), "", ["pyflyte-execute"])
 COMMAND = ["pyflyte-execute", "--inputs", "s3://bucket/a folder/inputs.pb"]
@@ -96,8 +97,17 @@ def test_a_job_that_takes_too_long_is_over_its_limit(hours: float, over: str | N
     assert over_limit(Placement(time_limit_h=2), ManagedJobRecord(job_duration=3600 * hours)) == over
 
 
+def test_a_price_limit_that_cannot_be_checked_is_reported() -> None:
+    unknown = ManagedJobRecord(cluster_resources_full="1x(cpus=2, mem=8, m99.large, disk=256)", cloud="AWS")
+    limited = Placement(max_price_per_run=5)
+    assert unchecked_limit(limited, unknown) == "placement.max_price_per_run not checked: no price of m99.large here"
+    assert unchecked_limit(Placement(), unknown) is None
+    assert unchecked_limit(limited, ManagedJobRecord(cluster_resources_full="1x(cpus=2)", cloud="Slurm")) is None
+
+
 def order(storage: str = "/shared", **placement: Any) -> dict[str, Any]:
-    return sky_task("baton-x-0", Order(placement, storage, "20260101-000000", {}), "", COMMAND, "/shared/out")
+    resources = ordered(Placement.model_validate(placement), None, ["aws"])
+    return sky_task("baton-x-0", Order(placement, storage, "20260101-000000", {}), resources, COMMAND, "/shared/out")
 
 
 def test_the_job_is_a_task_of_skypilot_s() -> None:
@@ -143,7 +153,7 @@ def test_google_s_credentials_are_a_file_there_too(tmp_path: Path, monkeypatch: 
     config = sky_task(
         "baton-x-0",
         Order({}, str(tmp_path), "e", {}),
-        "",
+        {},
         ["sh", "-c", 'cat "$GOOGLE_APPLICATION_CREDENTIALS" > "$BATON_HOME/seen"'],
         "gs://bucket/out",
     )
@@ -153,7 +163,7 @@ def test_google_s_credentials_are_a_file_there_too(tmp_path: Path, monkeypatch: 
 
 def test_what_the_task_s_environment_says_reaches_the_job() -> None:
     environment = {"MLFLOW_TRACKING_URI": "http://mlflow", "MY_API_KEY": "secret", "HF_HUB_OFFLINE": "0"}
-    config = sky_task("baton-x-0", Order({}, "/shared", "e", {}, environment), "", COMMAND, "/shared/out")
+    config = sky_task("baton-x-0", Order({}, "/shared", "e", {}, environment), {}, COMMAND, "/shared/out")
     assert config["envs"]["HF_HUB_OFFLINE"] == "0"
     assert config["secrets"] == {"MLFLOW_TRACKING_URI": "http://mlflow", "MY_API_KEY": "secret"}
     assert "MY_API_KEY" not in config["envs"]
@@ -161,12 +171,13 @@ def test_what_the_task_s_environment_says_reaches_the_job() -> None:
 
 def test_where_there_are_no_containers_there_is_no_image() -> None:
     def sent(**placement: Any) -> dict[str, Any]:
-        return sky_task("baton-x-0", Order(placement, "s3://bucket", "e", {}), "registry/train:1", COMMAND, "s3://out")
+        resources = ordered(Placement.model_validate(placement), "registry/train:1", [])
+        return sky_task("baton-x-0", Order(placement, "s3://bucket", "e", {}), resources, COMMAND, "s3://out")
 
     slurm = sent(infra=["slurm/alpha"])
     assert "image_id" not in str(slurm["resources"])
     either = sent(infra=["slurm/alpha", "aws"])
-    images = {choice["infra"]: choice.get("image_id") for choice in either["resources"]["any_of"]}
+    images = {choice["infra"]: choice.get("image_id") for choice in either["resources"]["ordered"]}
     assert images == {"slurm/alpha": None, "aws": "docker:registry/train:1"}
     assert "image_id" in str(sent(infra=["slurm/alpha"], image="registry/train:1")["resources"])  # it has Pyxis
 
@@ -178,7 +189,7 @@ def test_a_secret_that_is_not_there_stops_the_job_before_it_is_sent() -> None:
 
 def run(tmp_path: Path, command: list[str], **placement: Any) -> int:
     """The exit code of a job's script on one machine."""
-    config = sky_task("baton-x-0", Order(placement, str(tmp_path), "e", {}), "", command, f"{tmp_path}/out")
+    config = sky_task("baton-x-0", Order(placement, str(tmp_path), "e", {}), {}, command, f"{tmp_path}/out")
     return script(tmp_path, config, {})
 
 

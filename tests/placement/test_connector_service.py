@@ -275,7 +275,7 @@ def test_of_two_jobs_of_one_name_the_first_goes_on(sky: ApiServer, connector: Co
 
 
 def fragment(**more: Any) -> ManagedJobRecord:
-    """What SkyPilot keeps of a submission that was cut off."""
+    """The record that SkyPilot keeps of a submission that was cut off."""
     return ManagedJobRecord(user_yaml="", **more)
 
 

@@ -109,7 +109,7 @@ def test_skypilot_s_controller_still_loses_the_order_of_any_of() -> None:
     """When this fails, skypilot#10490 is in: a job may have `any_of` again (infra/placement/prices.py)."""
     from sky.jobs.controller import _add_k8s_annotations
 
-    task = Task.from_yaml_config({"run": "true", "resources": Placement(spot="spot_first").resources()})
+    task = Task.from_yaml_config({"run": "true", "resources": {"any_of": Placement(spot="spot_first").choices()}})
     assert isinstance(task.resources, set)
     _add_k8s_annotations(task, 1)
     assert isinstance(task.resources, list)

@@ -22,7 +22,7 @@ def root() -> Path:
 
 
 def sky(*words: str, timeout_s: float = 180) -> str:
-    """What a command of SkyPilot prints, in the environment of its API server."""
+    """The output of a command of SkyPilot, in the environment of its API server."""
     environment = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(root() / "wheels"), "PYTHONPATH": str(REPOSITORY)} | QUIET
     log = root() / "log/sky.txt"
     with log.open("ab") as output:

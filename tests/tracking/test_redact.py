@@ -228,7 +228,7 @@ def test_templates_and_patterns_of_addresses_in_a_function_are_no_secrets() -> N
 
 def test_a_missing_secret_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError) as placed:
-        sky_task("job", Order({"secrets": ["MY_TOKEN", "MY_KEY"]}, "/storage", "one", {}), "", ["true"], "/out")
+        sky_task("job", Order({"secrets": ["MY_TOKEN", "MY_KEY"]}, "/storage", "one", {}), {}, ["true"], "/out")
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "f0")
     with pytest.raises(UserError) as in_pod:
         check_secrets(["MY_TOKEN", "MY_KEY"])
