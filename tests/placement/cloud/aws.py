@@ -5,19 +5,18 @@ buckets, by the file `aws.json` in the world's folder, which world.py writes. mo
 """
 
 import io
-import json
 import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import parse_qs
 
 from tests.placement.cloud.account import TYPES
 from tests.placement.cloud.machine import Machine, boot
-from tests.placement.world import root
+from tests.placement.cloud.rules import InFile
 
 ACCOUNT = "123456789012"
 UNLIMITED = 10**6
@@ -48,24 +47,16 @@ App = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 @dataclass
-class Rules:
-    """What this cloud refuses."""
+class Rules(InFile):
+    """The refusals of this cloud."""
+
+    file: ClassVar[str] = "aws.json"
 
     # limits of instances, or an error's code, by words of a place: "us-east-1", "us-west-2/spot", "m6i.large"
     capacity: dict[str, int | str] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)  # beginnings of ids of access keys that are wrong
     buckets: dict[str, str] = field(default_factory=dict)  # an error's code by bucket
     disk_gb: float = 1e6  # of each machine, at most
-
-    @classmethod
-    def read(cls) -> "Rules":
-        path = root() / "aws.json"
-        return cls(**json.loads(path.read_text())) if path.exists() else cls()
-
-    def write(self) -> None:
-        new = root() / "aws.json.new"
-        new.write_text(json.dumps(self.__dict__))
-        new.replace(root() / "aws.json")
 
 
 def instances() -> Iterator[tuple[str, Any]]:

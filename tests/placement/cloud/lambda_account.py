@@ -5,20 +5,20 @@ certificate is trusted through REQUESTS_CA_BUNDLE.
 """
 
 import csv
-import json
 import math
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import requests
 
 from tests.placement.cloud.account import Type
+from tests.placement.cloud.rules import InFile
 from tests.placement.world import root, running, until
 
 HOST = "cloud.lambdalabs.com"
@@ -36,23 +36,15 @@ SOLD_OUT = "sold-out"  # room that is listed, but not had
 
 
 @dataclass
-class Rules:
-    """What this cloud refuses: the file `lambda.json` in the world's folder."""
+class Rules(InFile):
+    """The refusals of this cloud."""
+
+    file: ClassVar[str] = "lambda.json"
 
     # instances at most, SOLD_OUT, or the code of a launch's error, by words of a place: "us-east-1/gpu_1x_a10"
     capacity: dict[str, int | str] = field(default_factory=dict)
     everything: str = ""  # the code of every answer's error
     stuck: list[str] = field(default_factory=list)  # regions and types whose instances stay "booting"
-
-    @classmethod
-    def read(cls) -> "Rules":
-        path = root() / "lambda.json"
-        return cls(**json.loads(path.read_text())) if path.exists() else cls()
-
-    def write(self) -> None:
-        new = root() / "lambda.json.new"
-        new.write_text(json.dumps(asdict(self)))
-        new.replace(root() / "lambda.json")
 
 
 def instances() -> list[dict[str, Any]]:

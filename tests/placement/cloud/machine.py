@@ -79,7 +79,7 @@ def boot(id: str, limits: Type, public: str, private: str, keys: list[str], disk
 
 
 def _programs() -> list[Path]:
-    """What a machine of this world has besides its own files, to read: this repository and its Python."""
+    """The read-only folders of a machine besides its own files: this repository and its Python."""
     python = (BIN / "python").resolve()
     found = [REPOSITORY, BIN.parent.resolve(), python.parent.parent]
     return [path for path in dict.fromkeys(found) if path not in (Path("/usr"), Path("/"))]

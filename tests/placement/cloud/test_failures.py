@@ -15,7 +15,7 @@ REGIONS = ("us-east-1", "us-west-2", "eu-west-1")
 
 
 def lines_of_failure(run: Run) -> list[str]:
-    """What the terminal has of an error: all after the stage's last line of progress."""
+    """The terminal's lines of an error: all after the stage's last line of progress."""
     assert run.ends() != 0
     lines = [line for line in run.said().splitlines() if line.strip()]
     begin = next((number for number, line in enumerate(lines) if "failed" in line.lower() or "rror" in line), 0)

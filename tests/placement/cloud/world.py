@@ -42,7 +42,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Cloud:
-    """What the tests see of AWS, and say to it."""
+    """The clouds, as tests see and change them."""
 
     slurm: World
 
@@ -57,7 +57,7 @@ class Cloud:
         ]
 
     def is_empty(self) -> bool:
-        """Whether nothing runs any longer, on AWS, Lambda and the clusters."""
+        """Return whether nothing runs any longer, on AWS, Lambda and the clusters."""
         rented = [*self.instances(), *lambda_account.instances()]
         return not rented and not self.slurm.alpha.jobs() and not self.slurm.beta.jobs()
 
@@ -92,7 +92,7 @@ class Cloud:
         return [(region, kind) for region in REGIONS for kind in TYPES]
 
     def log(self) -> str:
-        """What was asked for, and which machines there were."""
+        """The requests for instances, and the machines that ran."""
         return (root() / "log/daemons.log").read_text()
 
 
