@@ -57,9 +57,10 @@ def sending() -> Iterator[None]:
     if f"{baton_home()}/".startswith(f"{storage}/") or os.environ["NODE_RANK"] != "0":
         yield
         return
-    ended = threading.Event()
+    ended, stop = threading.Event(), threading.Event()
     context = contextvars.copy_context()  # Flyte's: it has the credentials
-    sender = threading.Thread(target=context.run, args=(_Sender(storage).run, ended), name="mirror", daemon=True)
+    send = _Sender(storage, stop).run
+    sender = threading.Thread(target=context.run, args=(send, ended), name="mirror", daemon=True)
     sender.start()
     patience_s = LAST_S
     try:
@@ -70,11 +71,12 @@ def sending() -> Iterator[None]:
     finally:
         ended.set()
         sender.join(max(0.0, patience_s))
+        stop.set()  # Python waits for the threads of an upload when it exits
 
 
 class _Sender:
-    def __init__(self, storage: str) -> None:
-        self.storage = storage
+    def __init__(self, storage: str, stop: threading.Event) -> None:
+        self.storage, self.stop = storage, stop
         self.execution = execution_folder(execution_id())
         self.copies = baton_home() / "sending"  # what is sent: files may grow or be replaced meanwhile
         self.sent: dict[Path, tuple[int, ...]] = {}
@@ -118,7 +120,9 @@ class _Sender:
         folder = self.copies / paths[0].parent.name
         folder.mkdir(parents=True, exist_ok=True)
         there = [path.name for path in paths if self._copied(path, folder / path.name)]
-        buckets.put(folder, there, place)
+        buckets.put(folder, there, place, self.stop)
+        if self.stop.is_set():
+            return
         for path, state in states.items():
             if state is not None:
                 self.sent[path] = state

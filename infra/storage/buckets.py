@@ -339,7 +339,7 @@ def with_retries(
             if tried + wait > (patience_s or PATIENCE_S) or (stop is not None and stop.is_set()):
                 fix = "Check that it can be reached from here (for S3, FLYTE_AWS_ENDPOINT), and run the command again"
                 raise StorageError(f"{place}: tried for {tried:.0f} s: {clause(error)}. {fix}", curable=True) from error
-        time.sleep(wait * random.uniform(0.5, 1))
+        (stop.wait if stop else time.sleep)(wait * random.uniform(0.5, 1))
         wait = min(2 * wait, LONGEST_WAIT_S)
 
 
