@@ -14,6 +14,7 @@ from sky.server.common import RequestId, get_server_url
 from sky.server.requests.request_names import RequestName
 from sky.server.requests.requests import RequestStatus
 
+from infra.placement import tracebacks  # noqa: F401  # for its effect
 from infra.placement.background_queries import BackgroundQueries
 from infra.placement.job import OUTPUT_PREFIX
 from infra.text import uncoloured
