@@ -25,6 +25,12 @@ BARE = ("slurm",)  # without containers, unless an image is set
 SPOT = {"spot": (True,), "on_demand": (False,), "spot_first": (True, False)}
 
 
+def is_rented(place: str) -> bool:
+    """Return whether a place is a cloud's, whose machines share no folder with this one, rather than a cluster of the
+    user's own."""
+    return place.partition("/")[0].lower() not in HAVE_NO_CATALOG
+
+
 class Placement(BaseModel):
     """Where a stage may run. Omitted fields don't restrict it: SkyPilot takes the cheapest place with capacity."""
 

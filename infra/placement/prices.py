@@ -20,7 +20,7 @@ from sky.utils.registry import CLOUD_REGISTRY
 from sky.utils.resources_utils import make_launchables_for_valid_region_zones
 
 from infra.placement import tracebacks  # noqa: F401  # for its effect
-from infra.placement.config import HAVE_NO_CATALOG, Placement
+from infra.placement.config import Placement, is_rented
 from infra.progress import say
 from infra.text import clause
 
@@ -142,13 +142,13 @@ def _asked(cloud: Any, wanted: sky.Resources, nodes: int) -> Iterator[sky.Resour
         for cheapest in cloud.get_feasible_launchable_resources(wanted, nodes).resources_list[:1]:
             yield from make_launchables_for_valid_region_zones(cheapest)
     except requests.RequestException as error:
-        raise NoPrices("SkyPilot's catalogs are missing here and cannot be downloaded; is there a network?") from error
+        raise NoPrices("SkyPilot's catalogs are missing here and cannot be downloaded; check the network") from error
     except (exceptions.NoCloudAccessError, ImportError) as error:  # ImportError: a cloud's library is missing
         raise NoPrices(f"SkyPilot can't look up prices here: {error}") from error
 
 
 def _is_cluster(cloud: Any) -> bool:
-    return str(cloud).lower() in HAVE_NO_CATALOG
+    return not is_rented(str(cloud))
 
 
 def _offer(machine: sky.Resources, choice: dict[str, Any], nodes: int) -> tuple[Offer | None, dict[str, Any]]:

@@ -17,6 +17,7 @@ from sky.schemas.api.responses import ManagedJobRecord
 
 from infra.errors import UserError
 from infra.flyte.connector import FINAL, PHASES, SkyJob, SkyPilotConnector
+from infra.paths import baton_home
 from infra.placement.config import Placement
 from infra.placement.job import Order, sky_task
 from infra.placement.prices import ordered
@@ -117,6 +118,17 @@ def test_the_job_is_a_task_of_skypilot_s() -> None:
     assert not task.storage_mounts
     assert not task.file_mounts
     assert task.envs["BATON_STORAGE"] == "s3://bucket/baton"
+
+
+def test_a_cloud_s_machines_need_a_bucket() -> None:
+    home = str(baton_home())
+    with pytest.raises(UserError, match=r"of aws/us-east-1 cannot reach .*: set placement\.storage, or BATON"):
+        order(home, infra=["aws/us-east-1"], cpus=2)
+    assert order(home, infra=["slurm/alpha"])
+    mounted_there = Placement(infra=["aws/us-east-1"], cpus=2, storage=home)
+    assert sky_task(
+        "baton-x-0", Order(mounted_there.model_dump(), home, "e", {}), {"ordered": [{"infra": "aws"}]}, [], ""
+    )
 
 
 def test_secrets_are_skypilot_s_secrets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,6 +122,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "an empty name": (put("name", ""), "name", "pattern"),
     "a time limit of years": (put("pretrain.placement", {"time_limit_h": 1e308}), "pretrain.placement.time_limit_h", "less than or equal to 87600"),
     "a price beyond all money": (put("pretrain.placement", {"max_price_per_run": 1e300}), "pretrain.placement.max_price_per_run", "less than or equal to"),
+    "a cloud without a bucket": (put("pretrain.placement", {"infra": ["slurm", "aws/us-east-1"]}), "pretrain.placement.storage", "machines of aws/us-east-1 reach"),
     "accelerators without end": (put("post_training.0.sft.placement", {"accelerators": ["H100:" + "9" * 400]}), "post_training.0.sft.placement.accelerators.0", "pattern"),
     "no accelerators": (put("post_training.0.sft.placement", {"accelerators": ["H100:0"]}), "post_training.0.sft.placement.accelerators.0", "pattern"),
     "a pod's timeout of centuries": (put("corpus.pod", {"timeout": 2**62}), "corpus.pod.timeout", "less than or equal to"),

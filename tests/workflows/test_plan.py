@@ -41,8 +41,8 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
     "dear": {**A100S, "max_price_per_run": 6000},
     "by_the_hour": {**A100S, "max_price_per_hour": 39},
     "too_long": {**A100S, "time_limit_h": 100},
-    "no_such_region": {**A100S, "infra": ["aws/moon-1"], "time_limit_h": 1000},
-    "dear_elsewhere": {**A100S, "infra": ["aws"], "max_price_per_hour": 80},
+    "no_such_region": {**A100S, "infra": ["aws/moon-1"], "time_limit_h": 1000, "storage": "s3://b/baton"},
+    "dear_elsewhere": {**A100S, "infra": ["aws"], "max_price_per_hour": 80, "storage": "s3://b/baton"},
     "excluded": {**A100S, "exclude": ["lambda"], "max_price_per_hour": 1000},
 }
 
