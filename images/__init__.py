@@ -61,7 +61,7 @@ class FamilyImage(ImageSpec):
         """Whether its registry has it. Raises RegistryError, NoImage."""
         if not self.registry:
             raise no_images(self.name)
-        from images.registry import digest_of  # pods do not have it: .flyteignore
+        from infra.image_registry import digest_of  # pods do not have it: .flyteignore
 
         return digest_of(self.image_name()) is not None
 

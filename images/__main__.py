@@ -15,9 +15,9 @@ import click
 from flytekit.image_spec.image_spec import ImageBuildEngine
 
 from images import BY_FAMILY, FamilyImage, without_cuda
-from images.registry import RegistryError, digest_of
 from infra.commands import command
 from infra.errors import UserError
+from infra.image_registry import RegistryError, digest_of
 
 
 def pushed(image: FamilyImage) -> str:

@@ -34,7 +34,9 @@ from flytekit.models.task import TaskExecutionMetadata, TaskTemplate
 from sky import exceptions
 from sky.schemas.api.responses import ManagedJobRecord
 
+from infra.commands import command
 from infra.errors import UserError
+from infra.image_registry import absent
 from infra.placement import api_server
 from infra.placement.api_server import AWAY, UNANSWERED
 from infra.placement.background_queries import BackgroundQueries
@@ -280,6 +282,7 @@ class SkyPilotConnector(AsyncConnectorBase):
                 if api_server.is_launching(job.name) or self._record_of(job) is not None:
                     return self._unknown(job, "being launched")
                 self._cancel_fragments(job.name)
+                refuse_absent(job.image)
                 clouds = api_server.enabled_clouds()
                 resources = ordered(Placement.model_validate(job.order.placement), job.image or None, clouds)
                 config = sky_task(job.name, job.order, resources, job.command, job.output_prefix)
@@ -409,6 +412,13 @@ def _beside_raw_data(template: TaskTemplate) -> str:
     command = template.container.args
     raw = str(command[command.index("--raw-output-data-prefix") + 1])
     return raw.rstrip("/").rsplit("/", 2)[0] + "/baton"
+
+
+def refuse_absent(image: str) -> None:
+    """Raise UserError if an image's registry lacks it: SkyPilot would rent machines for it round after round."""
+    if image and absent([image.removeprefix("docker:")]):
+        fix = f"push it (`{command('python -m images REGISTRY')}` for Baton's own), or correct placement.image"
+        raise UserError(f"{image} is not in its registry: {fix}")
 
 
 def _job_name(template: TaskTemplate, inputs: LiteralMap | None) -> str:

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 import images
-from images.registry import RegistryError, absent, digest_of
+from infra.image_registry import RegistryError, absent, digest_of
 from tests.images.registry import needs_registry, push, registry
 from tests.source import ROOT
 
@@ -52,6 +52,18 @@ def test_a_digest_is_the_registry_s(host: str) -> None:
 def test_an_image_that_is_not_there(host: str) -> None:
     push(host, "there", "1")
     assert digest_of(f"{host}/there:2") is None and digest_of(f"{host}/nowhere:1") is None
+
+
+@needs_registry
+def test_the_default_tag_is_latest(host: str) -> None:
+    assert digest_of(f"{host}/tagged") is None
+    pushed = push(host, "tagged", "latest")
+    assert digest_of(f"{host}/tagged") == pushed
+
+
+def test_a_name_that_is_none_is_refused() -> None:
+    with pytest.raises(RegistryError, match=r"-a\.b/c:1: .*An image's name is \[HOST\[:PORT\]/\]PATH\[:TAG\]"):
+        digest_of("-a.b/c:1")
 
 
 @needs_registry

@@ -16,12 +16,13 @@ from sky.jobs.state import ManagedJobStatus
 from sky.schemas.api.responses import ManagedJobRecord
 
 from infra.errors import UserError
-from infra.flyte.connector import FINAL, PHASES, SkyJob, SkyPilotConnector
+from infra.flyte.connector import FINAL, PHASES, SkyJob, SkyPilotConnector, refuse_absent
 from infra.paths import baton_home
 from infra.placement.config import Placement
 from infra.placement.job import Order, sky_task
 from infra.placement.prices import ordered
 from infra.placement.record import over_limit, summary, unchecked_limit, where
+from tests.images.registry import needs_registry, push, registry
 
 JOB = SkyJob("baton-pretrain-0", "s3://bucket/out", Order({"nodes": 2}, "/shared", "e", {}), "", ["pyflyte-execute"])
 COMMAND = ["pyflyte-execute", "--inputs", "s3://bucket/a folder/inputs.pb"]
@@ -129,6 +130,16 @@ def test_a_cloud_s_machines_need_a_bucket() -> None:
     assert sky_task(
         "baton-x-0", Order(mounted_there.model_dump(), home, "e", {}), {"ordered": [{"infra": "aws"}]}, [], ""
     )
+
+
+@needs_registry
+def test_an_image_that_its_registry_lacks_is_refused(tmp_path: Path) -> None:
+    with registry(tmp_path) as host:
+        with pytest.raises(UserError, match=rf"docker:{host}/not/there:1 is not in its registry: push it"):
+            refuse_absent(f"docker:{host}/not/there:1")
+        push(host, "there", "1")
+        refuse_absent(f"{host}/there:1")
+    refuse_absent(f"{host}/there:1")  # a registry that does not answer here may answer the machines
 
 
 def test_secrets_are_skypilot_s_secrets(monkeypatch: pytest.MonkeyPatch) -> None:

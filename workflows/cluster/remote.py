@@ -100,7 +100,7 @@ def images_of(run: Any, needed: Collection[str]) -> None:
 def absent_images(config: ImageConfig, needed: Collection[str]) -> str:
     """A message about pinned images that their registries lack; empty if there is none. Pods would try to pull them for
     ten minutes, and record nothing."""
-    from images.registry import absent  # imports Docker's library
+    from infra.image_registry import absent  # imports Docker's library
 
     pinned = [found.full for name in sorted(needed) if (found := config.find_image(name)) and found.digest]
     gone = absent(pinned)

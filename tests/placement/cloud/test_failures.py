@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.images.registry import needs_registry, registry
 from tests.placement.cloud.account import BUCKET
 from tests.placement.cloud.jobs import full, nothing_is_left, rented
 from tests.placement.cloud.world import Cloud
@@ -73,8 +74,11 @@ def test_a_setup_that_fails(aws: Cloud, tmp_path: Path) -> None:
     nothing_is_left(aws)
 
 
+@needs_registry
 def test_an_image_that_is_not_there(aws: Cloud, tmp_path: Path) -> None:
-    says(start(tmp_path, SHORT, rented(image="10.77.0.1:5001/not/there:1")), "10.77.0.1:5001/not/there:1")
+    """No machine is rented for it."""
+    with registry(tmp_path) as host:
+        says(start(tmp_path, SHORT, rented(image=f"{host}/not/there:1")), f"{host}/not/there:1 is not in its registry")
     nothing_is_left(aws)
 
 

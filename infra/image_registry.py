@@ -36,12 +36,21 @@ class RegistryError(UserError):
 
 
 def digest_of(image: str) -> str | None:
-    """The digest of REGISTRY/NAME:TAG or …@DIGEST; None: the registry has no such image. Raises RegistryError."""
+    """Return the digest of NAME[:TAG] or NAME@DIGEST, or None if its registry has no such image. Raises
+    RegistryError."""
     import requests
     from docker.auth import load_config, resolve_repository_name
+    from docker.errors import InvalidRepository
+    from docker.utils import parse_repository_tag
 
-    name, _, tag = image.partition("@") if "@" in image else image.rpartition(":")
-    registry, repository = resolve_repository_name(name)
+    name, tag = parse_repository_tag(image)
+    tag = tag or "latest"
+    try:
+        registry, repository = resolve_repository_name(name)
+    except InvalidRepository as error:
+        raise RegistryError(f"{image}: {error}. An image's name is [HOST[:PORT]/]PATH[:TAG]") from error
+    if registry == "docker.io" and "/" not in repository:
+        repository = f"library/{repository}"
     host = HUB if registry == "docker.io" else registry
     url = f"{'http' if LOOPBACK.fullmatch(host) else 'https'}://{host}/v2/{repository}/manifests/{tag}"
     auth = load_config().resolve_authconfig(registry) or {}
@@ -64,8 +73,8 @@ def digest_of(image: str) -> str | None:
 
 
 def absent(images: Iterable[str]) -> list[str]:
-    """Those that their registry says it does not have. A registry that cannot be asked from here may answer the nodes:
-    what it has is not known, and it is not asked again."""
+    """Return the images that their registry reports as missing. A registry that does not answer here may answer the
+    nodes, so that its images are not reported, and it is not queried again."""
     found = []
     with suppress(RegistryError):
         for image in images:
