@@ -105,8 +105,9 @@ printf '%s: files\n' passwd group shadow hosts services protocols networks ether
 
 [[ ${run[0]} != pytest ]] || run+=(--basetemp "$root/runs")
 export BATON_WORLD=$root BATON_WORLD_GROUPS="${groups[*]}" BATON_SKY=$sky HOME=$root/home
-# If this script is killed, so is the world's first process, and with it all others.
-setpriv --pdeathsig KILL unshare --net --mount --uts --ipc --pid --fork --kill-child --mount-proc bash -euo pipefail -c '
+# If this script is killed, so is the world's first process, and with it all others. Tests press Ctrl-C, which a shell lets
+# its background processes ignore.
+setpriv --pdeathsig KILL env --default-signal=INT unshare --net --mount --uts --ipc --pid --fork --kill-child --mount-proc bash -euo pipefail -c '
   hostname baton
   mount --bind "$BATON_WORLD/passwd" /etc/passwd
   mount --bind "$BATON_WORLD/hosts" /etc/hosts

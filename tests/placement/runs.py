@@ -104,6 +104,15 @@ class Run:
         return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
 
+_running: list[Run] = []
+
+
+def end_runs() -> None:
+    """Kill the runs that a failed test has left, lest they start their jobs again."""
+    while _running:
+        _running.pop().process.kill()
+
+
 def done(run: Run) -> Run:
     """The run, ended well."""
     assert run.ends() == 0, run.said()
@@ -170,4 +179,6 @@ def _started(folder: Path, stage: str, recipe: dict[str, Any], environment: dict
             stdout=terminal,
             stderr=terminal,
         )
-    return Run(folder, process, stage)
+    run = Run(folder, process, stage)
+    _running.append(run)
+    return run

@@ -7,6 +7,7 @@ import pytest
 from tests.placement.cloud import lambda_account
 from tests.placement.cloud.aws import Rules
 from tests.placement.cloud.world import Cloud, cloud
+from tests.placement.runs import end_runs
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +20,8 @@ def world() -> Iterator[Cloud]:
 def aws(world: Cloud) -> Iterator[Cloud]:
     Rules().write()
     yield world
-    world.preempt()
+    end_runs()
+    world.end_jobs()
 
 
 @pytest.fixture

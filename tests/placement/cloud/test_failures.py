@@ -83,7 +83,8 @@ def test_an_image_that_is_not_there(aws: Cloud, tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full(aws: Cloud, tmp_path: Path) -> None:
-    filled = rented()["placement"]["setup"] + "; dd if=/dev/zero of=$HOME/filled bs=1M; true"
+    """The job's own files fill it, and go with the job, so that SkyPilot can write down its end."""
+    filled = rented()["placement"]["setup"] + '; dd if=/dev/zero of="$here/filled" bs=1M; true'
     says(start(tmp_path, SHORT, rented(setup=filled)), "No space left on device")
     nothing_is_left(aws)
 

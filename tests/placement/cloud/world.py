@@ -79,6 +79,12 @@ class Cloud:
             if not ids or each.id in ids:
                 client("ec2", each.region).terminate_instances(InstanceIds=[each.id])
 
+    def end_jobs(self) -> None:
+        """End what a failed test has left."""
+        if not self.is_empty():
+            sky("jobs", "cancel", "--all", "--yes")
+            self.preempt()
+
     @property
     def prices(self) -> dict[tuple[str, str, bool], float]:
         """US dollars an hour by region, type and whether it is spot."""
