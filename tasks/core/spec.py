@@ -184,7 +184,7 @@ class StageSpec(Spec):
     exact_devices: ClassVar[bool] = False  # its placement's machines have exactly these, even if it is one
     spread_by: ClassVar[str] = ""  # fields of its layout that make it use more of them, in words; "": no layout
     uses_gpus: ClassVar[bool] = False  # where there are any
-    estimate: ClassVar[str] = ""  # "module:function" that estimates what it needs (tasks/need.py); "": little
+    estimate: ClassVar[str] = ""  # "module:function" that estimates what it needs (tasks/hardware/need.py); "": little
 
     placement: Placement | None = not_identity(None, "Where the stage runs, if not on this machine")
     pod: PodSpec | None = not_identity(None, "What its pod on a Flyte cluster asks for")

@@ -1,39 +1,15 @@
-"""Check whether a run fits into memory, and find the nearest layout that does."""
+"""Find the layout nearest to a run's that fits into memory."""
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from tasks.pretrain.accelerators import BY_NAME, accelerator
-from tasks.pretrain.hardware import Machine
+from tasks.hardware.memory import Place
 from tasks.pretrain.layout import Layout, layouts
-from tasks.pretrain.memory import CPU, GB, GPU, Kernels, Memory, estimate
+from tasks.pretrain.memory import estimate
 from tasks.pretrain.spec import PretrainSpec
 
-USABLE = 0.95  # fraction of memory; the rest is for CUDA's context, NCCL's buffers and fragmentation
 RECOMPUTE = ("none", "selective", "full")
 MORE_NODES = (1, 2, 4, 8)  # multiples of the nodes to try, in order
-
-
-@dataclass(frozen=True)
-class Place:
-    """The device of one process, and its memory."""
-
-    name: str
-    capacity: float  # bytes
-    kernels: Kernels
-
-    def has_room_for(self, memory: Memory) -> bool:
-        return memory.total <= USABLE * self.capacity
-
-
-def place_of(layout: Layout, machine: Machine) -> Place | None:
-    """The device that a process of the layout runs on: the accelerator it names, or this machine's. None: its memory is
-    not known."""
-    if layout.device is None and not machine.gpus:
-        return Place("process of this machine", machine.memory_bytes / layout.processes, CPU)
-    known = BY_NAME.get(layout.device) if layout.device else accelerator(machine.gpus[0])
-    return Place(known.name, known.memory_gb * GB, GPU) if known else None
 
 
 def fitting(spec: PretrainSpec, vocab_size: int, place: Place) -> Layout | None:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from infra.paths import baton_home
 from tasks.core.spec import Problem
-from tasks.pretrain.accelerators import BY_NAME, accelerator
-from tasks.pretrain.fit import Place, fitting, place_of
-from tasks.pretrain.memory import GB, estimate
+from tasks.hardware.accelerators import BY_NAME, accelerator
+from tasks.hardware.memory import GB, Place, place_of
+from tasks.pretrain.fit import fitting
+from tasks.pretrain.memory import estimate
 from tasks.pretrain.spec import PretrainSpec
 from workflows.checks.run_context import (
     RunContext,
@@ -68,7 +69,7 @@ def layout(context: RunContext) -> Iterator[Problem]:
         yield from (problem.under("pretrain.layout") for problem in wrong)
         return
     for device in devices_of(context, spec):
-        place = place_of(spec.layout.model_copy(update={"device": device}), context.machine)
+        place = place_of(device, spec.layout.processes, context.machine)
         if place is None or place.has_room_for(needed := estimate(spec, vocabulary, place.kernels)):
             continue
         allowed = (
