@@ -11,7 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-import infra.flyte.cache  # noqa: F401 - replaces Flyte's local cache
 from infra.flyte.hooks import add_deck, ignored_outputs, retried_by_flyte
 from infra.paths import located
 from infra.pod import this_pod
