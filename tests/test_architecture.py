@@ -47,7 +47,7 @@ SHARED = {
     "tasks.posttrain.tool_calls": "evaluation and training read tool calls in the same way",
     "tasks.posttrain.turns": "evaluation and training hold conversations in the same way",
     "tasks.pretrain.megatron": "Megatron-Core is prepared for the machine in one way",
-    "tasks.pretrain.metadata_pickle": "a Megatron checkpoint: the bytes of its metadata",
+    "tasks.pretrain.canonical": "a Megatron checkpoint: the bytes of its metadata",
     "tasks.promote.page": "a decision on a page",
     "tasks.publish.aliases": "the registry: a model's versions and aliases",
     "tasks.publish.champion": "the registry: the version that is served",
