@@ -23,7 +23,7 @@ from infra.storage.buckets import StorageError, is_bucket
 from infra.tracking.execution import execution_id
 from infra.tracking.machine import lineage_page
 from infra.tracking.record import note_cached, tracked
-from tasks.artifacts import Artifact, HFModel, shown
+from tasks.artifacts import Artifact, shown
 from tasks.cached_stages import note_upstream
 from tasks.core import lacking
 from tasks.core.called import called
@@ -34,6 +34,7 @@ from tasks.core.manifest import ALL, MANIFEST, ArtifactError, Manifest, read_man
 from tasks.core.offsite import Offsite, offsite
 from tasks.core.spec import Spec, StageSpec
 from tasks.models.adapter_base import BASE
+from tasks.models.artifact import HFModel
 
 A = TypeVar("A", bound=Artifact)
 T = TypeVar("T")

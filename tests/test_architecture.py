@@ -132,6 +132,8 @@ def test_a_package_imports_of_a_stage_only_what_that_stage_shares() -> None:
     for path in files("tasks"):
         for name in sorted(modules_of(path)):
             floor, package, *_ = f"{name}.".split(".")
+            if name.endswith(".artifact"):
+                continue  # what its stages make
             if floor == "tasks" and package in stages - {module_name(path).split(".")[1]}:
                 assert {name, name.rpartition(".")[0]} & SHARED.keys(), f"{named(path)} imports {name}"
 
@@ -147,13 +149,21 @@ def test_what_all_stages_share_knows_no_stage() -> None:
             assert stages <= ({"rows"} if package in ("rewards", "environments") else set()), named(path)
 
 
+def test_a_kind_of_artifact_knows_nothing_of_its_stage() -> None:
+    """So every stage can import it."""
+    for path in (ROOT / "tasks").glob("*/artifact.py"):
+        ours = {name for name in modules_of(path) if name.startswith("tasks.")}
+        assert not {name for name in ours if not re.match(r"tasks\.(artifacts|core\.)", name)}, named(path)
+
+
 def test_the_project_has_no_cycle_of_packages_between_stages() -> None:
     """tasks/<stage> may use another stage's formats, but never each the other's."""
     uses: dict[str, set[str]] = {}
     for path in files("tasks"):
         parts = module_name(path).split(".")
         if len(parts) > 2:
-            others = {name.split(".")[1] for name in imports(path) if name.count(".") > 1 and name.startswith("tasks.")}
+            names = {name for name in modules_of(path) if not name.endswith(".artifact")}  # which import no stage
+            others = {name.split(".")[1] for name in names if name.count(".") > 1 and name.startswith("tasks.")}
             uses.setdefault(parts[1], set()).update(others - {parts[1]})
     for stage, used in uses.items():
         reached: set[str] = set()

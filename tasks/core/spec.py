@@ -179,6 +179,7 @@ def identity_if_set(default: Any, description: str, **bounds: Any) -> Any:
 class StageSpec(Spec):
     """The spec of a whole stage."""
 
+    section: ClassVar[str] = ""  # of a recipe that it is; "": a field of Recipe has it (workflows/recipe/__init__.py)
     nodes_field: ClassVar[str] = ""  # with the number of machines, such as layout.nodes; "": always one
     devices_field: ClassVar[str] = ""  # with the number of accelerators on each; "": always one
     exact_devices: ClassVar[bool] = False  # its placement's machines have exactly these, even if it is one

@@ -13,7 +13,7 @@ from infra.evaluated import SAMPLES
 from infra.text import duration
 from infra.tracking.spool import Execution, execution_folder, read_execution, read_stage, stage_folders
 from infra.tracking.store import tracking_hint
-from tasks.artifacts import KINDS
+from tasks.artifacts import kinds
 from tasks.core.job import Job, main
 from tasks.evaluate.results import of_models, read_results
 from tasks.evaluate.samples import samples
@@ -37,7 +37,7 @@ def work(job: Job) -> None:
     for done, name in enumerate(job.inputs):
         job.progress(done, len(job.inputs), "artifacts")
         sources.append(open_source(job.input(name), name.removeprefix("parts.")))
-    order = {kind: place for place, kind in enumerate(KINDS)}
+    order = {kind: place for place, kind in enumerate(kinds())}
     sources.sort(key=lambda source: order.get(source.manifest.kind, len(order)))
     job.empty_output()
     html = job.output / "report.html"
