@@ -11,7 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-import infra.flyte.cache  # noqa: F401 - replaces Flyte's local cache
 from infra.flyte.hooks import add_deck, ignored_outputs, retried_by_flyte
 from infra.paths import located
 from infra.pod import this_pod
@@ -24,7 +23,7 @@ from infra.storage.buckets import StorageError, is_bucket
 from infra.tracking.execution import execution_id
 from infra.tracking.machine import lineage_page
 from infra.tracking.record import note_cached, tracked
-from tasks.artifacts import Artifact, HFModel, shown
+from tasks.artifacts import Artifact, shown
 from tasks.cached_stages import note_upstream
 from tasks.core import lacking
 from tasks.core.called import called
@@ -35,6 +34,7 @@ from tasks.core.manifest import ALL, MANIFEST, ArtifactError, Manifest, read_man
 from tasks.core.offsite import Offsite, offsite
 from tasks.core.spec import Spec, StageSpec
 from tasks.models.adapter_base import BASE
+from tasks.models.artifact import HFModel
 
 A = TypeVar("A", bound=Artifact)
 T = TypeVar("T")

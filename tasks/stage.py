@@ -17,9 +17,8 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 from flytekit import Cache, HashMethod, ImageSpec, task
 
-import infra.flyte.cache  # noqa: F401 - replaces Flyte's local cache
-from infra.flyte.hooks import POD_ENVIRONMENT, filter_pod_log, interrupts_end_quietly, sentence_first
-from infra.flyte.types import without_schema
+from infra.flyte.hooks import POD_ENVIRONMENT
+from infra.flyte.install import install
 from infra.paths import quiet
 from infra.pod_spec import FAMILIES, PodSpec, check_gpus, check_secrets, secrets_variable
 from infra.process.launch import Engine
@@ -36,10 +35,7 @@ from tasks.stage_task import Stage
 A = TypeVar("A", bound=Artifact)
 
 quiet()
-filter_pod_log()
-interrupts_end_quietly()
-sentence_first()
-without_schema(Artifact, StageSpec)
+install(Artifact, StageSpec)
 
 
 def stage(

@@ -15,13 +15,13 @@ from infra.process.launch import Engine
 from infra.progress import say
 from infra.storage.buckets import is_bucket, storage_of
 from infra.tracking.record import note_cached
-from infra.tracking.relations import CONTAINS, relation
-from tasks.artifacts import Artifact, HFModel, shown
+from tasks.artifacts import Artifact, shown
 from tasks.core import lacking
 from tasks.core.called import read_how
 from tasks.core.manifest import MANIFEST, ArtifactError, Manifest, digest_in, read_manifest, verify
 from tasks.core.spec import Spec, StageSpec
 from tasks.core.stored import check_sizes, send
+from tasks.models.artifact import HFModel
 from tasks.run import produced, restored
 
 _received: set[str] = set()
@@ -125,8 +125,9 @@ def _made_from(artifact: Artifact, inputs: dict[str, Any]) -> list[str]:
     """The digests of the inputs, Flyte's promises or artifacts, that an artifact was made from."""
     digests = {name: [*_digests(value)] for name, value in inputs.items()}
     one_each = {name: of[0] for name, of in digests.items() if of}
-    related = {name: relation(artifact.kind, artifact.digest, name, one_each) for name in one_each}
-    return [digest for name, kind in related.items() if kind in CONTAINS for digest in digests[name]]
+    if not artifact.relation.has_content:
+        return []
+    return [digest for name in artifact.relation.sources(artifact.digest, one_each) for digest in digests[name]]
 
 
 def _digests(value: Any) -> Iterator[str]:

@@ -28,6 +28,36 @@ HEAVY = {
 }  # fmt: skip
 SENDERS_ALONE = {"sky"}  # a stage is sent away with it, and is not sent on
 MAY_IMPORT_FLYTE = {"tasks.artifacts", "tasks.stage"}
+# what other packages may import of a stage's: the format of its artifact, or what all must do in the same way
+SHARED = {
+    "tasks.convert.load_hf": "a model that a function writes is checked like one that the recipe names",
+    "tasks.convert.unconverted_files": "files that are no part of a model",
+    "tasks.data.documents": "a corpus: its documents and their splits",
+    "tasks.data.json_values": "JSON's values in documents and in rows",
+    "tasks.data.ngrams": "one decontamination of documents and of rows",
+    "tasks.data.readers": "files and sets of the hub, which have documents or rows",
+    "tasks.data.source_spec": "files and sets of the hub, as a recipe names them",
+    "tasks.evaluate.questions": "the question that an evaluator makes of a row",
+    "tasks.evaluate.results": "an evaluation's report",
+    "tasks.evaluate.samples": "an evaluation's report on a page",
+    "tasks.evaluate.scores": "an evaluation's report on a page",
+    "tasks.posttrain.chat": "evaluation and training render a conversation in the same way",
+    "tasks.posttrain.encode": "evaluation and training tokenize a row in the same way",
+    "tasks.posttrain.spec": "limits of a conversation's length",
+    "tasks.posttrain.tool_calls": "evaluation and training read tool calls in the same way",
+    "tasks.posttrain.turns": "evaluation and training hold conversations in the same way",
+    "tasks.pretrain.megatron": "Megatron-Core is prepared for the machine in one way",
+    "tasks.pretrain.canonical": "a Megatron checkpoint: the bytes of its metadata",
+    "tasks.promote.page": "a decision on a page",
+    "tasks.publish.aliases": "the registry: a model's versions and aliases",
+    "tasks.publish.champion": "the registry: the version that is served",
+    "tasks.publish.registry": "the registry",
+    "tasks.publish.spec": "the registry: names that are reserved",
+    "tasks.rows.check": "a set of rows: the columns of each kind",
+    "tasks.rows.marks": "a set of rows: labels and marks",
+    "tasks.rows.spec": "a set of rows: how many are looked at before a run",
+    "tasks.rows.stored": "a set of rows",
+}
 INTERNAL_FLYTE = {
     "bin", "clients", "clis", "constants", "core", "extend", "interaction", "loggers", "models", "tools",
 }  # fmt: skip
@@ -95,13 +125,45 @@ def test_one_module_makes_tokenizers() -> None:
                 assert "token" not in ast.unparse(node).lower(), f"{named(path)}: {ast.unparse(node)}"
 
 
+def test_a_package_imports_of_a_stage_only_what_that_stage_shares() -> None:
+    """What several stages need, and no stage owns, is in a package of its own, such as tasks/hardware and
+    tasks/models."""
+    stages = {path.parent.name for path in files("tasks") if path.name == "task.py"}
+    for path in files("tasks"):
+        for name in sorted(modules_of(path)):
+            floor, package, *_ = f"{name}.".split(".")
+            if name.endswith(".artifact"):
+                continue  # what its stages make
+            if floor == "tasks" and package in stages - {module_name(path).split(".")[1]}:
+                assert {name, name.rpartition(".")[0]} & SHARED.keys(), f"{named(path)} imports {name}"
+
+
+def test_what_all_stages_share_knows_no_stage() -> None:
+    """Rewards and environments know rows, which they score."""
+    for package in ("core", "hardware", "models", "pages", "user_code", "vllm", "rewards", "environments"):
+        for path in (ROOT / "tasks" / package).rglob("*.py"):
+            used = {
+                name.split(".")[1] for name in modules_of(path) if name.count(".") > 1 and name.startswith("tasks.")
+            }
+            stages = {name for name in used if (ROOT / "tasks" / name / "task.py").exists()}
+            assert stages <= ({"rows"} if package in ("rewards", "environments") else set()), named(path)
+
+
+def test_a_kind_of_artifact_knows_nothing_of_its_stage() -> None:
+    """So every stage can import it."""
+    for path in (ROOT / "tasks").glob("*/artifact.py"):
+        ours = {name for name in modules_of(path) if name.startswith("tasks.")}
+        assert not {name for name in ours if not re.match(r"tasks\.(artifacts|core\.)", name)}, named(path)
+
+
 def test_the_project_has_no_cycle_of_packages_between_stages() -> None:
     """tasks/<stage> may use another stage's formats, but never each the other's."""
     uses: dict[str, set[str]] = {}
     for path in files("tasks"):
         parts = module_name(path).split(".")
         if len(parts) > 2:
-            others = {name.split(".")[1] for name in imports(path) if name.count(".") > 1 and name.startswith("tasks.")}
+            names = {name for name in modules_of(path) if not name.endswith(".artifact")}  # which import no stage
+            others = {name.split(".")[1] for name in names if name.count(".") > 1 and name.startswith("tasks.")}
             uses.setdefault(parts[1], set()).update(others - {parts[1]})
     for stage, used in uses.items():
         reached: set[str] = set()

@@ -22,29 +22,24 @@ from infra.progress import say
 from infra.storage.disk_errors import disk_errors_named
 from infra.text import number, size
 from infra.tracking.execution import execution_id, mark_last
-from tasks.artifacts import (
-    Artifact,
-    Corpus,
-    Decision,
-    EvalReport,
-    HFModel,
-    Promotion,
-    Rows,
-    TokenizedCorpus,
-    Tokenizer,
-)
+from tasks.artifacts import Artifact
 from tasks.convert.task import audit, convert, import_hf
 from tasks.core.called import Called
+from tasks.data.artifact import Corpus, TokenizedCorpus, Tokenizer
 from tasks.data.spec import GatherSpec
 from tasks.data.task import compact, gather, train_tokenizer
+from tasks.evaluate.artifact import EvalReport
 from tasks.evaluate.task import evaluate
+from tasks.models.artifact import HFModel
 from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.task import pretrain
+from tasks.promote.artifact import Decision, Promotion
 from tasks.promote.spec import PromoteSpec
 from tasks.promote.task import decide, promote
 from tasks.publish.task import publish
 from tasks.report.spec import ReportSpec
 from tasks.report.task import report
+from tasks.rows.artifact import Rows
 from workflows.continuous_training.generations import (
     Replayed,
     champion,

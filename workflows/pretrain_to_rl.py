@@ -11,7 +11,7 @@ from flytekit import workflow
 import workflows.recipe.file  # noqa: F401 - reports problems of a recipe file
 from infra.storage.disk_errors import disk_errors_named
 from infra.tracking.execution import execution_id
-from tasks.artifacts import Report
+from tasks.report.artifact import Report
 from workflows.checks.table import fits_together
 from workflows.dag.calls import calls
 from workflows.dag.dynamic_part import dag_part

@@ -1,7 +1,7 @@
 """Flyte's local cache, in Baton's home beside the artifacts that it points to, with named errors.
 
-By itself Flyte raises a traceback when its database is damaged or an entry is unreadable. Importing this module
-replaces its functions that read and write (infra/flyte/hooks.py).
+By itself Flyte raises a traceback when its database is damaged or an entry is unreadable. infra/flyte/install.py puts
+`get` and `put` in the place of its functions.
 """
 
 import sqlite3
@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from flytekit.core.local_cache import LocalTaskCache
 from flytekit.models.literals import LiteralMap
 
 from infra.errors import UserError, move_aside
-from infra.flyte.hooks import replace_local_cache
 from infra.paths import baton_home
 from infra.progress import say
 from infra.storage.disk_errors import disk_errors_named, disk_refused
 
 FOLDER = baton_home() / "flyte-cache"
+_get, _set = LocalTaskCache.get, LocalTaskCache.set  # flytekit's own
 _DISK_ERRORS = ("disk is full", "disk I/O error", "readonly database", "unable to open")  # in SQLite's messages
 
 
@@ -65,6 +66,3 @@ def _errors_named() -> Iterator[None]:
             f"{FOLDER / 'cache.db'}: Flyte's cache cannot be read ({error}). Move it aside and run the same command "
             f"again: finished jobs are reused.\n  {move_aside(FOLDER)}"
         ) from error
-
-
-_get, _set = replace_local_cache(str(FOLDER), get, put)

@@ -13,7 +13,6 @@ from flytekit.core.type_engine import TypeEngine
 from flytekit.extend import TaskPlugins
 from flytekit.models.literals import LiteralMap
 
-import infra.flyte.cache  # noqa: F401 - replaces Flyte's local cache
 from infra.flyte.pod_task import PodTask
 from infra.storage.disk_errors import disk_errors_named
 

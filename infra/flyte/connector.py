@@ -21,7 +21,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import sky
 from flyteidl.core import errors_pb2
 from flyteidl.core.execution_pb2 import TaskExecution, TaskLog
 from flytekit import FlyteContextManager
@@ -45,6 +44,7 @@ from infra.placement.failure import failure
 from infra.placement.job import STORAGE, Order, sky_task
 from infra.placement.prices import ordered
 from infra.placement.record import message, over_limit, unchecked_limit, where
+from infra.placement.skypilot import sky
 from infra.placement.waiting import BACKOFF, STARTING, FailedLaunch, failed_launch, waits_for
 from infra.pod import execution_name
 from infra.progress import say

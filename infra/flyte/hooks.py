@@ -1,35 +1,24 @@
-"""Baton's uses of flytekit 1.16's internals: pod logs, errors, Ctrl-C, command line, cache, lazy imports, connectors,
-decks.
+"""Baton's uses of flytekit 1.16's internals, each by one task or call; infra/flyte/install.py has the changes for the
+whole process.
 
 tests/infra/test_flyte_hooks.py (and tests/stage/test_pod_log.py) fails for a hook that is no longer needed. flytekit is
 imported in the functions: engines and the tracking thread use this module without it.
 """
 
 import logging
-import math
-import os
-import signal
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from infra.errors import UserError, sentence
 from infra.tracking.redact import redact_text
-
-if TYPE_CHECKING:
-    from types import FrameType
-
-    import click
 
 T = TypeVar("T")
 
 MOST_LINES = 10  # of what Flyte shows of a failed task
 MOST_FRAMES = 5  # of a bug's trace among them
-QUICK_S = 1.0  # between two Ctrl-C that count as one
 
 LOG_LEVEL = "FLYTE_SDK_LOGGING_LEVEL"
 # for the process that fetches the code, before any of ours is loaded; errors still end it with a traceback
@@ -42,16 +31,7 @@ class _WithoutSessions(logging.Filter):
         return "Unclosed client session" not in message and "Unclosed connector" not in message
 
 
-_WITHOUT_SESSIONS = _WithoutSessions()
-
-
-def filter_pod_log() -> None:
-    """With POD_ENVIRONMENT set: log as usual from here on, except for flytekit's S3 sessions, which it leaves open and
-    which are logged as errors when the interpreter exits."""
-    if os.environ.get(LOG_LEVEL) == POD_ENVIRONMENT[LOG_LEVEL]:
-        from flytekit.loggers import set_flytekit_log_properties
-
-        set_flytekit_log_properties(filter=_WITHOUT_SESSIONS, level=logging.WARNING)
+WITHOUT_SESSIONS = _WithoutSessions()
 
 
 def quiet_s3() -> None:
@@ -59,32 +39,7 @@ def quiet_s3() -> None:
     makes asynchronous file systems, whose sessions s3fs leaves to its caller, and after Ctrl-C their event loops may
     have ended, so that nobody can close them. The sessions end with the process."""
     logging.getLogger("aiobotocore").setLevel(logging.WARNING)
-    logging.getLogger("asyncio").addFilter(_WITHOUT_SESSIONS)
-
-
-def sentence_first() -> None:
-    """Let what Flyte shows of a failed task begin with what went wrong, in a few lines; a bug's trace is in the pod's
-    log. flytekit puts the trace first and, if an input could not be converted, all of the input."""
-    from flytekit.bin import entrypoint
-
-    entrypoint.get_traceback_str = error_text
-
-
-def interrupts_end_quietly() -> None:
-    """Treat several Ctrl-C in quick succession as one, and ignore them while the interpreter exits.
-    flytekit's handler raises SystemExit in whatever runs, and Python prints a traceback for each one that reaches a
-    destructor or a function of atexit."""
-    leave, pressed = signal.getsignal(signal.SIGINT), -math.inf
-    if threading.current_thread() is not threading.main_thread() or not callable(leave):
-        return
-
-    def leave_once(signum: int, frame: "FrameType | None") -> None:
-        nonlocal pressed
-        before, pressed = pressed, time.monotonic()
-        if pressed - before > QUICK_S and threading.main_thread().is_alive():  # not while functions of atexit run
-            leave(signum, frame)
-
-    signal.signal(signal.SIGINT, leave_once)
+    logging.getLogger("asyncio").addFilter(WITHOUT_SESSIONS)
 
 
 def error_text(error: BaseException) -> str:
@@ -150,56 +105,6 @@ def import_lock() -> AbstractContextManager[object]:
     engine = sys.modules.get("flytekit.core.type_engine")
     lock: AbstractContextManager[object] = engine.TypeEngine.lazy_import_lock if engine else nullcontext()
     return lock
-
-
-def wrap_json_option(model: type[T], read: Callable[[str, type[T], str, Any], T], help: str) -> None:
-    """Let `pyflyte run` read an option whose type is `model` by `read(value, type, option, RunLevelParams)`, and show
-    `help` for it. flytekit itself reads YAML 1.1 without limits, shows a traceback for a broken file, and prints the
-    model's whole JSON schema as help."""
-    from flytekit.clis.sdk_in_container import run
-    from flytekit.interaction.click_types import JsonParamType
-
-    flyte_convert, flyte_option = JsonParamType.convert, run.to_click_option
-
-    def convert(self: Any, value: Any, param: "click.Parameter | None", context: "click.Context | None") -> Any:
-        kind = self._python_type
-        if isinstance(value, str) and isinstance(kind, type) and issubclass(kind, model):
-            return read(value, kind, (param and param.name) or "recipe", context and context.obj)
-        return flyte_convert(self, value, param, context)
-
-    def to_click_option(*args: Any, **kwargs: Any) -> "click.Option":
-        option: click.Option = flyte_option(*args, **kwargs)
-        if any(isinstance(arg, type) and issubclass(arg, model) for arg in (*args, *kwargs.values())):
-            option.help = help
-        return option
-
-    JsonParamType.convert, run.to_click_option = convert, to_click_option
-
-
-def add_to_version(*more: str) -> None:
-    """Let the version that `pyflyte run --remote` and `pyflyte register` derive from code, images and settings depend
-    on `more`: what else goes into a template. Flyte refuses another template under a known version."""
-    from flytekit.remote.remote import FlyteRemote
-
-    version_of = FlyteRemote._version_from_hash
-
-    def version_from_hash(md5: bytes, settings: Any, default_inputs: Any = None, *context: str) -> str:
-        return str(version_of(md5, settings, default_inputs, *context, *more))
-
-    FlyteRemote._version_from_hash = staticmethod(version_from_hash)
-
-
-def replace_local_cache(
-    folder: str, get: Callable[..., Any], put: Callable[..., Any]
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Put Flyte's local cache into `folder`, instead of one for the whole user, and have it read and written by `get`
-    and `put`: flytekit ends in a traceback if the database is damaged. Returns flytekit's two functions."""
-    import flytekit.core.local_cache as module
-
-    cache = module.LocalTaskCache
-    originals = cache.get, cache.set
-    module.CACHE_LOCATION, cache.get, cache.set = folder, staticmethod(get), staticmethod(put)
-    return originals
 
 
 def one_at_a_time() -> Any:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from infra.lineage.liveness import LIVE
-from infra.tracking.relations import contents, sources
+from infra.tracking.relations import Relation, recorded
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Run:
     output: str | None = None  # digest
     inputs: dict[str, str] = field(default_factory=dict)  # name -> digest
     kind: str | None = None  # of the output
+    related: Relation | None = None  # its output's to the inputs, as recorded
 
     @property
     def live(self) -> bool:
@@ -48,12 +49,16 @@ class Run:
     @property
     def sources(self) -> Mapping[str, str]:
         """The inputs that its output was made from."""
-        return sources(self.kind, self.output, self.inputs)
+        return self.relation.sources(self.output, self.inputs)
+
+    @property
+    def relation(self) -> Relation:
+        return self.related or recorded(self.kind)
 
     @property
     def content(self) -> set[str]:
         """The digests of the sources that its output has content of."""
-        return {*contents(self.kind, self.output, self.inputs).values()}
+        return {*self.relation.contents(self.output, self.inputs).values()}
 
     @property
     def handed_on(self) -> bool:

@@ -16,7 +16,10 @@ from infra.lineage.ancestry import Ancestry, Run
 from infra.lineage.database import AFTER_INPUTS, INPUTS, RUNS, TAGS, among, rows
 from infra.lineage.facts import seconds
 from infra.lineage.liveness import LIVE, local_status
+from infra.tracking.mlflow_records import SHOWN_TAG
+from infra.tracking.relations import Relation
 
+KIND, RELATION, RELATED_TO = (f"{SHOWN_TAG}{name}" for name in ("kind", "relation", "related_to"))
 MANY = 400  # more changed runs than this are read faster in one pass over the tags
 FOLD = "fold:"  # begins the names of folded nodes in drawings
 NO_ARTIFACT = "no artifact has this digest (at least its first 6 characters)"
@@ -118,7 +121,8 @@ class Graph:
                 cached=tags.get("baton.cached") == "true",
                 output=_digest(tags.get("baton.output")),
                 inputs={name: digest for name, tag in inputs.items() if (digest := _digest(tag))},
-                kind=tags.get("baton.output.kind"),
+                kind=tags.get(KIND),
+                related=Relation(tags[RELATION], tags.get(RELATED_TO, "")) if RELATION in tags else None,
             )
 
     def connect(self, runs: dict[str, Run], executions: dict[str, Execution]) -> None:
@@ -177,7 +181,7 @@ def _digest(tag: str | None) -> str | None:
 
 
 _WANTED_TAGS = or_(
-    TAGS.c.key.in_(("baton.execution", "baton.output", "baton.output.kind")),
+    TAGS.c.key.in_(("baton.execution", "baton.output", KIND, RELATION, RELATED_TO)),
     and_(TAGS.c.key >= INPUTS, TAGS.c.key < AFTER_INPUTS),
     and_(TAGS.c.key == "baton.role", TAGS.c.value == "execution"),
     and_(TAGS.c.key == "baton.cached", TAGS.c.value == "true"),

@@ -37,7 +37,7 @@ from infra.lineage.summaries import (
 from infra.tracking.flatten import flatten
 from infra.tracking.machine import flyte_page
 from infra.tracking.mlflow_records import OUTPUT
-from infra.tracking.relations import DESCRIBED, relation
+from infra.tracking.relations import DESCRIBED, Relation
 
 LIVE_CURVES = ("loss", "validation_loss", "reward", "kl")  # on an execution's page, of the stages that run
 REPORT = "report.html"
@@ -245,6 +245,7 @@ class Pages:
             page = {"findings": findings(graph, connection, digest), "versions": versions_of(connection, digest)}
         output = files.look(next((some["baton.job"] for some in tags.values() if "baton.job" in some), None), digest)
         relatives = [artifact_row(named[artifact]) for artifact in shown - {digest}]
+        related = maker.relation if maker else Relation()
         return page | {
             **artifact_row(named[digest]),
             "title": named[digest].name,
@@ -256,8 +257,7 @@ class Pages:
                 for run in uses
             ],
             "parents": [
-                {"as": name, "relation": relation(named[digest].kind, digest, name, parents)}
-                | artifact_row(named[parent])
+                {"as": name, "relation": related.to(digest, name, parents)} | artifact_row(named[parent])
                 for name, parent in parents.items()
             ],
             "children": [
@@ -345,7 +345,7 @@ def _how(run: Run, maker: Run | None) -> str:
 
 def _relation_to(run: Run, digest: str) -> str:
     """What a run's output is to an artifact that it read: of several relations, the closest."""
-    kinds = {relation(run.kind, run.output, name, run.inputs) for name, read in run.inputs.items() if read == digest}
+    kinds = {run.relation.to(run.output, name, run.inputs) for name, read in run.inputs.items() if read == digest}
     return min(kinds, key=lambda each: each == DESCRIBED)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 
 from infra.drawing.graph import Box
 from infra.lineage.graph import FOLD, Graph
-from infra.tracking.relations import sources
 
 FEW = 4  # children of one title that are all shown
 SHOWN = 3  # of more, the newest
@@ -29,7 +28,7 @@ def of_execution(graph: Graph, execution: str, opened: Iterable[str] = (), limit
         boxes[key] = Box(key, run.output, [run.id])
     for run in graph.stages(execution):
         box, read, origins = boxes[key_of[run.id]], graph.inputs(run.id), graph.ancestry.origins(run.id)
-        made_from = sources(run.kind, run.output, read).values()
+        made_from = run.relation.sources(run.output, read).values()
         box.parents = [key_of.get(origins.get(digest) or "", digest) for digest in made_from]
         box.others = [digest for digest in read.values() if digest not in made_from]
     for parent in [parent for box in boxes.values() for parent in (*box.parents, *box.others)]:

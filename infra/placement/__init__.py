@@ -9,7 +9,7 @@ record.py     place, price and limits of a job, from SkyPilot's record
 waiting.py    what a job that looks for machines waits for
 failure.py    a failed job in a few lines
 api_server.py calls to SkyPilot's API server
-tracebacks.py tracebacks after an error of SkyPilot
+skypilot.py   SkyPilot's SDK, with one change of ours
 
 A job with a bucket as its storage is what a Flyte pod is: nothing is mounted, and its home is lost with the machine. Of
 the storage, it uses

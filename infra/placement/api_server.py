@@ -5,7 +5,6 @@ import json
 from typing import Any
 
 import requests
-import sky
 import yaml
 from sky import exceptions, jobs
 from sky.client import sdk
@@ -14,9 +13,9 @@ from sky.server.common import RequestId, get_server_url
 from sky.server.requests.request_names import RequestName
 from sky.server.requests.requests import RequestStatus
 
-from infra.placement import tracebacks  # noqa: F401  # for its effect
 from infra.placement.background_queries import BackgroundQueries
 from infra.placement.job import OUTPUT_PREFIX
+from infra.placement.skypilot import sky
 from infra.text import uncoloured
 from infra.tracking.redact import redact_text
 

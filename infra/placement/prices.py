@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import requests
-import sky
 from sky import exceptions, global_user_state, sky_logging, skypilot_config
 from sky.clouds.cloud import CloudCapability, CloudImplementationFeatures
 from sky.utils.registry import CLOUD_REGISTRY
 from sky.utils.resources_utils import make_launchables_for_valid_region_zones
 
-from infra.placement import tracebacks  # noqa: F401  # for its effect
 from infra.placement.config import Placement, is_rented
+from infra.placement.skypilot import sky
 from infra.progress import say
 from infra.text import clause
 

@@ -4,10 +4,10 @@ import re
 from typing import Any
 
 import requests
-import sky
 from sky.schemas.api.responses import ManagedJobRecord
 
 from infra.placement.config import Placement
+from infra.placement.skypilot import sky
 from infra.text import brief
 
 # SkyPilot's description of a job's machines: "2x[spot](gpus=H100:8, cpus=192, mem=2048, p5.48xlarge, disk=256)"

@@ -1,48 +1,70 @@
 """How an artifact is related to the inputs of the run that output it.
 
 Only some runs make an artifact *from* their inputs. An evaluation measures a model, a publication names one and
-describes others on its card, and choosing hands on one of its inputs as it is.
+describes others on its card, and choosing hands on one of its inputs as it is. Each kind of artifact says which it is
+(tasks/artifacts.py), and its runs' records say it to those who read them.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 MADE, HANDED_ON, DESCRIBED = "made from", "handed on", "describes"
-# by the kind of the output
-RELATIONS = {
-    "choice": "selected from",
-    "conversion_audit": "measured",
-    "decision": "compared",
-    "endpoint": "serves",
-    "eval_report": "measured",
-    "promotion": "promoted",
-    "published_model": "publishes",
-    "report": "reports on",
-}
+PUBLISHES = "publishes"
 # inputs whose content an artifact does not have: rows that it must not contain, earlier text, what was removed
 _WITHOUT = ("against", "known", "newest")
-CONTAINS = (MADE, "publishes")  # relations of an artifact that has the other's content, or content derived from it
-_MODEL_ITSELF = ("endpoint", "published_model")  # of their inputs, one model; the others are only described
-_MODEL = ("model", "model.base")
 
 
-def relation(kind: str | None, output: str | None, name: str, inputs: Mapping[str, str]) -> str:
-    """What an artifact of this kind and digest is to the input `name`, of `inputs` (name -> digest)."""
-    if output in inputs.values():
-        return HANDED_ON
-    return RELATIONS.get(kind or "", MADE) if name in sources(kind, output, inputs) else DESCRIBED
+@dataclass(frozen=True)
+class Relation:
+    """The relation of a kind of artifact to its inputs."""
+
+    name: str = MADE
+    of: str = ""  # the input that alone has it, with its base if there is one; "": all. The others are described
+
+    @property
+    def has_content(self) -> bool:
+        """Whether the artifact has the inputs' content, or content derived from it."""
+        return self.name in (MADE, PUBLISHES)
+
+    def to(self, output: str | None, name: str, inputs: Mapping[str, str]) -> str:
+        """What an artifact with the digest `output` is to the input `name`, of `inputs` (name -> digest)."""
+        if output in inputs.values():
+            return HANDED_ON
+        return self.name if name in self.sources(output, inputs) else DESCRIBED
+
+    def sources(self, output: str | None, inputs: Mapping[str, str]) -> Mapping[str, str]:
+        """The inputs that are ancestors of an artifact with this digest. Empty if it is one of the inputs: the run
+        selected that artifact instead of making it."""
+        if output in inputs.values():
+            return {}
+        if not self.of or self.of not in inputs:
+            return inputs
+        return {name: digest for name, digest in inputs.items() if name.partition(".")[0] == self.of}
+
+    def contents(self, output: str | None, inputs: Mapping[str, str]) -> Mapping[str, str]:
+        """The ancestors among the inputs of which an artifact has content, or content derived from it."""
+        of = self.sources(output, inputs)
+        return {name: digest for name, digest in of.items() if name.partition(".")[0] not in _WITHOUT}
+
+    def as_tags(self) -> dict[str, str]:
+        """As a run's record has it, beside what else is shown of its output."""
+        return {"relation": self.name} | ({"related_to": self.of} if self.of else {})
 
 
-def sources(kind: str | None, output: str | None, inputs: Mapping[str, str]) -> Mapping[str, str]:
-    """The inputs that are ancestors of an artifact of this kind and digest. Empty if the output is one of the inputs:
-    the run selected that artifact instead of making it."""
-    if output in inputs.values():
-        return {}
-    if kind not in _MODEL_ITSELF or "model" not in inputs:
-        return inputs
-    return {name: digest for name, digest in inputs.items() if name in _MODEL}
+# of runs that were recorded before their records had it, by the kind of the output; this can go when no store from
+# before 2026-12 is in use
+RECORDED_BEFORE = {
+    "choice": Relation("selected from"),
+    "conversion_audit": Relation("measured"),
+    "decision": Relation("compared"),
+    "endpoint": Relation("serves", of="model"),
+    "eval_report": Relation("measured"),
+    "promotion": Relation("promoted"),
+    "published_model": Relation(PUBLISHES, of="model"),
+    "report": Relation("reports on"),
+}
 
 
-def contents(kind: str | None, output: str | None, inputs: Mapping[str, str]) -> Mapping[str, str]:
-    """The ancestors among the inputs of which an artifact has content, or content derived from it."""
-    of = sources(kind, output, inputs)
-    return {name: digest for name, digest in of.items() if name.partition(".")[0] not in _WITHOUT}
+def recorded(kind: str | None) -> Relation:
+    """The relation of a run whose record lacks it."""
+    return RECORDED_BEFORE.get(kind or "", Relation())

@@ -2,8 +2,10 @@
 
 import images
 from infra.process.launch import Engine
-from tasks.artifacts import Choice, EvalReport, HFModel
+from tasks.choose.artifact import Choice
 from tasks.choose.spec import ChooseSpec
+from tasks.evaluate.artifact import EvalReport
+from tasks.models.artifact import HFModel
 from tasks.run import run
 from tasks.stage import stage
 

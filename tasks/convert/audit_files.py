@@ -22,7 +22,7 @@ from tasks.convert.transfer import Entry
 from tasks.core.manifest import RECORD
 from tasks.models.errors import ConversionError
 from tasks.models.fields import read_json
-from tasks.pretrain.model_spec import ModelSpec
+from tasks.models.model_spec import ModelSpec
 
 _SMALL = 1 << 16  # bytes; the checkpoint's files without weights have a few hundred
 _VERSIONS = ("transformers_version", "_name_or_path")  # which program wrote a config.json, and from where

@@ -14,7 +14,7 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
 from tasks.core.job import StageError
 from tasks.models.hf_files import BUFFERS, CONFIG, GENERATION, HFModelFiles, same_values
-from tasks.posttrain.model_files import linear_names, load_causal_lm
+from tasks.models.model_files import linear_names, load_causal_lm
 
 PREFIXES = ("_orig_mod.", "module.", "base_model.model.")  # of a compiled model, of DDP's, of PEFT's
 

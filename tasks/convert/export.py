@@ -18,8 +18,8 @@ from tasks.convert.megatron_model import open_megatron
 from tasks.convert.spec import ConvertSpec
 from tasks.core.job import Job, StageError, main
 from tasks.core.manifest import read_manifest
+from tasks.models.model_spec import ModelSpec
 from tasks.models.tokenizers import elsewhere
-from tasks.pretrain.model_spec import ModelSpec
 
 
 def work(job: Job) -> None:

@@ -11,8 +11,8 @@ from tasks.convert.families import FAMILIES, read
 from tasks.convert.spec import unexportable
 from tasks.models.errors import ConversionError
 from tasks.models.fields import shown
-from tasks.pretrain.model_spec import FAMILIES as SHAPES
-from tasks.pretrain.model_spec import ModelSpec
+from tasks.models.model_spec import FAMILIES as SHAPES
+from tasks.models.model_spec import ModelSpec
 
 LLAMA3_POSITIONS = 8192  # Megatron-Core hard-codes these for its Llama 3 rotary scaling
 LLAMA3_FREQUENCIES = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}

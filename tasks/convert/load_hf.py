@@ -29,8 +29,8 @@ from tasks.models.adapter_base import BASE, is_published_adapter
 from tasks.models.agreement import check_causal, probe
 from tasks.models.fields import generation_notices
 from tasks.models.hf_files import CONFIG, GENERATION, HFModelFiles, ModelFilesError, listing, model_in
+from tasks.models.model_files import FLOATS, check_values
 from tasks.models.tokenizer_files import TEMPLATES
-from tasks.posttrain.model_files import FLOATS, check_values
 
 DTYPE_NAMES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F64": "fp64"}
 

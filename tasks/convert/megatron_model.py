@@ -24,7 +24,7 @@ from tasks.convert.torch_dist import METADATA, Checkpoint
 from tasks.models.errors import ConversionError
 from tasks.models.fields import check_types, read_json, shown
 from tasks.models.hf_files import HUGGINGFACE
-from tasks.pretrain.model_spec import ModelSpec
+from tasks.models.model_spec import ModelSpec
 
 CHECKPOINT = "checkpoint"
 LATEST = "latest_checkpointed_iteration.txt"  # Megatron-LM's

@@ -16,8 +16,8 @@ from tasks.core.job import StageError
 from tasks.core.manifest import remove
 from tasks.models.adapter_base import ADAPTER_CONFIG, BASE, ModelFolders
 from tasks.models.hf_files import listing, model_in
+from tasks.models.model_files import load_causal_lm, save_like
 from tasks.models.turns import copy_turns
-from tasks.posttrain.model_files import load_causal_lm, save_like
 
 WEIGHTS = "adapter_model.safetensors"
 # what the fields of a plain adapter's config are; others are empty or false

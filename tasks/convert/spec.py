@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from tasks.core.spec import Problem, StageSpec
-from tasks.pretrain.model_spec import ModelSpec
+from tasks.models.model_spec import ModelSpec
 
 
 class ConvertSpec(StageSpec):

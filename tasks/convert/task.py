@@ -3,16 +3,12 @@ model for further pretraining, load a model as it is."""
 
 import images
 from infra.process.launch import Engine
-from tasks.artifacts import (
-    ConversionAudit,
-    HFModel,
-    MegatronCheckpoint,
-    MegatronWeights,
-    TokenizedCorpus,
-    Tokenizer,
-)
+from tasks.convert.artifact import ConversionAudit
 from tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
 from tasks.convert.spec import AuditSpec, ConvertSpec
+from tasks.data.artifact import TokenizedCorpus, Tokenizer
+from tasks.models.artifact import HFModel
+from tasks.pretrain.artifact import MegatronCheckpoint, MegatronWeights
 from tasks.run import run
 from tasks.stage import stage
 

@@ -30,7 +30,7 @@ from tasks.convert.files import allocate, digest, write
 from tasks.convert.mapping import Weight
 from tasks.convert.saved_tensor import data_start
 from tasks.convert.torch_dist import METADATA
-from tasks.pretrain.metadata_pickle import MetadataPickler
+from tasks.pretrain.canonical import MetadataPickler
 
 # Megatron's dist_checkpointing: the backends that wrote the checkpoint
 ABOUT = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch",

@@ -179,12 +179,13 @@ def identity_if_set(default: Any, description: str, **bounds: Any) -> Any:
 class StageSpec(Spec):
     """The spec of a whole stage."""
 
+    section: ClassVar[str] = ""  # of a recipe that it is; "": a field of Recipe has it (workflows/recipe/__init__.py)
     nodes_field: ClassVar[str] = ""  # with the number of machines, such as layout.nodes; "": always one
     devices_field: ClassVar[str] = ""  # with the number of accelerators on each; "": always one
     exact_devices: ClassVar[bool] = False  # its placement's machines have exactly these, even if it is one
     spread_by: ClassVar[str] = ""  # fields of its layout that make it use more of them, in words; "": no layout
     uses_gpus: ClassVar[bool] = False  # where there are any
-    estimate: ClassVar[str] = ""  # "module:function" that estimates what it needs (tasks/need.py); "": little
+    estimate: ClassVar[str] = ""  # "module:function" that estimates what it needs (tasks/hardware/need.py); "": little
 
     placement: Placement | None = not_identity(None, "Where the stage runs, if not on this machine")
     pod: PodSpec | None = not_identity(None, "What its pod on a Flyte cluster asks for")

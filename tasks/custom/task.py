@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 import images
 from infra.process.launch import Engine
-from tasks.artifacts import Artifact, HFModel
+from tasks.artifacts import Artifact
 from tasks.custom.spec import CustomSpec
 from tasks.models.adapter_base import BASE
+from tasks.models.artifact import HFModel
 from tasks.run import run
 from tasks.stage import stage
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import images
 from infra.process.launch import Engine
 from infra.process.torchrun_env import placed_nodes
-from tasks.artifacts import Corpus, Rows, StoredPartitions, TokenizedCorpus, Tokenizer
 from tasks.core.manifest import ALL, MANIFEST, json_key
+from tasks.data.artifact import Corpus, StoredPartitions, TokenizedCorpus, Tokenizer
 from tasks.data.source_changes import GONE, GONE_COUNTS
 from tasks.data.spec import CorpusSpec, GatherSpec, ReadShareSpec, ShardsSpec, ShareSpec, TokenizerSpec
+from tasks.rows.artifact import Rows
 from tasks.run import run
 from tasks.stage import stage
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from tasks.evaluate.spec import EvaluateSpec
-from tasks.need import BYTES_PER_TOKEN, Conditions, Need, Work
+from tasks.hardware.memory import Memory
+from tasks.hardware.need import BYTES_PER_TOKEN, Conditions, Need, Work
 from tasks.posttrain.spec import LENGTH
-from tasks.pretrain.memory import Memory
 
 AT_A_TIME = 256  # sequences: max_num_seqs of open_engine
 

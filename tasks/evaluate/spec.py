@@ -13,7 +13,7 @@ from tasks.environments.spec import ToolUse
 from tasks.evaluate.results import SETS
 from tasks.evaluate.task_files import gathered, is_file_name
 from tasks.rewards.spec import MOST, RewardSpec, rewards_problems
-from tasks.serve.spec import vllm_share
+from tasks.vllm.memory import vllm_share
 
 OF_ROWS = ("prompts", "samples", "temperature", "top_p", "max_new_tokens", "pass_at")
 OF_LM_EVAL = ("chat_template", "few_shot", "limit")

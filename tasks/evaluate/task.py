@@ -2,8 +2,11 @@
 
 import images
 from infra.process.launch import Engine
-from tasks.artifacts import Corpus, EvalReport, HFModel, Rows
+from tasks.data.artifact import Corpus
+from tasks.evaluate.artifact import EvalReport
 from tasks.evaluate.spec import EvaluateSpec
+from tasks.models.artifact import HFModel
+from tasks.rows.artifact import Rows
 from tasks.run import run
 from tasks.stage import stage
 

@@ -7,8 +7,7 @@ from typing import Any
 from infra.text import value, words
 from infra.tracking.flatten import leaves
 from infra.tracking.redact import redact
-from infra.tracking.relations import relation
-from tasks.artifacts import KINDS, Artifact
+from tasks.artifacts import kind_of
 from tasks.pages.blocks import Block, Cell, Fold, Mark, Table, Text
 from tasks.pages.source import Source
 from tasks.pages.training import training_curves
@@ -17,7 +16,7 @@ from tasks.pages.training import training_curves
 def about(source: Source) -> list[Block]:
     """The page of one artifact: its notices, what is specific to its kind, then its spec, inputs and versions."""
     notices = [Text(text, "bad") for text in source.notices()]
-    page: Callable[[Source], list[Block]] = resolve_name(KINDS.get(source.manifest.kind, Artifact).page)
+    page: Callable[[Source], list[Block]] = resolve_name(kind_of(source.manifest.kind).page)
     return [*notices, *page(source), *_made_with(source)]
 
 
@@ -39,7 +38,7 @@ def facts_table(source: Source) -> Table:
 def _made_with(source: Source) -> list[Block]:
     manifest = source.manifest
     parents: list[list[Cell]] = [
-        [name, relation(manifest.kind, manifest.digest, name, manifest.parents), Mark(digest, "quiet")]
+        [name, kind_of(manifest.kind).relation.to(manifest.digest, name, manifest.parents), Mark(digest, "quiet")]
         for name, digest in sorted(manifest.parents.items())
     ]
     blocks: list[Block] = [_pairs("Spec", leaves(redact(manifest.spec))), _pairs("Versions", manifest.versions)]

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.drawing.charts import LARGEST, Points
-from infra.tracking.relations import sources
-from tasks.artifacts import KINDS, Artifact
+from tasks.artifacts import kind_of
 from tasks.core.job import json_lines
 from tasks.core.manifest import MANIFEST, RECORD, Manifest, read_manifest
 
@@ -35,11 +34,11 @@ class Source:
     @property
     def family(self) -> str:
         """Its shape in drawings."""
-        return KINDS.get(self.manifest.kind, Artifact).family
+        return kind_of(self.manifest.kind).family
 
     def made_from(self) -> Mapping[str, str]:
         """Its parents' digests by the inputs' names, without what it only describes."""
-        return sources(self.manifest.kind, self.manifest.digest, self.manifest.parents)
+        return kind_of(self.manifest.kind).relation.sources(self.manifest.digest, self.manifest.parents)
 
     def series(self) -> dict[str, Points]:
         """Every metric that the engine logged, in the order of first appearance. A resumed engine may have logged a

@@ -14,8 +14,8 @@ from peft.tuners.lora import LoraLayer
 from torch.distributed.tensor import DTensor
 
 from tasks.core.job import StageError
+from tasks.models.model_files import linear_names
 from tasks.posttrain.adapter_spec import AdapterSpec
-from tasks.posttrain.model_files import linear_names
 from tasks.posttrain.quantize import in_4_bits, original_weights
 
 TOLERANCE = 1e-3  # of merged logits, relative to the largest; fp32 differs by 1e-6

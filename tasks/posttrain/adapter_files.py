@@ -17,9 +17,9 @@ from infra.storage.durable import write_json
 from tasks.core.job import Job
 from tasks.core.manifest import remove
 from tasks.models.adapter_base import ADAPTER, BASE, ModelFolders, model_of
+from tasks.models.model_files import copy_small_files, load_causal_lm, save_like
 from tasks.posttrain.adapter import merged
 from tasks.posttrain.adapter_spec import LoRASpec
-from tasks.posttrain.model_files import copy_small_files, load_causal_lm, save_like
 
 SOURCE = "source"  # in work/
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"

@@ -13,11 +13,11 @@ counted, as in tasks/pretrain/memory.py: CUDA's context and fragmentation.
 
 from dataclasses import dataclass
 
+from tasks.hardware.memory import GB, GPU, Kernels, Memory
+from tasks.models.model_spec import ModelSpec
 from tasks.posttrain.adapter_spec import linear_layers
 from tasks.posttrain.spec import PostTrainSpec
-from tasks.pretrain.memory import GB, GPU, Kernels, Memory
-from tasks.pretrain.model_spec import ModelSpec
-from tasks.vllm.kv_cache import kv_cache_bytes
+from tasks.vllm.memory import kv_cache_bytes
 
 FP32, BF16 = 4, 2  # bytes
 # of a weight in NF4 with double quantization: 4 bits, a scale of 8 bits per 64 weights, one in fp32 per 256 of those

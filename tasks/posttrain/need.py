@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tasks.need import BF16, Conditions, Need, Work
+from tasks.hardware.need import BF16, Conditions, Need, Work
 from tasks.posttrain.memory import estimate
 from tasks.posttrain.spec import PostTrainSpec
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, MutableMapping
 
 from infra.progress import say
-from tasks.pretrain.hardware import this_machine
+from tasks.hardware.machine import this_machine
 
 
 def see_one_gpu(gpus: int, environment: MutableMapping[str, str]) -> None:

@@ -14,7 +14,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from infra.process.limits import cores
 from tasks.core.job import Job
 from tasks.core.nodes import are_apart
-from tasks.pretrain import cpu_matmul
+from tasks.hardware import cpu_matmul
 
 T = TypeVar("T")
 PIECE = 1 << 20  # characters of one value of torchrun's store

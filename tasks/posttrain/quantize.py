@@ -13,7 +13,7 @@ from safetensors import safe_open
 from transformers import BitsAndBytesConfig
 
 from tasks.models.hf_files import tensors_in
-from tasks.posttrain.model_files import load_causal_lm
+from tasks.models.model_files import load_causal_lm
 
 
 def load_in_4_bits(path: Path, dtype: torch.dtype, products: torch.dtype, dropout: bool = True) -> Any:

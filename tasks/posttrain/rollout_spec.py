@@ -4,7 +4,7 @@ from pydantic import Field
 
 from infra.text import gigabytes
 from tasks.core.spec import Spec
-from tasks.serve.spec import vllm_share
+from tasks.vllm.memory import vllm_share
 
 
 class DriftSpec(Spec):

@@ -49,7 +49,7 @@ def columns_of(job: Job) -> list[str]:
     return list(read_manifest(Path(job.inputs["rows"]["path"])).facts["columns"])
 
 
-def choose(
+def select(
     job: Job,
     seed: int,
     limits: LengthLimits,

@@ -5,7 +5,7 @@ A method is a file in tasks/posttrain/methods/, whose spec overrides what differ
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 from pydantic import Field
@@ -13,10 +13,10 @@ from pydantic import Field
 from infra.progress import say
 from tasks.core.restarts import Survival
 from tasks.core.spec import ByBaton, Problem, StageSpec, not_identity
+from tasks.models.rates import LORA, Rate, default_warmup, rate_for, unusual
 from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.layout import MICRO_BATCH, TuningLayout
 from tasks.posttrain.rollout_spec import RolloutServers
-from tasks.pretrain.rates import LORA, Rate, default_warmup, rate_for, unusual
 from tasks.rewards.spec import RewardSpec
 from tasks.rows.marks import refusal
 from tasks.rows.stored import Row
@@ -80,14 +80,16 @@ class Example(Protocol):
 
 
 @dataclass(frozen=True)
-class PromptIds:
-    """A row of which the prompt alone is used."""
+class Prompt:
+    """A row whose prompt the model answers."""
 
-    ids: list[int]
+    row: Row
+    ids: list[int]  # of the prompt
+    answer: list[int] = field(default_factory=list)  # the row's own completion, where it is used
 
     @property
     def lengths(self) -> tuple[int, int]:
-        return len(self.ids), 0
+        return len(self.ids), len(self.answer)
 
 
 @dataclass(frozen=True)
@@ -217,9 +219,16 @@ class PostTrainSpec(StageSpec):
 
     def encode(self, row: Row, kind: str, encoder: "RowEncoder") -> Example:
         """A row as it is trained on. Raises StageError."""
-        from tasks.posttrain.encode import prompted
+        row = self.prompted(row, kind)
+        return Prompt(row, encoder.prompt(row))
 
-        return PromptIds(encoder.prompt(prompted(row)))
+    def prompted(self, row: Row, kind: str) -> Row:
+        """The row as a prompt and a completion. Raises RowRefused for a row that cannot be used."""
+        from tasks.posttrain.encode import RowRefused, cut, prompted
+
+        if why := self.refused(row, kind):
+            raise RowRefused(f"{why}. The row: {cut(row)}")
+        return prompted(row)
 
     def trained_on(self) -> str:
         return self.data

@@ -6,9 +6,10 @@ from typing import Any
 import images
 from infra.pod_spec import SAVES
 from infra.process.launch import Engine
-from tasks.artifacts import HFModel, Rows
+from tasks.models.artifact import HFModel
 from tasks.posttrain.methods import METHODS
 from tasks.posttrain.spec import PostTrainSpec, announced
+from tasks.rows.artifact import Rows
 from tasks.run import run
 from tasks.stage import stage
 

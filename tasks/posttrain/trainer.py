@@ -13,7 +13,7 @@ import logging
 import math
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +33,7 @@ from tasks.core.job import Job, StageError
 from tasks.core.manifest import RECORD, read_manifest, remove, write_manifest
 from tasks.core.nodes import nodes_of
 from tasks.models.agreement import probe
+from tasks.models.model_files import check_values, copy_small_files, is_all, load_causal_lm, save_like
 from tasks.models.tokenizers import load
 from tasks.models.turns import with_ends
 from tasks.posttrain import process
@@ -40,10 +41,9 @@ from tasks.posttrain.adapter import merged, peft_config
 from tasks.posttrain.adapter_files import base_of, forget_source, source_of, write_adapter
 from tasks.posttrain.batches import loader
 from tasks.posttrain.encode import IGNORED, RowEncoder
-from tasks.posttrain.model_files import check_values, copy_small_files, is_all, load_causal_lm, save_like
 from tasks.posttrain.quantize import load_in_4_bits
-from tasks.posttrain.rows import Chosen, choose, note_epochs
-from tasks.posttrain.spec import Example, LengthLimits, PostTrainSpec, S
+from tasks.posttrain.rows import Chosen, note_epochs, select
+from tasks.posttrain.spec import LengthLimits, PostTrainSpec, S
 from tasks.posttrain.trl_hooks import fsdp
 from tasks.posttrain.trl_hooks.checkpoint import full_weights, load_weights, store_by_name
 from tasks.posttrain.trl_hooks.step_means import StepMeans, StepMetrics, give_step_means
@@ -55,6 +55,14 @@ LOGGED = "logged/"  # prefix of metrics that are recorded under any name: those 
 SIGTERM_EXIT = 128 + signal.SIGTERM
 
 log = logging.getLogger(__name__)
+
+
+class Stateful(Protocol):
+    """State that a checkpoint contains beside TRL's own."""
+
+    def save(self, checkpoint: Path) -> None: ...
+
+    def load(self, checkpoint: Path) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -107,12 +115,9 @@ class Setup(Generic[S]):
 
     def choose(self, kind: str, enough: float, size: Callable[[Any], float] = lambda row: 1) -> Chosen[Any]:
         """The rows that the steps use, encoded."""
-
-        def encode(row: Row) -> Example:
-            return self.spec.encode(row, kind, self.encoder)
-
+        encode = partial(self.spec.encode, kind=kind, encoder=self.encoder)
         ahead = partial(self.encoder.ahead, marked=self.spec.uses_marks(kind))
-        return choose(self.job, self.spec.seed, self.limits, encode, enough, size, ahead)
+        return select(self.job, self.spec.seed, self.limits, encode, enough, size, ahead)
 
     def note(self, what: str, steps: int, batch_size: int, rows: int) -> None:
         """Tell the user if rows are used more than once, and what a chat template does to them."""
@@ -120,9 +125,57 @@ class Setup(Generic[S]):
         for text in self.encoder.notices():
             self.job.notice(text)
 
-    def fit(self, trainer: Any, metrics: Mapping[str, str], **options: Any) -> None:
-        """Train to the last step."""
-        fit(trainer, self.job, metrics, **options)
+    def fit(
+        self,
+        trainer: Any,
+        metrics: Mapping[str, str],
+        stateful: Stateful | None = None,
+        initial: Mapping[str, float] | None = None,
+    ) -> None:
+        """Train from the newest valid checkpoint, if any, to the last step.
+
+        `metrics` maps the names of the metrics to record from TRL's to ours, beside those that begin with LOGGED;
+        `initial` is recorded as step 0. On SIGTERM, checkpoints and raises SystemExit(143).
+        """
+        job = self.job
+        give_step_means(trainer)
+        order_by_epoch(trainer)
+        train_in_fp32(trainer.model)
+        store_by_name(trainer)
+        if trainer.is_fsdp_enabled:
+            fsdp.reduce_in_fp32(trainer)
+        if process.BY_TORCHRUN:
+            if issubclass(kind := type(trainer), StepMetrics):  # GRPO's own loader keeps the order of groups
+                blank = None if issubclass(kind, StepMeans) else IGNORED
+                trainer.get_train_dataloader = partial(loader, trainer, blank)
+            torch.manual_seed(trainer.args.seed + trainer.args.process_index)  # of dropout
+        reporter = Reporter(job, metrics, stateful)
+        trainer.add_callback(reporter)
+        trainer.model.register_forward_pre_hook(lambda *_: reporter.in_forward_pass())
+        checkpoint = process.from_first(reporter.checkpoints.newest() if process.is_first() else None)
+        step = reporter.checkpoints.step(checkpoint) if checkpoint else None
+        if checkpoint and reporter.nodes:
+            checkpoint = reporter.checkpoints.path / checkpoint.name
+            with job.heart.repeated():
+                reporter.nodes.spread(checkpoint)
+        if process.is_first():
+            job.forget_after(-1 if step is None else step)
+            if step is None and initial:
+                job.metric(0, **initial)
+        if checkpoint and stateful and process.is_first():
+            stateful.load(checkpoint)
+        if checkpoint and reporter.checkpoints.step(checkpoint) >= trainer.args.max_steps:
+            load_weights(trainer.model, checkpoint)  # killed after the last step
+            return
+        if checkpoint:
+            log.warning("continuing from %s", checkpoint)
+        with (
+            reporter.until_sigterm(),
+            _full_disk_as_stage_error(reporter.checkpoints.path, "the run continues from the checkpoint before it"),
+        ):
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        if reporter.stopping:
+            raise SystemExit(SIGTERM_EXIT)
 
     def finish(self, trainer: Any) -> None:
         """Write the output: `source` with the trainer's weights, its adapter merged, in `source`'s dtype, or the
@@ -169,9 +222,9 @@ class Setup(Generic[S]):
         return self.spec.layout.sharding == "fsdp2" or _in_4_bits(self.spec)
 
 
-def prepare(job: Job, kind: type[S], dropout: bool = True) -> Setup[S]:
+def prepare(job: Job, kind: type[S], dropout: bool = True, tools: Sequence[Row] | None = None) -> Setup[S]:
     """Load the job's model, resolve its spec for that, and check the lengths; a learning rate far from the usual one is
-    reported. Raises StageError."""
+    reported. `tools`: as in RowEncoder. Raises StageError."""
     spec = job.spec(kind)
     if spec.layout.world != process.RUNNING:
         raise StageError(f"{process.RUNNING} processes are running; layout needs {spec.layout.world}")
@@ -180,7 +233,7 @@ def prepare(job: Job, kind: type[S], dropout: bool = True) -> Setup[S]:
         job.notice(warning)
     spec, source = spec.resolved(facts["parameters"]), source_of(job)
     model, tokenizer = load_model(source, spec, dropout)
-    return Setup(job, spec, source, model, tokenizer, limits_of(model, spec), RowEncoder(tokenizer))
+    return Setup(job, spec, source, model, tokenizer, limits_of(model, spec), RowEncoder(tokenizer, tools))
 
 
 def load_model(path: Path, spec: PostTrainSpec, dropout: bool = True) -> tuple[Any, Any]:
@@ -244,65 +297,6 @@ def _full_disk_as_stage_error(folder: Path, continues: str) -> Iterator[None]:
         raise StageError(
             f"{folder} could not be written: {reason}. Make room there and start again: {continues}"
         ) from error
-
-
-class Stateful(Protocol):
-    """State that a checkpoint contains beside TRL's own."""
-
-    def save(self, checkpoint: Path) -> None: ...
-
-    def load(self, checkpoint: Path) -> None: ...
-
-
-def fit(
-    trainer: Any,
-    job: Job,
-    metrics: Mapping[str, str],
-    stateful: Stateful | None = None,
-    initial: Mapping[str, float] | None = None,
-) -> None:
-    """Train from the newest valid checkpoint, if any, to the last step.
-
-    `metrics` maps the names of the metrics to record from TRL's to ours, beside those that begin with LOGGED; `initial`
-    is recorded as step 0. On SIGTERM, checkpoints and raises SystemExit(143).
-    """
-    give_step_means(trainer)
-    order_by_epoch(trainer)
-    train_in_fp32(trainer.model)
-    store_by_name(trainer)
-    if trainer.is_fsdp_enabled:
-        fsdp.reduce_in_fp32(trainer)
-    if process.BY_TORCHRUN:
-        if issubclass(kind := type(trainer), StepMetrics):  # GRPO's own loader keeps the order of groups
-            trainer.get_train_dataloader = partial(loader, trainer, None if issubclass(kind, StepMeans) else IGNORED)
-        torch.manual_seed(trainer.args.seed + trainer.args.process_index)  # of dropout
-    reporter = Reporter(job, metrics, stateful)
-    trainer.add_callback(reporter)
-    trainer.model.register_forward_pre_hook(lambda *_: reporter.in_forward_pass())
-    checkpoint = process.from_first(reporter.checkpoints.newest() if process.is_first() else None)
-    step = reporter.checkpoints.step(checkpoint) if checkpoint else None
-    if checkpoint and reporter.nodes:
-        checkpoint = reporter.checkpoints.path / checkpoint.name
-        with job.heart.repeated():
-            reporter.nodes.spread(checkpoint)
-    if process.is_first():
-        job.forget_after(-1 if step is None else step)
-        if step is None and initial:
-            job.metric(0, **initial)
-    if checkpoint and stateful and process.is_first():
-        stateful.load(checkpoint)
-    if checkpoint and reporter.checkpoints.step(checkpoint) >= trainer.args.max_steps:
-        load_weights(trainer.model, checkpoint)  # killed after the last step
-        return
-    if checkpoint:
-        log.warning("continuing from %s", checkpoint)
-    with (
-        reporter.until_sigterm(),
-        _full_disk_as_stage_error(reporter.checkpoints.path, "the run continues from the checkpoint before it"),
-    ):
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    if reporter.stopping:
-        raise SystemExit(SIGTERM_EXIT)
 
 
 def checkpoints(job: Job) -> CheckpointFolder:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tasks.pretrain.memory import CPU
+from tasks.hardware.memory import CPU
 
 ROWS = CPU.attention_rows  # per block. More: larger products. Fewer: less work above the diagonal, better cache use
 

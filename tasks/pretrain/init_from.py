@@ -14,8 +14,8 @@ from pathlib import Path
 from tasks.core.job import Job, StageError
 from tasks.core.manifest import read_manifest
 from tasks.models.hf_files import GENERATION, HUGGINGFACE
+from tasks.models.model_spec import ModelSpec
 from tasks.pretrain.checkpoint import TrainingState, continue_run, load_chunks
-from tasks.pretrain.model_spec import ModelSpec
 from tasks.pretrain.spec import PretrainSpec
 
 RESUME = "resume.0"

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from infra.text import in_yaml
 from tasks.core.spec import Problem, Spec
-from tasks.pretrain.model_spec import ModelSpec
+from tasks.models.model_spec import ModelSpec
 
 
 class Layout(Spec):

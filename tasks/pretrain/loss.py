@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tasks.hardware.memory import CPU, GPU
 from tasks.pretrain.megatron import CUDA
-from tasks.pretrain.memory import CPU, GPU
 
 KERNELS = GPU if CUDA else CPU
 # Bytes of logits held at a time: enough for large matrix products, in few pieces, since each adds to the whole weight

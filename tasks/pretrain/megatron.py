@@ -2,7 +2,8 @@
 
 import torch
 
-from tasks.pretrain import cpu_matmul, megatron_on_cpu
+from tasks.hardware import cpu_matmul
+from tasks.pretrain import megatron_on_cpu
 
 CUDA = torch.cuda.is_available()
 if not CUDA:

@@ -8,47 +8,11 @@ temporary: the logits, or one layer's backward pass. They depend on the kernels,
 all attention scores or all logits.
 """
 
-from dataclasses import dataclass, field
-
+from tasks.hardware.memory import GPU, Kernels, Memory
 from tasks.pretrain.spec import PretrainSpec
 
 INDEX = 8  # bytes of a token id or an index
 FLOAT = 4  # bytes of what is always fp32: gradients, optimizer state, softmax
-GB = 1e9
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes in one process on its device."""
-
-    weights: int
-    gradients: int
-    optimizer: int
-    activations: int
-    host: int = field(default=0, kw_only=True)  # offloaded from the device, and not in `total`
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.gradients + self.optimizer + self.activations
-
-    def breakdown(self) -> str:
-        """weights 1.2 GB, gradients 2.4 GB, …"""
-        parts = {name: getattr(self, name) / GB for name in ("weights", "gradients", "optimizer", "activations")}
-        return ", ".join(f"{name} {size:.3g} GB" for name, size in parts.items())
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """What a device's kernels save for the backward pass, and their temporaries."""
-
-    fused_swiglu: bool  # saves only its input; otherwise also silu(gate)
-    attention_rows: int  # queries whose scores are in memory at a time; 0: scores stay on the chip
-    logits: int  # bytes in memory at a time
-    logits_in_fp32: int  # bytes of them in fp32, in addition to 16-bit ones
-
-
-GPU = Kernels(fused_swiglu=True, attention_rows=0, logits=2**30, logits_in_fp32=2**31)
-CPU = Kernels(fused_swiglu=False, attention_rows=128, logits=2**26, logits_in_fp32=2**21)  # in the cache
 
 
 def estimate(spec: PretrainSpec, vocab_size: int, kernels: Kernels = GPU) -> Memory:

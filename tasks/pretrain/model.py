@@ -4,13 +4,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tasks.models.model_spec import ModelSpec
 from tasks.pretrain.attention import SDPAttention
 from tasks.pretrain.cpu_ops import rms_norm, swiglu
 from tasks.pretrain.initialization import initialize
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.megatron import CUDA, DEVICE
 from tasks.pretrain.megatron_hooks import FusedLossGPTModel, submodules
-from tasks.pretrain.model_spec import ModelSpec
 
 # isort: split
 from megatron.core import parallel_state

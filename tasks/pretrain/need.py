@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from tasks.need import Conditions, Need, Work
+from tasks.hardware.need import Conditions, Need, Work
 from tasks.pretrain.memory import estimate
 from tasks.pretrain.spec import PretrainSpec
 

@@ -14,11 +14,11 @@ from pydantic import Field
 from infra.text import short
 from tasks.core.restarts import Survival
 from tasks.core.spec import ByBaton, Problem, Spec, StageSpec, identity_if_set, not_identity
+from tasks.models.model_spec import ModelSpec
+from tasks.models.rates import Rate, rate_for
 from tasks.pretrain.layout import Layout, nearest
 from tasks.pretrain.mixture import SourceShare
-from tasks.pretrain.model_spec import ModelSpec
 from tasks.pretrain.optimizer_spec import CONTINUED, RATES, OptimizerSpec
-from tasks.pretrain.rates import Rate, rate_for
 
 Reaction = Literal["stop", "skip", "roll_back", "continue"]
 

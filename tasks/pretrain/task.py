@@ -3,7 +3,8 @@
 import images
 from infra.pod_spec import SAVES
 from infra.process.launch import Engine
-from tasks.artifacts import MegatronCheckpoint, MegatronWeights, TokenizedCorpus
+from tasks.data.artifact import TokenizedCorpus
+from tasks.pretrain.artifact import MegatronCheckpoint, MegatronWeights
 from tasks.pretrain.spec import PretrainSpec
 from tasks.run import run
 from tasks.stage import stage

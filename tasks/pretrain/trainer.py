@@ -15,15 +15,15 @@ from infra.process.heartbeat import Phase
 from tasks.core.job import Job, StageError
 from tasks.core.manifest import read_manifest, remove
 from tasks.core.nodes import nodes_of
+from tasks.hardware.flops import flops_per_token, kept_peak
+from tasks.models.rates import unusual
 from tasks.pretrain.anomaly import Anomaly, AnomalyLog, Watch
 from tasks.pretrain.batches import Batch, Samples, build_datasets, index_cache, micro_batches
 from tasks.pretrain.canonical import copy_content
 from tasks.pretrain.checkpoint import Checkpoints, TrainingState
-from tasks.pretrain.flops import flops_per_token, kept_peak
 from tasks.pretrain.init_from import InitialWeights
 from tasks.pretrain.megatron import CUDA, DEVICE
 from tasks.pretrain.prefetch import Prefetch
-from tasks.pretrain.rates import unusual
 from tasks.pretrain.spec import PretrainSpec, Reaction
 from tasks.pretrain.train_step import Training
 

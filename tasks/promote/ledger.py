@@ -12,18 +12,13 @@ from infra.paths import located
 from infra.storage.buckets import StorageError, is_bucket
 from infra.text import clause
 from infra.tracking.set_aside import OUTCOME_TAG, PARENT_TAG, set_aside
-from tasks.artifacts import (
-    Artifact,
-    Corpus,
-    HFModel,
-    MegatronCheckpoint,
-    MegatronWeights,
-    TokenizedCorpus,
-    Tokenizer,
-)
+from tasks.artifacts import Artifact
 from tasks.core.job import StageError
 from tasks.core.manifest import ArtifactError, Manifest
 from tasks.core.stored import manifest_at
+from tasks.data.artifact import Corpus, TokenizedCorpus, Tokenizer
+from tasks.models.artifact import HFModel
+from tasks.pretrain.artifact import MegatronCheckpoint, MegatronWeights
 from tasks.promote.rule import KEPT, PROMOTED
 from tasks.publish.aliases import CHAMPION, Version, compared_champion, version_at, versions
 from tasks.publish.registry import PART_TAG, PATIENCE_S

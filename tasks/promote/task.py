@@ -2,8 +2,10 @@
 
 import images
 from infra.process.launch import Engine
-from tasks.artifacts import Decision, EvalReport, Promotion, PublishedModel
+from tasks.evaluate.artifact import EvalReport
+from tasks.promote.artifact import Decision, Promotion
 from tasks.promote.spec import PromoteSpec, PromotionSpec
+from tasks.publish.artifact import PublishedModel
 from tasks.run import run
 from tasks.stage import stage
 

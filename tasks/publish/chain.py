@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from infra.tracking.redact import redact
-from infra.tracking.relations import sources
+from tasks.artifacts import kind_of
 from tasks.core.job import Job
 from tasks.core.manifest import ArtifactError, Manifest, read_manifest, text_digest
 
@@ -29,7 +29,7 @@ class Link:
     def parents(self) -> Mapping[str, str]:
         """What it was made from, by the names of its stage's inputs. Not the earlier corpora that an increment was
         compared with: after 1,000 nights these would be half a million names."""
-        made_from = sources(self.manifest.kind, self.manifest.digest, self.manifest.parents)
+        made_from = kind_of(self.manifest.kind).relation.sources(self.manifest.digest, self.manifest.parents)
         return {name: digest for name, digest in made_from.items() if name.partition(".")[0] not in COMPARED}
 
 

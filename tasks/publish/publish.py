@@ -8,6 +8,7 @@ same model, made of the same and under the same terms, is the same version, thou
 """
 
 import json
+from collections.abc import Sequence
 
 import yaml
 
@@ -15,7 +16,8 @@ from infra.paths import portable
 from infra.storage.durable import sync_tree
 from infra.tracking.mlflow_names import mlflow_name
 from tasks.core.job import Job, main
-from tasks.core.manifest import MANIFEST, content_digest, read_manifest, text_digest
+from tasks.core.manifest import MANIFEST, Manifest, content_digest, read_manifest, text_digest
+from tasks.core.metric import metrics_of
 from tasks.models.adapter_base import BASE, model_of
 from tasks.publish.aliases import CHAMPION, RESUMED_TAG
 from tasks.publish.card import model_card
@@ -24,7 +26,6 @@ from tasks.publish.champion import make_champion
 from tasks.publish.copy import CARD, copy_model
 from tasks.publish.registry import PART_TAG, PATIENCE_S, Publication, register
 from tasks.publish.spec import PublishSpec
-from tasks.publish.tie import tie
 
 # what continuous training needs of its generations (tasks/promote/ledger.py): the name in the tag -> the input
 PARTS = {
@@ -89,6 +90,26 @@ def work(job: Job) -> None:
     if spec.alias == CHAMPION:
         make_champion(spec.name, int(version))
     job.finish(label=label, registry_name=spec.name, registry_version=version)
+
+
+def tie(by: str | None, label: str, digest: str, reports: Sequence[Manifest]) -> str:
+    """A notice that the chosen model is only the first of several equal ones: it names the models with the same
+    value of the metric `by`; empty if there is none. `reports`: the evaluations, in the run's order."""
+    values = {
+        (str(report.facts["label"]), str(report.facts["model_digest"])): metrics_of(report.facts).get(by or "")
+        for report in reports
+    }
+    best = values.get((label, digest))
+    if best is None:
+        return ""
+    equal = [other for (other, _), metric in values.items() if metric and metric.worth() == best.worth()]
+    if len(equal) < 2:
+        return ""
+    return (
+        f"publish.best: {', '.join(equal[:-1])} and {equal[-1]} have the same {by}, {best}; {label} was chosen, as the "
+        "first of these in the run's order. For another one, name a metric in which they differ, or leave publish.best "
+        "out for the last model"
+    )
 
 
 def _same(spec: PublishSpec, job: Job, parts: list[str]) -> str:

@@ -2,8 +2,11 @@
 
 import images
 from infra.process.launch import Engine
-from tasks.artifacts import Artifact, EvalReport, HFModel, PublishedModel
+from tasks.artifacts import Artifact
 from tasks.core.manifest import ALL, MANIFEST
+from tasks.evaluate.artifact import EvalReport
+from tasks.models.artifact import HFModel
+from tasks.publish.artifact import PublishedModel
 from tasks.publish.spec import PublishSpec
 from tasks.run import run
 from tasks.stage import stage

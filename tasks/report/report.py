@@ -4,13 +4,16 @@ No stage is required: the report covers those that the recipe has. The web page 
 sections, from the same blocks.
 """
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from infra.commands import command
 from infra.evaluated import SAMPLES
+from infra.text import duration
+from infra.tracking.spool import Execution, execution_folder, read_execution, read_stage, stage_folders
 from infra.tracking.store import tracking_hint
-from tasks.artifacts import KINDS
+from tasks.artifacts import kinds
 from tasks.core.job import Job, main
 from tasks.evaluate.results import of_models, read_results
 from tasks.evaluate.samples import samples
@@ -24,7 +27,6 @@ from tasks.promote.page import decision
 from tasks.report.acceptance_gate import verdict
 from tasks.report.lineage import RESULT, lineage
 from tasks.report.spec import ReportSpec
-from tasks.report.times import about_execution, times
 
 RUN = "pyflyte run workflows/pretrain_to_rl.py pretrain_to_rl"
 
@@ -35,7 +37,7 @@ def work(job: Job) -> None:
     for done, name in enumerate(job.inputs):
         job.progress(done, len(job.inputs), "artifacts")
         sources.append(open_source(job.input(name), name.removeprefix("parts.")))
-    order = {kind: place for place, kind in enumerate(KINDS)}
+    order = {kind: place for place, kind in enumerate(kinds())}
     sources.sort(key=lambda source: order.get(source.manifest.kind, len(order)))
     job.empty_output()
     html = job.output / "report.html"
@@ -116,6 +118,48 @@ def _section(title: str, blocks: list[Block]) -> list[Block]:
 
 def _of_kind(sources: list[Source], kind: str) -> list[Source]:
     return [source for source in sources if source.manifest.kind == kind]
+
+
+def about_execution(execution_id: str) -> list[str]:
+    """The parts of the report's subtitle."""
+    execution = _find(execution_id)
+    if execution is None:
+        return []
+    code = execution.code
+    changed = " with changes" if code.get("dirty") == "true" else ""
+    return [
+        time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(execution.started)),
+        f"execution {execution_id}",
+        f"commit {code.get('commit', 'unknown')[:10]}{changed}",
+    ]
+
+
+def times(execution_id: str) -> list[Block]:
+    """A row per finished stage, by start time; empty without an execution."""
+    if not execution_id:
+        return []
+    execution = _find(execution_id)
+    if execution is None:
+        return [Text(f"The times of execution {execution_id} are not on this machine.", "quiet")]
+    runs = sorted(map(read_stage, stage_folders(execution_folder(execution_id))), key=lambda run: run.started)
+    ended = [(run, run.ended) for run in runs if run.ended is not None]
+    rows: list[list[Cell]] = [
+        [
+            run.title,
+            duration(end - run.started),
+            Mark("from the cache" if run.cached else run.status.lower(), "quiet"),
+        ]
+        for run, end in ended
+    ]
+    if ended:
+        whole = duration(max(end for _, end in ended) - execution.started)
+        rows.append([Mark("total so far", "best"), Mark(whole, "best"), ""])
+    return [Table("Stages of this execution", ["stage", "time", "status"], rows, "lrl")]
+
+
+def _find(execution_id: str) -> Execution | None:
+    folder = execution_folder(execution_id)
+    return read_execution(folder) if execution_id and (folder / "execution.json").exists() else None
 
 
 if __name__ == "__main__":

@@ -4,10 +4,13 @@ import images
 from infra.pod import this_pod
 from infra.process.launch import Engine
 from infra.tracking.execution import mark_last
-from tasks.artifacts import Artifact, EvalReport, HFModel, Report
+from tasks.artifacts import Artifact
 from tasks.cached_stages import note_used
 from tasks.core.manifest import ALL_AND_RECORD
+from tasks.evaluate.artifact import EvalReport
+from tasks.models.artifact import HFModel
 from tasks.pages.source import PAGE_FILES
+from tasks.report.artifact import Report
 from tasks.report.spec import ReportSpec
 from tasks.run import run
 from tasks.stage import stage

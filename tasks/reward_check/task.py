@@ -3,8 +3,9 @@
 import images
 from infra.pod_spec import PodSpec, Resources
 from infra.process.launch import Engine
-from tasks.artifacts import RewardCheck, Rows
+from tasks.reward_check.artifact import RewardCheck
 from tasks.reward_check.spec import TRIED_MEMORY, RewardCheckSpec
+from tasks.rows.artifact import Rows
 from tasks.run import run
 from tasks.stage import stage
 

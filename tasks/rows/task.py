@@ -2,7 +2,8 @@
 
 import images
 from infra.process.launch import Engine
-from tasks.artifacts import Corpus, Rows
+from tasks.data.artifact import Corpus
+from tasks.rows.artifact import Rows
 from tasks.rows.spec import DecontaminateSpec, RowsSpec
 from tasks.run import run
 from tasks.stage import stage

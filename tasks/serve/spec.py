@@ -1,18 +1,12 @@
 """Spec of a server and of its load test."""
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from tasks.core.spec import Problem, Spec, StageSpec, not_identity
 
 MOST_CONCURRENT = 1024
-
-
-def vllm_share(default: float, what_for: str) -> Any:
-    """Field for vLLM's fraction of a GPU's memory in specs whose result doesn't depend on it: not in the cache key."""
-    description = f"vLLM's fraction of a GPU's memory, {what_for}; more allows larger batches"
-    return not_identity(default, description, gt=0, le=1)
 
 
 class LoadSpec(Spec):

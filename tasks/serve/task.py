@@ -2,8 +2,9 @@
 
 import images
 from infra.process.launch import Engine
-from tasks.artifacts import Endpoint, HFModel
+from tasks.models.artifact import HFModel
 from tasks.run import run
+from tasks.serve.artifact import Endpoint
 from tasks.serve.spec import ServeSpec
 from tasks.stage import stage
 

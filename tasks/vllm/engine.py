@@ -19,13 +19,13 @@ from transformers import AutoConfig
 
 from infra.paths import quiet
 from tasks.core.job import StageError
+from tasks.hardware.machine import this_machine
+from tasks.hardware.memory import USABLE
 from tasks.models.adapter_base import ADAPTER, ModelFolders
 from tasks.models.agreement import check_agreement, read_probe
 from tasks.models.tokenizers import alone, check
-from tasks.pretrain.fit import USABLE
-from tasks.pretrain.hardware import this_machine
 from tasks.vllm.hooks import max_lora_rank, prepare_process, score_prompts_of_adapter
-from tasks.vllm.kv_cache import kv_cache_of
+from tasks.vllm.memory import kv_cache_of
 
 quiet()
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")

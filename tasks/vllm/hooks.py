@@ -27,7 +27,7 @@ def prepare_process() -> bool:
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     import torch
 
-    from tasks.pretrain import cpu_matmul
+    from tasks.hardware import cpu_matmul
 
     if torch.cuda.is_available():
         # Without it FlashInfer compiles its sampler when a server starts, and fails where there is no nvcc (vLLM 0.31,

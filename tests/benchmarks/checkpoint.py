@@ -20,10 +20,10 @@ ROUNDS, STEPS = 5, 12
 
 def main(folder: Path) -> None:
     # Megatron's save starts a process that imports this module again
+    from tasks.models.model_spec import ModelSpec
     from tasks.pretrain.batches import build_datasets, micro_batches
     from tasks.pretrain.checkpoint import Checkpoints, TrainingState
     from tasks.pretrain.layout import Layout
-    from tasks.pretrain.model_spec import ModelSpec
     from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
     from tasks.pretrain.train_step import Training
     from tests.pretrain.alone import alone

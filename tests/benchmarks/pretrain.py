@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from infra.process.launch import SHORT_WAITS
+from tasks.models.model_spec import ModelSpec
 from tasks.pretrain.layout import Layout
-from tasks.pretrain.model_spec import ModelSpec
 from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.spec import PretrainSpec
 from tests.benchmarks.harness import median_ratio, report, side_by_side
@@ -113,7 +113,7 @@ def compare(
     rows: list[tuple[str, str]],
     figures: dict[str, float],
 ) -> None:
-    from tasks.pretrain.flops import flops_per_token, peak_flops
+    from tasks.hardware.flops import flops_per_token, peak_flops
 
     write_data(folder / "data", size)
     contenders = {contender: Remote(contender, size, folder) for contender in CONTENDERS}

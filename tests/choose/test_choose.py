@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from infra.tracking.execution import close_execution
-from tasks.artifacts import EvalReport, HFModel
 from tasks.choose.choose import work
 from tasks.choose.spec import ChooseSpec
 from tasks.choose.task import choose
 from tasks.core.job import StageError
 from tasks.core.manifest import read_manifest
+from tasks.evaluate.artifact import EvalReport
+from tasks.models.artifact import HFModel
 from tests.promote.made import MODEL, metric, run, seal
 
 RIGHT, BITS = "sums.right", "bits_per_byte"

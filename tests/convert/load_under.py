@@ -11,10 +11,10 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
+from tasks.models.model_spec import ModelSpec
 from tasks.pretrain.checkpoint import Checkpoints, TrainingState
 from tasks.pretrain.initialization import shards
 from tasks.pretrain.model import build_chunks, transformer_config
-from tasks.pretrain.model_spec import ModelSpec
 from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.process import distributed
 from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec

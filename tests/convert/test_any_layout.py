@@ -16,9 +16,9 @@ from tasks.convert.audit import audit
 from tasks.convert.export_model import ExportOptions, export_model
 from tasks.convert.import_model import open_hugging_face
 from tasks.convert.megatron_model import CHECKPOINT, open_megatron
+from tasks.models.model_spec import ExpertsSpec, ModelSpec
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.model import build_model, transformer_config
-from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
 from tasks.pretrain.train_step import Training
 from tests.convert.load_under import known, save, save_known, spec_of
 from tests.convert.test_round_trip import assert_same, quietly, tensors, to_hugging_face, to_megatron

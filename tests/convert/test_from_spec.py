@@ -12,8 +12,8 @@ from tasks.convert.families import read
 from tasks.convert.from_spec import Untrainable, config_fields, model_spec
 from tasks.convert.hf_forward import check_runs
 from tasks.convert.spec import unexportable
+from tasks.models.model_spec import FAMILIES, ModelSpec
 from tasks.pretrain.model import transformer_config
-from tasks.pretrain.model_spec import FAMILIES, ModelSpec
 
 VOCABULARY = 40
 

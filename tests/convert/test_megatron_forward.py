@@ -26,8 +26,8 @@ from tasks.convert.architecture import Architecture, Experts, Latent, Rope
 from tasks.convert.hf_forward import Reference
 from tasks.convert.megatron_forward import Decoder
 from tasks.core.job import StageError
+from tasks.models.model_spec import ExpertsSpec, ModelSpec
 from tasks.pretrain import megatron
-from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
 from tests.convert.models import FAMILIES, LENGTH, VOCABULARY, WINDOW, architecture, make, megatron_weights, text
 
 # isort: split

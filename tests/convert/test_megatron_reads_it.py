@@ -10,11 +10,11 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tasks.convert.megatron_model import CHECKPOINT
+from tasks.models.model_spec import ModelSpec
 from tasks.pretrain.checkpoint import load_chunks
 from tasks.pretrain.initialization import shards
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.model import build_model, transformer_config
-from tasks.pretrain.model_spec import ModelSpec
 from tests.convert import models
 from tests.convert.load_under import key_of, load_and_compare, part_of, spec_of
 from tests.convert.models import COMMON, FAMILIES, LENGTH, make, megatron_weights, text

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tasks.core.manifest import read_manifest, verify
+from tasks.models.model_spec import ExpertsSpec, ModelSpec
 from tasks.pretrain.layout import Layout
-from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
 from tasks.pretrain.spec import CheckpointPolicy
 from tests.convert.test_export import audit_job, export_job
 from tests.convert.tiny import make_tokenizer

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from infra.storage import buckets as storage
 from infra.storage.buckets import StorageError
-from tasks.artifacts import Tokenizer
 from tasks.core.manifest import ArtifactError, verify, write_manifest
 from tasks.core.stored import RECREATE_HINT, check_sizes, fetch, send
+from tasks.data.artifact import Tokenizer
 from tests.s3 import S3, Faults, disturbed
 
 FACTS = {"vocab_size": 3, "eos_id": 0, "pad_id": 0}

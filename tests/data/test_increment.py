@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.artifacts import Corpus
 from tasks.core.job import Job, StageError
 from tasks.core.manifest import json_key, read_manifest, text_digest, write_manifest
 from tasks.data import compact as compact_engine
@@ -22,6 +21,7 @@ from tasks.data import corpus as corpus_engine
 from tasks.data import gather as gather_engine
 from tasks.data import increment as increment_engine
 from tasks.data import tokenizer as tokenizer_engine
+from tasks.data.artifact import Corpus
 from tasks.data.documents import SPLITS, Split, read_documents, split_of
 from tasks.data.gone import Gone
 from tasks.data.source_changes import Changes

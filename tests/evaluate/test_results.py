@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tasks.artifacts import EvalReport
+from tasks.evaluate.artifact import EvalReport
 from tasks.evaluate.results import Results, difference, read_results
 from tests.promote.made import metric, seal
 

@@ -1,4 +1,4 @@
-"""What flytekit does without infra/flyte/hooks.py, each in a fresh process: when one fails, that hook can go."""
+"""flytekit without infra/flyte/install.py and hooks.py, each test in a fresh process: when one fails, a hook can go."""
 
 import os
 import signal
@@ -32,20 +32,20 @@ def python(program: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_flytekit_reads_yaml_1_1(tmp_path: Path) -> None:
-    """wrap_json_option"""
+    """read_own_options"""
     (tmp_path / "model.yaml").write_text("value: 024")
     done = python(f"{MODEL}\nprint(JsonParamType(Model).convert('{tmp_path}/model.yaml', None, None).value)")
     assert done.stdout == "20\n", done.stderr  # YAML 1.2: 24
 
 
 def test_flytekit_shows_a_traceback_for_a_broken_file(tmp_path: Path) -> None:
-    """wrap_json_option"""
+    """read_own_options"""
     (tmp_path / "model.yaml").write_text("value: [")
     assert "Traceback" in python(f"{MODEL}\nJsonParamType(Model).convert('{tmp_path}/model.yaml', None, None)").stderr
 
 
 def test_flytekit_ends_in_a_traceback_on_a_damaged_cache(tmp_path: Path) -> None:
-    """replace_local_cache"""
+    """use_own_cache"""
     (tmp_path / "cache.db").write_bytes(b"garbage" * 100)
     program = "import flytekit.core.local_cache as module\n"
     program += f"module.CACHE_LOCATION = '{tmp_path}'\nmodule.LocalTaskCache.get('task', '1', None, ())"
@@ -156,7 +156,7 @@ time.sleep(60)
 @pytest.mark.parametrize("hooked", [True, False])
 def test_three_quick_interrupts_end_with_a_traceback_but_for_the_hook(hooked: bool) -> None:
     """interrupts_end_quietly"""
-    hook = "from infra.flyte.hooks import interrupts_end_quietly; interrupts_end_quietly()" if hooked else ""
+    hook = "from infra.flyte.install import interrupts_end_quietly; interrupts_end_quietly()" if hooked else ""
     command = [sys.executable, "-c", PRESSED.format(hook=hook)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None and started.stdout.readline() == "ready\n"

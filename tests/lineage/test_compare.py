@@ -17,8 +17,8 @@ from infra.lineage.measured import BITS, OF_ALL
 from infra.tracking.execution import begin_execution, end_execution
 from infra.tracking.record import tracked
 from infra.tracking.store import tracking_uri
-from tasks.artifacts import EvalReport
 from tasks.core.manifest import read_manifest
+from tasks.evaluate.artifact import EvalReport
 from tasks.evaluate.results import Results, read_results
 from tasks.evaluate.samples import samples
 from tasks.evaluate.spec import BitsSpec, EvaluateSpec

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.artifacts import KINDS
+from tasks.artifacts import kinds
 from tasks.core.manifest import ArtifactError, read_manifest, write_manifest
 from tasks.data.curation_tally import TALLY, Tally
 from tasks.data.documents import document
@@ -58,9 +58,9 @@ def test_every_kind_of_artifact_has_a_page(run: dict[str, Path], name: str, show
     assert [word for word in shown if word not in text] == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", kinds())
 def test_the_page_that_a_kind_names_exists(kind: str) -> None:
-    assert callable(resolve_name(KINDS[kind].page))
+    assert callable(resolve_name(kinds()[kind].page))
 
 
 def test_an_increment_tells_what_became_of_the_source(run: dict[str, Path], tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from infra.tracking.metrics import points_after
 from infra.tracking.mlflow_records import stage_record
 from infra.tracking.remote_run import add_placement, end_record, progress_of
 from infra.tracking.spool import Execution, StageRun, read_stage, write_stage
-from tasks.artifacts import Tokenizer
 from tasks.core.manifest import verify, write_manifest
 from tasks.core.stored import send
+from tasks.data.artifact import Tokenizer
 from tests.s3 import S3
 
 ROOT = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ def test_an_error_of_skypilot_leaves_tracebacks(module: str) -> None:
 
 
 def test_skypilot_still_turns_tracebacks_off() -> None:
-    """Fails when a release no longer does; delete infra/placement/tracebacks.py then."""
+    """Fails when a release no longer does; the change in infra/placement/skypilot.py can be deleted then."""
     assert printed("") == "False"
 
 

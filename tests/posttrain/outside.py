@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tasks.core.job import Job
+from tasks.models.rates import ANY_SIZE, Rate
 from tasks.posttrain.methods.dpo.pairs import Pair
 from tasks.posttrain.spec import TRAINING, Example, Method, PostTrainSpec, StepCost
-from tasks.pretrain.rates import ANY_SIZE, Rate
 from tasks.rows.stored import Row
 
 if TYPE_CHECKING:

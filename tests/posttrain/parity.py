@@ -73,7 +73,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 def run(jobs: list[Path], stop_after: int) -> None:
     """Run each job to its end, or up to the checkpoint of a step."""
-    fit, on_save = trainer.fit, trainer.Reporter.on_save
+    fit, on_save = trainer.Setup.fit, trainer.Reporter.on_save
 
     def save_and_stop(self: Any, args: Any, state: Any, control: Any, **more: Any) -> None:
         on_save(self, args, state, control, **more)
@@ -82,14 +82,14 @@ def run(jobs: list[Path], stop_after: int) -> None:
 
     trainer.Reporter.on_save = save_and_stop  # type: ignore[method-assign]
 
-    def fit_and_name_the_wrapper(built: Any, job: Any, *arguments: Any, **more: Any) -> None:
-        watch = Watch(built, job.directory)
+    def fit_and_name_the_wrapper(setup: Any, built: Any, *arguments: Any, **more: Any) -> None:
+        watch = Watch(built, setup.job.directory)
         built.add_callback(watch)
-        fit(built, job, *arguments, **more)
+        fit(setup, built, *arguments, **more)
         if process.is_first():
-            (job.directory / "wrapper").write_text(" ".join(watch.words()))
+            (setup.job.directory / "wrapper").write_text(" ".join(watch.words()))
 
-    vars(trainer)["fit"] = fit_and_name_the_wrapper
+    trainer.Setup.fit = fit_and_name_the_wrapper  # type: ignore[method-assign,assignment]
     for directory in jobs:
         with suppress(Stopped):
             train(open_job(directory))

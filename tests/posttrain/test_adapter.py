@@ -13,11 +13,11 @@ from transformers import AutoModelForCausalLM
 
 from tasks.core.job import StageError, open_job
 from tasks.core.manifest import read_manifest, verify
+from tasks.models.model_spec import ModelSpec
 from tasks.posttrain.adapter import merged, merged_weights, peft_config
 from tasks.posttrain.adapter_spec import AdapterSpec, LoRASpec
 from tasks.posttrain.methods import sft
 from tasks.posttrain.methods.dpo import trainer as dpo
-from tasks.pretrain.model_spec import ModelSpec
 from tests.posttrain.tiny import metrics, said_twice, tiny_rows, without_times, write_job
 
 SPEC: dict[str, Any] = {

@@ -10,6 +10,8 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 from trl import DPOConfig, SFTConfig, SFTTrainer
 
+from tasks.hardware.memory import CPU, GPU, Kernels
+from tasks.models.model_spec import ModelSpec
 from tasks.posttrain.adapter import peft_config
 from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.layout import TuningLayout
@@ -21,8 +23,6 @@ from tasks.posttrain.quantize import load_in_4_bits
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.posttrain.trl_hooks.dpo import PairTrainer
 from tasks.posttrain.trl_hooks.trainer import train_in_fp32
-from tasks.pretrain.memory import CPU, GPU, Kernels
-from tasks.pretrain.model_spec import ModelSpec
 from tasks.rewards.spec import RewardSpec
 from tests.pretrain.footprint import peak, size
 

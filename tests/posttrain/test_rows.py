@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tasks.core.job import Job, StageError, json_lines, open_job
 from tasks.posttrain.encode import RowRefused
-from tasks.posttrain.rows import choose, in_order, kind_of, note_epochs
+from tasks.posttrain.rows import in_order, kind_of, note_epochs, select
 from tasks.posttrain.spec import PostTrainSpec
 from tests.posttrain.tiny import said_twice, tiny_rows, write_job
 
@@ -68,7 +68,7 @@ def job(tmp_path: Path) -> Callable[..., Job]:
 
 
 def test_no_more_rows_are_taken_than_the_run_needs(job: Callable[..., Job]) -> None:
-    chosen = choose(job(said_twice(40)), 0, LIMITS, said, 12)
+    chosen = select(job(said_twice(40)), 0, LIMITS, said, 12)
 
     assert len(chosen.rows) == 12 and chosen.counts() == {"rows": 12, "rows_too_long": 0}
 
@@ -76,7 +76,7 @@ def test_no_more_rows_are_taken_than_the_run_needs(job: Callable[..., Job]) -> N
 def test_rows_that_are_too_long_are_skipped_and_counted(job: Callable[..., Job]) -> None:
     with_long = job([{"text": "x" * length} for length in range(1, 21)])
 
-    chosen = choose(with_long, 0, LIMITS, lambda row: Text(row["text"]), 16)
+    chosen = select(with_long, 0, LIMITS, lambda row: Text(row["text"]), 16)
 
     assert chosen.counts() == {"rows": 15, "rows_too_long": 5}
     assert json_lines(with_long.notices) == [
@@ -100,9 +100,9 @@ def test_rows_that_the_template_rejects_are_left_out_if_the_set_drops_faulty_row
 
     if not drops:
         with pytest.raises(RowRefused, match=r"no \d\nSet the rows' `faulty: drop`"):
-            choose(made, 0, LIMITS, encode, 16)
+            select(made, 0, LIMITS, encode, 16)
         return
-    chosen = choose(made, 0, LIMITS, encode, 16)
+    chosen = select(made, 0, LIMITS, encode, 16)
     assert sorted(chosen.rows) == list("01245689")
     (told,) = json_lines(made.notices)
     assert told["text"].startswith("2 rows are left out (faulty: drop): no ")
@@ -127,7 +127,7 @@ def test_more_than_one_epoch_is_a_notice(
 
 def test_a_set_without_rows_for_training_is_an_error(job: Callable[..., Job]) -> None:
     with pytest.raises(StageError, match="no training rows; add rows, or lower held_out"):
-        choose(job([]), 0, LIMITS, said, 1)
+        select(job([]), 0, LIMITS, said, 1)
 
 
 def test_a_kind_of_row_that_the_stage_cannot_use_is_refused(job: Callable[..., Job]) -> None:

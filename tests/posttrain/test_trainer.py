@@ -13,7 +13,7 @@ from tasks.core.job import Job, StageError
 from tasks.posttrain.layout import TuningLayout
 from tasks.posttrain.methods.sft import SFTSpec
 from tasks.posttrain.spec import PostTrainSpec
-from tasks.posttrain.trainer import checkpoints, fit, prepare
+from tasks.posttrain.trainer import Setup, checkpoints, prepare
 
 
 class Rows(torch.nn.Module):
@@ -45,7 +45,8 @@ def seen_rows(job: Job, breaks_at: int | None = None) -> list[int]:
     rows = Dataset.from_list([{"row": row, "length": 1} for row in range(5)])
     model = Rows(breaks_at)
     with suppress(KeyboardInterrupt):
-        fit(Trainer(model, args, train_dataset=rows), job, {})
+        setup = Setup(job, SFTSpec(), job.work, model, None, SFTSpec().limits(64), encoder=None)  # type: ignore[arg-type]
+        setup.fit(Trainer(model, args, train_dataset=rows), {})
     return model.seen
 
 

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from tasks.hardware.memory import Memory
 from tasks.pretrain.batches import Batch
 from tasks.pretrain.megatron import CUDA, DEVICE
-from tasks.pretrain.memory import Memory
 from tasks.pretrain.process import model_parallel
 from tasks.pretrain.spec import PretrainSpec
 from tasks.pretrain.train_step import Training

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tasks.models.model_spec import ExpertsSpec, ModelSpec
 from tasks.pretrain.layout import Layout, layouts
-from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
 from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.spec import PretrainSpec
 

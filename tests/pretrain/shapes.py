@@ -1,6 +1,6 @@
 """Public models' shapes, from their config.json."""
 
-from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
+from tasks.models.model_spec import ExpertsSpec, ModelSpec
 
 LLAMA_3_8B = ModelSpec(
     family="llama",

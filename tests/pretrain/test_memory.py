@@ -12,9 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.hardware.memory import CPU, GPU, Memory
+from tasks.models.model_spec import ExpertsSpec, ModelSpec
 from tasks.pretrain.layout import Layout
-from tasks.pretrain.memory import CPU, GPU, Memory, estimate
-from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
+from tasks.pretrain.memory import estimate
 from tasks.pretrain.spec import PretrainSpec
 from tests.pretrain.alone import alone
 from tests.pretrain.footprint import footprint

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from infra.process.heartbeat import read_beats
-from tasks.artifacts import TokenizedCorpus
 from tasks.core.manifest import verify
 from tasks.core.stored import fetch, send
+from tasks.data.artifact import TokenizedCorpus
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
 from tests.pretrain.ranks import engine

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.artifacts import TokenizedCorpus
 from tasks.core.manifest import verify
 from tasks.core.stored import fetch, send
+from tasks.data.artifact import TokenizedCorpus
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.spec import CheckpointPolicy
 from tests.pretrain.ranks import engine

@@ -10,8 +10,8 @@ import numpy as np
 
 from tasks.core.manifest import read_manifest, write_manifest
 from tasks.data.indexed_dataset import write_index
+from tasks.models.model_spec import ModelSpec
 from tasks.pretrain.layout import Layout
-from tasks.pretrain.model_spec import ModelSpec
 from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
 

@@ -6,20 +6,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.artifacts import (
-    Artifact,
-    Corpus,
-    Decision,
-    EvalReport,
-    HFModel,
-    MegatronCheckpoint,
-    Promotion,
-    PublishedModel,
-)
+from tasks.artifacts import Artifact
 from tasks.core.job import Job, open_job
 from tasks.core.manifest import read_manifest, write_manifest
+from tasks.data.artifact import Corpus
+from tasks.evaluate.artifact import EvalReport
+from tasks.models.artifact import HFModel
+from tasks.pretrain.artifact import MegatronCheckpoint
+from tasks.promote.artifact import Decision, Promotion
 from tasks.promote.decide import work as decide
 from tasks.promote.promote import work as promote
+from tasks.publish.artifact import PublishedModel
 from tasks.publish.publish import work as publish
 
 NAME = "baton-test"

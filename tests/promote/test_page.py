@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from tasks.artifacts import Promotion
 from tasks.core.manifest import read_manifest
 from tasks.pages.deck import stage_page
 from tasks.pages.source import open_source
+from tasks.promote.artifact import Promotion
 from tasks.report.report import summary
 from tasks.report.spec import ReportSpec
 from tests.pages.reading import Reading

@@ -14,9 +14,11 @@ from infra.lineage.graph import Graph
 from infra.lineage.registry import registered
 from infra.tracking.set_aside import OUTCOME_TAG, PARENT_TAG
 from infra.tracking.store import tracking_uri
-from tasks.artifacts import Corpus, HFModel, Promotion
 from tasks.core.job import StageError
 from tasks.core.manifest import read_manifest
+from tasks.data.artifact import Corpus
+from tasks.models.artifact import HFModel
+from tasks.promote.artifact import Promotion
 from tasks.promote.ledger import LedgerError, NoChampion, champion, generations, load
 from tasks.publish.aliases import CHAMPION, PREVIOUS, version_at, versions
 from tasks.publish.champion import ChampionChanged, make_champion, promote, roll_back

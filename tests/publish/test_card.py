@@ -16,9 +16,9 @@ from tasks.convert.base_license import license_of
 from tasks.core.job import Job, open_job
 from tasks.core.manifest import read_manifest, write_manifest
 from tasks.models.adapter_base import ADAPTER, model_of
+from tasks.models.model_files import copy_small_files
 from tasks.posttrain.adapter_files import write_adapter
 from tasks.posttrain.adapter_spec import LoRASpec
-from tasks.posttrain.model_files import copy_small_files
 from tasks.publish.card import model_card
 from tasks.publish.chain import chain, shown_spec
 from tasks.publish.copy import copy_model

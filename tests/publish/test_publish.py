@@ -12,12 +12,13 @@ from huggingface_hub import ModelCard
 from mlflow import MlflowClient
 
 from infra.tracking.store import tracking_uri
-from tasks.artifacts import EvalReport, PublishedModel
 from tasks.core.job import Job, StageError, open_job
 from tasks.core.manifest import ArtifactError, read_manifest, verify, write_manifest
+from tasks.evaluate.artifact import EvalReport
 from tasks.models.adapter_base import ModelFolders
 from tasks.promote.ledger import champion, load
 from tasks.publish.aliases import version_at
+from tasks.publish.artifact import PublishedModel
 from tasks.publish.card import model_card
 from tasks.publish.chain import chain, reports
 from tasks.publish.publish import work

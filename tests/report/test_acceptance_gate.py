@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tasks.artifacts import EvalReport
 from tasks.core.manifest import Manifest
+from tasks.evaluate.artifact import EvalReport
 from tasks.evaluate.results import Results, read_results
 from tasks.evaluate.scores import score_table
 from tasks.pages.blocks import Mark, Table, Text

@@ -8,7 +8,7 @@ import pytest
 from infra.tracking.spool import FINISHED, StageRun, execution_folder, write_stage
 from tasks.core.manifest import ArtifactError, read_manifest, verify, write_manifest
 from tasks.pages.blocks import Table
-from tasks.report.times import times
+from tasks.report.report import times
 from tests.pages.reading import Reading
 from tests.report.example import RATES, example_execution, example_run, make_report
 

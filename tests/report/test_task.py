@@ -5,16 +5,12 @@ import pytest
 from flytekit import workflow
 
 from infra.tracking.execution import close_execution
-from tasks.artifacts import (
-    Corpus,
-    EvalReport,
-    HFModel,
-    MegatronCheckpoint,
-    PublishedModel,
-    Report,
-    TokenizedCorpus,
-    Tokenizer,
-)
+from tasks.data.artifact import Corpus, TokenizedCorpus, Tokenizer
+from tasks.evaluate.artifact import EvalReport
+from tasks.models.artifact import HFModel
+from tasks.pretrain.artifact import MegatronCheckpoint
+from tasks.publish.artifact import PublishedModel
+from tasks.report.artifact import Report
 from tasks.report.spec import ReportSpec
 from tasks.report.task import report
 from tests.report.example import example_run

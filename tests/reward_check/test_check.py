@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tasks.artifacts import RewardCheck
 from tasks.core.job import StageError, open_job
 from tasks.core.manifest import write_manifest
 from tasks.pages.deck import stage_page
+from tasks.reward_check.artifact import RewardCheck
 from tasks.reward_check.check import work
 from tasks.reward_check.spec import RewardCheckSpec
 from tasks.reward_check.task import SMALL

@@ -5,7 +5,7 @@ import sys
 
 from flytekit import workflow
 
-from tasks.artifacts import Rows
+from tasks.rows.artifact import Rows
 from tasks.rows.spec import DecontaminateSpec, RowsSpec
 from tasks.rows.task import decontaminate, prepare_rows
 

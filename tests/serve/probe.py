@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from tasks.core.job import StageError
 from tasks.core.manifest import RECORD
 from tasks.models.agreement import probe
-from tasks.posttrain.model_files import load_causal_lm
+from tasks.models.model_files import load_causal_lm
 from tasks.vllm.engine import check_engine, open_engine, sample
 from tasks.vllm.hooks import reload_weights
 

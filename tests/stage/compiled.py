@@ -9,7 +9,7 @@ from flytekit.models.literals import BindingData
 from flytekit.models.task import TaskTemplate
 
 import images
-from tasks.artifacts import Report
+from tasks.report.artifact import Report
 from workflows.pretrain_to_rl import dag
 from workflows.recipe import Recipe
 

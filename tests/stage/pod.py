@@ -95,7 +95,7 @@ def _count(spec: str) -> Any:
 
 
 def _gather(spec: str, *corpora: str) -> Any:
-    from tasks.artifacts import Corpus
+    from tasks.data.artifact import Corpus
     from tasks.data.spec import GatherSpec
     from tasks.data.task import gather
 
@@ -105,7 +105,7 @@ def _gather(spec: str, *corpora: str) -> Any:
 
 
 def _encode(spec: str, corpus: str, tokenizer: str) -> Any:
-    from tasks.artifacts import Corpus, Tokenizer
+    from tasks.data.artifact import Corpus, Tokenizer
     from tasks.data.spec import ShareSpec
     from tasks.data.task import encode_partitions
 
@@ -115,7 +115,7 @@ def _encode(spec: str, corpus: str, tokenizer: str) -> Any:
 
 
 def _tokenize(spec: str, corpus: str, tokenizer: str) -> Any:
-    from tasks.artifacts import Corpus, Tokenizer
+    from tasks.data.artifact import Corpus, Tokenizer
     from tasks.data.spec import ShardsSpec
     from tasks.data.task import tokenize
 
@@ -144,7 +144,7 @@ def _make(spec: str) -> Any:
 
 
 def _pretrain(spec: str, *data: str) -> Any:
-    from tasks.artifacts import TokenizedCorpus
+    from tasks.data.artifact import TokenizedCorpus
     from tasks.pretrain.spec import PretrainSpec
     from tasks.pretrain.task import pretrain
 
@@ -154,9 +154,10 @@ def _pretrain(spec: str, *data: str) -> Any:
 
 
 def _tune(method: str, spec: str, model: str, rows: str) -> Any:
-    from tasks.artifacts import HFModel, Rows
+    from tasks.models.artifact import HFModel
     from tasks.posttrain.methods import METHODS
     from tasks.posttrain.task import TASKS
+    from tasks.rows.artifact import Rows
 
     words = {"model": HFModel.from_place(model), "rows": Rows.from_place(rows)}
     return TASKS[method].task_function(spec=METHODS[method].model_validate_json(spec), **words, how="{}")

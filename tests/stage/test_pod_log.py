@@ -99,5 +99,5 @@ def test_open_sessions_are_not_errors(said: dict[bool, str]) -> None:
 
 
 def test_flytekit_still_calls_them_errors(said: dict[bool, str]) -> None:
-    """When this fails, infra.flyte.hooks.filter_pod_log can go."""
+    """When this fails, infra.flyte.install.filter_pod_log can go."""
     assert "Unclosed client session" in said[False]

@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.artifacts import Corpus, TokenizedCorpus
 from tasks.core.called import read_how
+from tasks.data.artifact import Corpus, TokenizedCorpus
 from tasks.pretrain.spec import PretrainSpec
 from workflows import continuous
 from workflows.checks.table import checked

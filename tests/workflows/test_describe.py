@@ -12,7 +12,7 @@ import yaml
 
 from tests.source import ROOT
 from workflows.continuous_training.recipe import ContinuousRecipe
-from workflows.dag.walk import STAGES
+from workflows.dag.walk import TASKS
 from workflows.describe import WITHOUT_FIELDS, find, main
 
 SCHEMA = ROOT / "workflows/recipes/schema.json"
@@ -79,7 +79,7 @@ def test_a_part_is_found_by_each_of_its_names(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.startswith(first)
 
 
-@pytest.mark.parametrize("stage", [task.name.rpartition(".")[2] for task in STAGES])
+@pytest.mark.parametrize("stage", TASKS)
 def test_every_stage_is_a_part_or_has_no_fields(stage: str) -> None:
     assert find(stage) or stage in WITHOUT_FIELDS
 

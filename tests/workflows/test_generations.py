@@ -11,10 +11,12 @@ from mlflow import MlflowClient
 
 from infra.errors import UserError
 from infra.tracking.store import tracking_uri
-from tasks.artifacts import Artifact, MegatronCheckpoint, MegatronWeights, TokenizedCorpus, Tokenizer
+from tasks.artifacts import Artifact
 from tasks.core.manifest import read_manifest, write_manifest
 from tasks.core.stored import send
+from tasks.data.artifact import TokenizedCorpus, Tokenizer
 from tasks.data.spec import TokenizerSpec
+from tasks.pretrain.artifact import MegatronCheckpoint, MegatronWeights
 from tasks.pretrain.spec import PretrainSpec
 from tasks.promote.ledger import Generation, GenerationArtifact
 from tasks.publish.aliases import CHAMPION

@@ -10,10 +10,10 @@ from tasks.convert.spec import ConvertSpec
 from tasks.core.spec import Problem
 from tasks.data.spec import TokenizerSpec
 from tasks.evaluate.spec import EvaluateSpec
-from tasks.pretrain.hardware import Machine
+from tasks.hardware.machine import Machine
+from tasks.models.model_spec import ExpertsSpec, ModelSpec
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import estimate
-from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
 from tasks.pretrain.spec import PretrainSpec
 from tests.pretrain.shapes import LLAMA_3_8B, QWEN3_30B_A3B
 from workflows.checks.run_context import RunContext

@@ -14,7 +14,7 @@ import yaml
 from infra.tracking.store import TrackingUnreachable, passed_on, tracking_uri
 from tasks.data.spec import CorpusSpec, TokenizerSpec
 from tasks.evaluate.spec import EvaluateSpec
-from tasks.pretrain.hardware import Machine
+from tasks.hardware.machine import Machine
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.spec import PretrainSpec
 from tasks.rows.spec import RowsSpec

@@ -16,7 +16,7 @@ import yaml
 from click.testing import CliRunner
 
 from tasks.convert.load_hf_spec import LoadHFSpec
-from tasks.pretrain.hardware import Machine
+from tasks.hardware.machine import Machine
 from tests.shapes import shapes_only
 from tests.source import ROOT
 from tests.workflows.test_tuning_recipes import model

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.need import MFU
-from tasks.pretrain.hardware import Machine
+from tasks.hardware.machine import Machine
+from tasks.hardware.need import MFU
 from workflows.checks.run_context import RunContext
 from workflows.checks.table import checked
 from workflows.continuous_training.recipe import recipe_of

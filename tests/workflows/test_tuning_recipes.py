@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tasks.need import MFU
-from tasks.pretrain.hardware import Machine
+from tasks.hardware.machine import Machine
+from tasks.hardware.need import MFU
 from tests.shapes import shapes_only
 from tests.workflows.test_recipes import read
 from workflows.checks.table import checked

@@ -18,7 +18,7 @@ from tasks.core.manifest import ArtifactError, Manifest
 from tasks.core.spec import Problem
 from tasks.core.stored import manifest_at
 from tasks.data.spec import TokenizerSpec
-from tasks.pretrain.model_spec import ModelSpec
+from tasks.models.model_spec import ModelSpec
 from workflows.checks.run_context import RunContext, is_for_a_cluster
 
 if TYPE_CHECKING:

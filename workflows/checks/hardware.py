@@ -1,14 +1,16 @@
 """Check that the hardware can run the pretraining, and that its memory and this machine's disk have room for it."""
 
 import importlib.util
+import itertools
 import shutil
 from collections.abc import Iterator
 
 from infra.paths import baton_home
 from tasks.core.spec import Problem
-from tasks.pretrain.accelerators import BY_NAME, accelerator
-from tasks.pretrain.fit import Place, fitting, place_of
-from tasks.pretrain.memory import GB, estimate
+from tasks.hardware.accelerators import BY_NAME, accelerator
+from tasks.hardware.memory import GB, Place, place_of
+from tasks.pretrain.layout import Layout, layouts
+from tasks.pretrain.memory import estimate
 from tasks.pretrain.spec import PretrainSpec
 from workflows.checks.run_context import (
     RunContext,
@@ -22,6 +24,9 @@ from workflows.checks.run_context import (
 CHECKPOINT_BYTES = 2 + 4 + 4 + 4
 MODEL_BYTES = 2
 TUNING_BYTES = 4 + 4 + 4  # TRL's checkpoints: fp32 weights and Adam's two moments
+
+RECOMPUTE = ("none", "selective", "full")
+MORE_NODES = (1, 2, 4, 8)  # multiples of the nodes to try, in order
 
 
 def hardware(context: RunContext) -> Iterator[Problem]:
@@ -68,7 +73,7 @@ def layout(context: RunContext) -> Iterator[Problem]:
         yield from (problem.under("pretrain.layout") for problem in wrong)
         return
     for device in devices_of(context, spec):
-        place = place_of(spec.layout.model_copy(update={"device": device}), context.machine)
+        place = place_of(device, spec.layout.processes, context.machine)
         if place is None or place.has_room_for(needed := estimate(spec, vocabulary, place.kernels)):
             continue
         allowed = (
@@ -85,6 +90,38 @@ def _instead(spec: PretrainSpec, vocabulary: int, place: Place) -> str:
         return "no layout of it fits: use more or larger devices, shorter sequences or a smaller model"
     smaller = estimate(spec.model_copy(update={"layout": layout}), vocabulary, place.kernels)
     return f"use {layout.as_yaml()}, which needs {smaller.total / GB:.3g} GB"
+
+
+def fitting(spec: PretrainSpec, vocab_size: int, place: Place) -> Layout | None:
+    """The layout that fits and differs least, on the same number of nodes or a multiple of it. None if none fits."""
+    wrong_with = spec.layout_check(vocab_size)
+    for times in MORE_NODES:
+        like = spec.layout.model_copy(update={"nodes": times * spec.layout.nodes})
+        for candidate in sorted(_candidates(like, spec), key=like.distance):
+            if wrong_with(candidate):
+                continue
+            if place.has_room_for(estimate(spec.model_copy(update={"layout": candidate}), vocab_size, place.kernels)):
+                return candidate
+    return None
+
+
+def _candidates(like: Layout, spec: PretrainSpec) -> Iterator[Layout]:
+    """Layouts with the same number of processes that take less memory; among equally near ones, the fastest first. A
+    matrix is never split across nodes."""
+    spreads = [
+        spread
+        for spread in layouts(like, spec.model)
+        if spread.tensor <= like.processes and spread.virtual_pipeline <= like.virtual_pipeline
+    ]
+    choices = itertools.product(
+        RECOMPUTE[RECOMPUTE.index(like.recompute) :],
+        (True,) if like.distributed_optimizer else (True, False),
+        [size for size in range(like.micro_batch, 0, -1) if like.micro_batch % size == 0],
+        spreads,
+    )
+    for recompute, optimizer, micro_batch, spread in choices:
+        changes = {"recompute": recompute, "distributed_optimizer": optimizer, "micro_batch": micro_batch}
+        yield spread.model_copy(update=changes)
 
 
 def disk(context: RunContext) -> list[Problem]:

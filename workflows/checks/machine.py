@@ -20,7 +20,7 @@ from infra.tracking.store import ADDRESSES, HOME_OF_STORE, can_hold_store, is_ad
 from tasks.convert.load_hf_spec import ask_hub
 from tasks.core.spec import Problem, StageSpec
 from tasks.data.source_spec import HuggingFaceSource, is_path
-from tasks.pretrain.accelerators import BY_NAME, Accelerator, accelerator
+from tasks.hardware.accelerators import BY_NAME, Accelerator, accelerator
 from workflows.checks.run_context import RunContext, runs_on_a_cluster
 from workflows.checks.table import CHECKS, checked
 from workflows.checks.warnings import warnings_of
@@ -156,7 +156,7 @@ def this_cpu(precision: str, processes: int) -> Accelerator | None:
     installed."""
     if importlib.util.find_spec("torch") is None:
         return None
-    from tasks.pretrain.flops import cpu_peak, measured_bandwidth
+    from tasks.hardware.flops import cpu_peak, measured_bandwidth
 
     peaks = {precision: cpu_peak(precision) / 1e12 / processes}
     return Accelerator("CPU", "", 0, peaks, measured_bandwidth() / processes)

@@ -9,14 +9,12 @@ from typing import Any
 from infra.text import in_yaml
 from tasks.core.spec import Problem, StageSpec
 from tasks.evaluate.spec import EvaluateSpec
+from tasks.hardware.accelerators import BY_NAME
+from tasks.hardware.memory import GB, GPU, USABLE, Memory, Place, place_of
 from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.rollout_spec import RolloutServers
 from tasks.posttrain.spec import LENGTH, PostTrainSpec
-from tasks.pretrain.accelerators import BY_NAME
-from tasks.pretrain.fit import USABLE, Place, place_of
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.memory import GB, GPU, Memory
-from tasks.vllm.kv_cache import kv_cache_bytes
+from tasks.vllm.memory import kv_cache_bytes
 from workflows.checks.run_context import RunContext, devices_of, model_of, need, positions_of, runs_on_a_cluster
 
 MODEL_BYTES = 2  # of a weight in bf16
@@ -36,7 +34,7 @@ def tuning_memory(context: RunContext) -> Iterator[Problem]:
                 servers = ", with those of the rollout servers" if gpus_needed > processes else ""
                 allowed = f"at most this machine's GPUs ({gpus}){servers}, one for each process"
                 yield Problem(f"{step.path}.layout.processes", processes, allowed)
-            place = place_of(Layout(device=device, processes=processes), context.machine)
+            place = place_of(device, processes, context.machine)
             needed = need(context, step.spec, place.kernels, place.capacity) if place else None
             if place is None or needed is None or _has_room(context, step.spec, place, needed.memory):
                 continue
@@ -74,7 +72,7 @@ def _smaller(context: RunContext, spec: PostTrainSpec, place: Place) -> str:
             host = f" and {needed.memory.host / GB:.3g} GB of the host's memory" if needed.memory.host else ""
             return f"use {_difference(spec, changed)}, which needs {needed.memory.total / GB:.3g} GB{host}{several}"
     for chip in sorted(BY_NAME.values(), key=lambda chip: chip.memory_gb):
-        larger = place_of(Layout(device=chip.name), context.machine)
+        larger = place_of(chip.name, 1, context.machine)
         needed = need(context, spec, capacity=larger.capacity) if larger else None
         if larger and needed and larger.has_room_for(needed.memory):
             return f"tune a smaller model, or give the stage a `placement` on {chip.name} ({chip.memory_gb:g} GB)"
@@ -149,7 +147,7 @@ def vllm_memory(context: RunContext) -> Iterator[Problem]:
     for engine in _engines(context):
         cache = kv_cache_bytes(model.layers, model.kv_heads, model.head_dim, engine.length)
         for device in devices_of(context, engine.spec):
-            place = place_of(Layout(device=device), context.machine)
+            place = place_of(device, 1, context.machine)
             if place is None:
                 continue
             needed = max(weights * WITH_CACHE, weights + cache) / engine.gpus

@@ -12,8 +12,8 @@ from tasks.convert.load_hf_spec import LoadHFSpec
 from tasks.core.job import StageError
 from tasks.core.spec import Problem, StageSpec
 from tasks.models.hf_files import HFModelFiles, ModelFilesError
+from tasks.models.model_spec import FAMILIES as SHAPES
 from tasks.posttrain.adapter_spec import linear_layers
-from tasks.pretrain.model_spec import FAMILIES as SHAPES
 from tasks.vllm.architectures import HEAD_SIZES, has_architecture, unsupported
 from workflows.checks.run_context import RunContext, devices_of, runs_on_a_cluster
 from workflows.dag.post_training import BASE

@@ -9,12 +9,12 @@ from typing import Any
 from infra.placement.config import Placement
 from infra.pod import this_pod
 from tasks.core.spec import StageSpec
-from tasks.need import Conditions, Need, need_of
+from tasks.hardware.accelerators import BY_NAME
+from tasks.hardware.machine import Machine, this_machine
+from tasks.hardware.memory import GPU, Kernels
+from tasks.hardware.need import Conditions, Need, need_of
+from tasks.models.model_spec import FAMILIES, ExpertsSpec, ModelSpec
 from tasks.posttrain.spec import LENGTH
-from tasks.pretrain.accelerators import BY_NAME
-from tasks.pretrain.hardware import Machine, this_machine
-from tasks.pretrain.memory import GPU, Kernels
-from tasks.pretrain.model_spec import FAMILIES, ExpertsSpec, ModelSpec
 from workflows.dag.post_training import ResolvedStage, steps
 
 # the fields of config.json that give a dense model's shape

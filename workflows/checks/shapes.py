@@ -8,8 +8,8 @@ from tasks.convert.load_hf_spec import LoadHFSpec
 from tasks.convert.spec import unexportable
 from tasks.core.spec import Problem
 from tasks.models.errors import ConversionError
+from tasks.models.model_spec import ModelSpec
 from tasks.models.tokenizer_files import vocabulary
-from tasks.pretrain.model_spec import ModelSpec
 from tasks.vllm.architectures import HEAD_SIZES
 from workflows.checks.models import to_open, with_vllm
 from workflows.checks.run_context import RunContext, positions_of, vocabulary_of

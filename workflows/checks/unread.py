@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 
 from tasks.convert.load_hf_spec import LoadHFSpec
-from tasks.pretrain.model_spec import FAMILIES
+from tasks.models.model_spec import FAMILIES
 from workflows.checks.machine import OFFLINE, YES, of_the_hub
 from workflows.checks.run_context import RunContext, model_of
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from infra.storage.buckets import is_bucket
 from tasks.core.spec import StageSpec
 from tasks.data.source_spec import OnDisk
-from tasks.pretrain.rates import unusual
+from tasks.models.rates import unusual
 from workflows.checks.run_context import RunContext, is_planned_for_another_machine, model_of
 from workflows.cluster.pod_defaults import low_memory
 

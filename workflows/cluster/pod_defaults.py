@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from infra.pod_spec import PodSpec, Resources, in_bytes, in_gib, in_mib
 from infra.process.limits import MIB
 from tasks.core.spec import Problem, StageSpec
-from tasks.pretrain.memory import CPU, GPU
+from tasks.hardware.memory import CPU, GPU
 from tasks.pretrain.spec import PretrainSpec
 from workflows.checks.run_context import RunContext, model_of, need
 from workflows.recipe.override import replaced

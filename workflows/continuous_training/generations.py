@@ -15,7 +15,8 @@ from infra.errors import UserError
 from infra.flyte.hooks import import_lock
 from infra.tracking.outage import recoverable
 from infra.tracking.store import tracking_uri
-from tasks.artifacts import Corpus, HFModel, TokenizedCorpus
+from tasks.data.artifact import Corpus, TokenizedCorpus
+from tasks.models.artifact import HFModel
 
 if TYPE_CHECKING:
     from tasks.promote.ledger import Generation

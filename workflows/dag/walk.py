@@ -1,41 +1,23 @@
 """Run a DAG's calls as Flyte tasks, or compile them into its nodes."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from tasks.choose.task import choose
-from tasks.convert.task import audit, convert, import_hf, load_hf
 from tasks.core.called import Called
-from tasks.custom.task import custom_artifact, custom_model
-from tasks.data.task import (
-    compact,
-    encode_partitions,
-    find_new,
-    gather,
-    prepare_clean_corpus,
-    prepare_corpus,
-    read_partitions,
-    tokenize,
-    train_tokenizer,
-)
-from tasks.evaluate.task import evaluate
-from tasks.posttrain.task import TASKS as POST_TRAINING
-from tasks.pretrain.task import pretrain
-from tasks.promote.task import decide, promote
-from tasks.publish.task import publish
-from tasks.report.task import report
-from tasks.reward_check.task import check_rewards
-from tasks.rows.task import decontaminate, prepare_rows
-from tasks.serve.task import serve
+from tasks.core.packages import modules
+from tasks.stage_task import StageTask
 from workflows.dag.call import Call, Calls, Input
 
-STAGES: tuple[Any, ...] = (
-    read_partitions, prepare_corpus, prepare_clean_corpus, find_new, gather, compact, prepare_rows,
-    decontaminate, check_rewards, train_tokenizer, encode_partitions, tokenize, import_hf, load_hf, pretrain, convert,
-    audit, evaluate, *POST_TRAINING.values(), custom_artifact, custom_model, choose, decide, serve, publish, promote,
-    report,
-)  # fmt: skip
-TASKS: dict[str, Any] = {task.name.rpartition(".")[2]: task for task in STAGES}
+
+def _tasks() -> Iterator[StageTask]:
+    """The stages' tasks: the variables of each package's `task.py`, and those in its mappings."""
+    for module in modules("task"):
+        for value in vars(module).values():
+            several = [*value.values()] if isinstance(value, dict) else [value]
+            yield from (task for task in several if isinstance(task, StageTask))
+
+
+TASKS: dict[str, StageTask] = {task.name.rpartition(".")[2]: task for task in _tasks()}
 
 
 def walk(dag: Calls, given: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from tasks.pretrain.accelerators import Accelerator, accelerator
+from tasks.hardware.accelerators import Accelerator, accelerator
 from workflows.gpu_check.step import Check, CheckFailed
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def gemm(check: Check) -> None:
     for precision, tflops in measured.items():
         if (peak := _peak(known, precision)) and not LEAST <= tflops / peak <= MOST:
             raise CheckFailed(
-                f"{tflops:.0f} TFLOP/s in {precision}, and tasks/pretrain/accelerators.py has a peak of {peak:.0f} for "
+                f"{tflops:.0f} TFLOP/s in {precision}, and tasks/hardware/accelerators.py has a peak of {peak:.0f} for "
                 f"{gpus[0].name}: expected {LEAST:.0%} to {MOST:.0%} of it"
             )
 

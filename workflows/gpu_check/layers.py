@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tasks.pretrain.flops import flops_per_token
+from tasks.hardware.flops import flops_per_token
+from tasks.models.model_spec import ModelSpec
 from tasks.pretrain.layout import Layout
-from tasks.pretrain.model_spec import ModelSpec
 from workflows.gpu_check.hardware import seconds
 from workflows.gpu_check.step import Check
 

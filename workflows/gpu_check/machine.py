@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pydantic import TypeAdapter
 
 from infra.versions import package_versions
-from tasks.pretrain.hardware import this_machine
+from tasks.hardware.machine import this_machine
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from typing import Any
 from infra.process.heartbeat import read_beats
 from tasks.core.job import json_lines
 from tasks.core.manifest import MANIFEST
-from tasks.pretrain.flops import flops_per_token
-from tasks.pretrain.memory import GB, GPU, estimate
+from tasks.hardware.flops import flops_per_token
+from tasks.hardware.memory import GB, GPU
+from tasks.pretrain.memory import estimate
 from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
 from workflows.gpu_check.sizes import fitting
 from workflows.gpu_check.step import CannotBeTried, Check, CheckFailed

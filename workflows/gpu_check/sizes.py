@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.data.source_spec import FilesSource, StdlibSource
+from tasks.hardware.memory import GPU
+from tasks.models.model_spec import ModelSpec
 from tasks.pretrain.layout import Layout
-from tasks.pretrain.memory import GPU, estimate
-from tasks.pretrain.model_spec import ModelSpec
+from tasks.pretrain.memory import estimate
 from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
 

@@ -24,8 +24,8 @@ from infra.options import Number
 from infra.text import escaped
 from tasks.core.job import StageError
 from tasks.core.spec import Problem
-from tasks.need import MFU, MIXTURE_MFU
-from tasks.pretrain.accelerators import BY_NAME
+from tasks.hardware.accelerators import BY_NAME
+from tasks.hardware.need import MFU, MIXTURE_MFU
 from workflows.checks.files import unusable_paths
 from workflows.checks.machine import asks_hub, machine_problems, remarks
 from workflows.checks.run_context import planned_for

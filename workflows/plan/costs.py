@@ -15,8 +15,8 @@ from infra.pod import this_pod
 from infra.progress import say
 from infra.text import hours as shown
 from tasks.core.spec import Problem, StageSpec
-from tasks.need import Need
-from tasks.pretrain.accelerators import BY_NAME
+from tasks.hardware.accelerators import BY_NAME
+from tasks.hardware.need import Need
 from workflows.checks.run_context import RunContext, need, placements_of
 
 if TYPE_CHECKING:

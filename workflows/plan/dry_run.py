@@ -9,7 +9,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from infra.tracking.relations import CONTAINS, MADE, RELATIONS
 from tasks.artifacts import Artifact
 from tasks.core.lacking import tolerated
 from tasks.core.manifest import ArtifactError
@@ -59,13 +58,14 @@ def _is_made_again(call: Call, dag: Calls, steps: dict[str, PlannedStage]) -> bo
     readers = [other for other in dag if call.title in other.titles(TASKS[other.stage].task_config.describes)]
     if any(not steps[other.title].cached for other in readers):
         return True
-    return not any(RELATIONS.get(_kind(other), MADE) in CONTAINS for other in readers)
+    return not any(_kind(other).relation.has_content for other in readers)
 
 
-def _kind(call: Call) -> str:
+def _kind(call: Call) -> type[Artifact]:
     """The kind of artifact that a call makes."""
     (output,) = TASKS[call.stage].python_interface.outputs.values()
-    return str(output.kind)
+    kind: type[Artifact] = output
+    return kind
 
 
 def _cached(call: Call, outputs: dict[str, Any]) -> Artifact | None:

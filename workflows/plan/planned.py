@@ -5,11 +5,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tasks.core.spec import StageSpec
-from tasks.need import Need
-from tasks.pretrain.accelerators import BY_NAME, Accelerator
-from tasks.pretrain.fit import Place, place_of
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.memory import GPU
+from tasks.hardware.accelerators import BY_NAME, Accelerator
+from tasks.hardware.memory import GPU, Place, place_of
+from tasks.hardware.need import Need
 from workflows.checks.machine import this_cpu
 from workflows.checks.run_context import RunContext, devices_of, need
 from workflows.plan.costs import Quotes, quotes
@@ -99,7 +97,7 @@ def _place(spec: StageSpec, context: RunContext, quoted: Quotes | None) -> Place
         device = quoted.found[0].offer.accelerator
     if spec.placement and not device:
         return None  # a machine without an accelerator
-    return place_of(Layout(device=device, processes=spec.processes_each()), context.machine)
+    return place_of(device, spec.processes_each(), context.machine)
 
 
 def _accelerator(place: Place, needed: Need) -> Accelerator | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from infra.storage.buckets import StorageError
 from infra.text import count, share
 from tasks.data.spec import CorpusSpec, Source
-from tasks.need import BYTES_PER_TOKEN
+from tasks.hardware.need import BYTES_PER_TOKEN
 from tasks.pretrain.mixture import parts_of
 from tasks.pretrain.spec import PretrainSpec
 

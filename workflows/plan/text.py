@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from infra.text import gigabytes, hours, short
-from tasks.need import DECODING, Need
-from tasks.pretrain.accelerators import BY_NAME
+from tasks.hardware.accelerators import BY_NAME
+from tasks.hardware.need import DECODING, Need
 from workflows.plan.costs import Quotes
 from workflows.plan.planned import Planned
 

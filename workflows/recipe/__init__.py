@@ -7,13 +7,14 @@ in workflows/checks/.
 
 import copy
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, ValidationError, create_model, model_validator
 
 from tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
 from tasks.convert.spec import AuditSpec, ConvertSpec
-from tasks.core.spec import Problem, Spec
+from tasks.core.packages import modules
+from tasks.core.spec import Problem, Spec, StageSpec
 from tasks.custom.spec import CustomSpec
 from tasks.data.json_values import SURROGATE
 from tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
@@ -27,10 +28,29 @@ from workflows.checks.run_context import RunContext
 from workflows.dag.post_training import Tuning
 from workflows.recipe.error import RecipeError, locate, models_in, problems_from
 
+S = TypeVar("S", bound=StageSpec)
+
 NAME = r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$"
 
 
-class Recipe(Spec):
+def _sections() -> dict[str, Any]:
+    """The sections that specs declare: those in `spec.py` of each package of tasks/."""
+    found = [value for module in modules("spec") for value in vars(module).values() if isinstance(value, type)]
+    return {
+        spec.section: (spec | None, Field(None, description=str(spec.__doc__).partition(".")[0]))
+        for spec in found
+        if issubclass(spec, StageSpec) and spec.section
+    }
+
+
+if TYPE_CHECKING:
+
+    class _Sections(Spec): ...
+else:
+    _Sections = create_model("_Sections", __base__=Spec, **_sections())
+
+
+class Recipe(_Sections):
     """One run from raw text to a published model."""
 
     name: str = Field("baton", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$", description="Name of the run: a-z, 0-9 and -")
@@ -67,6 +87,11 @@ class Recipe(Spec):
     )
     serve: ServeSpec | None = Field(None, description="Serve the last model with vLLM, query it and measure it")
     publish: PublishSpec | None = Field(None, description="Model card and registry version of the last model")
+
+    def section(self, kind: type[S]) -> S | None:
+        """The section that a spec declares; None: the recipe leaves it out."""
+        spec: S | None = getattr(self, kind.section)
+        return spec
 
     def settings(self) -> dict[str, Any]:
         """The fields that differ from their defaults: a shorter recipe that means the same."""

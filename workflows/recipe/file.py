@@ -1,13 +1,12 @@
 """Read the recipe of `pyflyte run … --recipe FILE`, and check it against this machine (workflows/checks/machine.py) or,
 with --remote, against what a cluster's pods have (workflows/cluster/remote.py) before anything is registered. Importing
-this module sets it up.
+this module makes `pyflyte` read recipes so (infra/flyte/install.py).
 """
 
 from typing import Any
 
 from infra.commands import command
-from infra.flyte.hooks import add_to_version, wrap_json_option
-from infra.pod_spec import secrets_of_all
+from infra.flyte.install import read_option
 from workflows.checks.run_context import for_a_cluster
 from workflows.recipe import Recipe
 from workflows.recipe.text import load
@@ -29,5 +28,4 @@ def read(value: str, model: type[Recipe], name: str, run: Any) -> Recipe:
         return load(value, model.model_validate, name, lambda recipe: checked_for(recipe, run))
 
 
-wrap_json_option(Recipe, read, HELP)
-add_to_version(*secrets_of_all())
+read_option(Recipe, read, HELP)

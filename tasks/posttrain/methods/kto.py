@@ -9,8 +9,8 @@ from pydantic import Field
 from infra.progress import say_once
 from tasks.core.job import Job
 from tasks.core.spec import Problem
+from tasks.models.rates import ANY_SIZE, Rate
 from tasks.posttrain.spec import TRAINING, Method, PostTrainSpec, StepCost
-from tasks.pretrain.rates import ANY_SIZE, Rate
 from tasks.rows.marks import LABELS, verdict
 from tasks.rows.spec import MOST_SEEN
 from tasks.rows.stored import Row
@@ -78,14 +78,10 @@ class KTOSpec(PostTrainSpec):
         yield from ()
 
     def encode(self, row: Row, kind: str, encoder: "RowEncoder") -> Labelled:
-        from tasks.posttrain.encode import RowRefused, cut, prompted
-
-        if why := self.refused(row, kind):
-            raise RowRefused(f"{why}. The row: {cut(row)}")
         if kind == "preference":
             chosen, rejected = encoder.preference(row)
             return Labelled([(*chosen, True), (*rejected, False)])
-        return Labelled([(*encoder.completion(prompted(row)), bool(verdict(row)))])
+        return Labelled([(*encoder.completion(self.prompted(row, kind)), bool(verdict(row)))])
 
     def epochs(self, rows: int, kind: str) -> float | str:
         if not kind:

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from tasks.core.job import Job, StageError
 from tasks.core.spec import Problem
+from tasks.models.rates import ANY_SIZE, Rate
 from tasks.posttrain.spec import TRAINING, Method, PostTrainSpec
-from tasks.pretrain.rates import ANY_SIZE, Rate
 from tasks.rows.check import COLUMNS
 from tasks.rows.marks import refusal
 from tasks.rows.stored import TRAIN, Row

@@ -17,11 +17,11 @@ from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 
 from tasks.core.job import StageError
+from tasks.models.model_files import as_saved, saved_buffers
 from tasks.posttrain import process
 from tasks.posttrain.adapter import base_of, merged_weights
 from tasks.posttrain.drift import beginning, check_drift, sum_and_count
 from tasks.posttrain.methods.grpo.rollout_servers import RolloutServers
-from tasks.posttrain.model_files import as_saved, saved_buffers
 from tasks.posttrain.weight_check import check_weights
 from tasks.vllm.engine import check_engine, open_engine, sample, scores
 from tasks.vllm.engine_weights import named_weights

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tasks.core.manifest import RECORD
 from tasks.models.agreement import probe
-from tasks.posttrain.model_files import load_causal_lm
+from tasks.models.model_files import load_causal_lm
 from tests.posttrain.tiny import tiny_model
 
 SIZES: dict[str, Any] = {

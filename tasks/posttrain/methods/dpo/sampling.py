@@ -1,55 +1,33 @@
 """Sample preference pairs from a model: vLLM completes the rows' prompts, and rewards score the completions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from infra.evaluated import known_mean
 from tasks.core.job import StageError
-from tasks.posttrain.encode import RowRefused, cut, prompted
 from tasks.posttrain.methods.dpo.pairs import Pair, Pairs, ScoredCompletion, pair
 from tasks.posttrain.methods.dpo.spec import DPOSpec, PairsSpec
-from tasks.posttrain.rows import Chosen, choose, kind_of
+from tasks.posttrain.rows import Chosen, kind_of
 from tasks.posttrain.score import score, try_on_gold
-from tasks.posttrain.spec import PROMPTED
+from tasks.posttrain.spec import PROMPTED, Prompt
 from tasks.posttrain.trainer import Setup, ends
 from tasks.rewards.scorer import Scorer, refuse_reserved
 from tasks.rewards.thinking import Thinking
-from tasks.rows.stored import Row
 from tasks.vllm.engine import close_engines, open_engine, sample
 from tasks.vllm.hooks import leave_transformers_alone
 
 PROMPTS_A_CALL = 256  # prompts sampled and scored together
 
 
-@dataclass(frozen=True)
-class Prompt:
-    row: Row
-    ids: list[int]
-    gold_ids: list[int]  # the row's own completion, if that is the chosen one
-
-    @property
-    def lengths(self) -> tuple[int, int]:
-        return len(self.ids), len(self.gold_ids)
-
-
 def choose_prompts(setup: Setup[DPOSpec], sampling: PairsSpec) -> Chosen[Prompt]:
     """Select the prompts to sample. Raises StageError."""
-    gold, encoder = sampling.chosen == "gold", setup.encoder
     kind = kind_of(setup.job, *PROMPTED)
-    if kind == "prompt" and gold:
+    if kind == "prompt" and sampling.chosen == "gold":
         raise StageError(
             "pairs.chosen: gold needs rows with a completion, but the rows of this set have only a prompt; "
             "use chosen: best, with 2 or more samples"
         )
-
-    def encode(row: Row) -> Prompt:
-        if why := setup.spec.refused(row, kind):
-            raise RowRefused(f"{why}. The row: {cut(row)}")
-        row = prompted(row)
-        return Prompt(row, *encoder.completion(row)) if gold else Prompt(row, encoder.prompt(row), [])
-
-    return choose(setup.job, setup.spec.seed, setup.limits, encode, sampling.prompts)
+    return setup.choose(kind, sampling.prompts)
 
 
 def make_pairs(setup: Setup[DPOSpec], sampling: PairsSpec, prompts: Sequence[Prompt]) -> Pairs:
@@ -104,6 +82,6 @@ def make_pairs(setup: Setup[DPOSpec], sampling: PairsSpec, prompts: Sequence[Pro
 
 def _golds(scorer: Scorer, prompts: Sequence[Prompt]) -> list[ScoredCompletion | None]:
     """The rows' own completions with their rewards."""
-    rows, ids = [prompt.row for prompt in prompts], [prompt.gold_ids for prompt in prompts]
+    rows, ids = [prompt.row for prompt in prompts], [prompt.answer for prompt in prompts]
     scores = score(scorer, rows, [row["completion"] for row in rows], ids)
     return [ScoredCompletion(tokens, total) for tokens, total in zip(ids, scores.total, strict=True)]

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field
 
 from tasks.core.spec import ByBaton, Problem, Spec
+from tasks.models.rates import ANY_SIZE, Rate
 from tasks.posttrain.methods.dpo.pairs import Pair
-from tasks.posttrain.spec import PROMPTED, Example, Method, PostTrainSpec, RewardList, StepCost, VLLMEngine
-from tasks.pretrain.rates import ANY_SIZE, Rate
+from tasks.posttrain.spec import PROMPTED, Example, Method, PostTrainSpec, Prompt, RewardList, StepCost, VLLMEngine
 from tasks.rewards.spec import MOST, RewardSpec, rewards_problems, tried_field
 from tasks.rows.marks import refusal
 from tasks.rows.stored import Row
-from tasks.serve.spec import vllm_share
+from tasks.vllm.memory import vllm_share
 
 if TYPE_CHECKING:  # Transformers: not on the path of --help
     from tasks.posttrain.encode import RowEncoder
@@ -84,10 +84,13 @@ class DPOSpec(PostTrainSpec):
         return f"{why}, and as pairs.chosen: gold it would be the better answer"
 
     def encode(self, row: Row, kind: str, encoder: "RowEncoder") -> Example:
-        if kind != "preference":
-            return super().encode(row, kind, encoder)
-        (prompt, chosen), (other, rejected) = encoder.preference(row)
-        return Pair.of(prompt, chosen, other, rejected)
+        if kind == "preference":
+            (prompt, chosen), (other, rejected) = encoder.preference(row)
+            return Pair.of(prompt, chosen, other, rejected)
+        if self.pairs and self.pairs.chosen == "gold":
+            row = self.prompted(row, kind)
+            return Prompt(row, *encoder.completion(row))
+        return super().encode(row, kind, encoder)
 
     def row_kinds(self) -> tuple[str, ...]:
         if self.pairs is None:

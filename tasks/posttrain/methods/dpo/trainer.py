@@ -18,11 +18,11 @@ from tasks.core.manifest import ArtifactError
 from tasks.posttrain import process
 from tasks.posttrain.adapter import base_of
 from tasks.posttrain.methods.dpo.pairs import FILE, Pair, Pairs
-from tasks.posttrain.methods.dpo.sampling import Prompt, choose_prompts, make_pairs
+from tasks.posttrain.methods.dpo.sampling import choose_prompts, make_pairs
 from tasks.posttrain.methods.dpo.spec import DPOSpec, PairsSpec
 from tasks.posttrain.rows import kind_of
 from tasks.posttrain.score import reserved
-from tasks.posttrain.spec import TRAINING
+from tasks.posttrain.spec import TRAINING, Prompt
 from tasks.posttrain.trainer import Setup, prepare
 from tasks.posttrain.trl_hooks.dpo import PairTrainer
 from tasks.posttrain.trl_hooks.shared_prompts import share_prompts

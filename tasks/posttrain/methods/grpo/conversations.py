@@ -17,16 +17,6 @@ from tasks.rewards.scorer import Scorer, Scores, within_range
 from tasks.rows.stored import Row
 
 
-def with_tools(row: Row, environments: Environments) -> Row:
-    """The row whose prompt tells the model what it can call. Raises StageError if it cannot."""
-    if not isinstance(row["prompt"], list):
-        raise StageError(
-            f"environment and tools need prompts of messages; this row's is text: {row['prompt']!r:.100}. Write it as "
-            '[{"role": "user", "content": …}]'
-        )
-    return row | {"tools": environments.schemas}
-
-
 def about(
     rows: Sequence[Row], environments: Environments, calls: ToolCalls, spec: GRPOSpec, limits: LengthLimits
 ) -> Converse:

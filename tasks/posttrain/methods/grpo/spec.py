@@ -6,12 +6,12 @@ from pydantic import Field
 
 from tasks.core.spec import ByBaton, Problem, not_identity
 from tasks.environments.spec import ToolUse
+from tasks.models.rates import ANY_SIZE, Rate
 from tasks.posttrain.layout import MICRO_BATCH
 from tasks.posttrain.rollout_spec import DriftSpec, RolloutServers
 from tasks.posttrain.spec import Method, PostTrainSpec, RewardList, StepCost, VLLMEngine
-from tasks.pretrain.rates import ANY_SIZE, Rate
 from tasks.rewards.spec import MOST, RewardSpec, rewards_problems, tried_field
-from tasks.serve.spec import vllm_share
+from tasks.vllm.memory import vllm_share
 
 
 class GRPOSpec(ToolUse, PostTrainSpec):

@@ -1,7 +1,7 @@
 """What a machine needs for a stage: tokens, arithmetic, memory, and hours on an accelerator.
 
 A spec names the function that estimates its stage (`StageSpec.estimate`). FLOPs are counted as in
-tasks/pretrain/flops.py. What they and the rest of a stage take is `Work`: arithmetic at an assumed share of the
+tasks/hardware/flops.py. What they and the rest of a stage take is `Work`: arithmetic at an assumed share of the
 accelerator's peak, which only a run can measure; sampling, which reads all weights and the KV cache from the GPU's
 memory for each token of a batch, at the share of the memory's bandwidth that vLLM reaches; and times that do not depend
 on the accelerator. Not counted: checkpoints, uploads, work repeated after a failure.
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 
 from tasks.core.spec import StageSpec
-from tasks.pretrain.accelerators import Accelerator
-from tasks.pretrain.flops import attention_flops, flops_per_token
-from tasks.pretrain.memory import GPU, Kernels, Memory
-from tasks.pretrain.model_spec import ModelSpec
+from tasks.hardware.accelerators import Accelerator
+from tasks.hardware.flops import attention_flops, flops_per_token
+from tasks.hardware.memory import GPU, Kernels, Memory
+from tasks.models.model_spec import ModelSpec
 
 BF16 = 2  # bytes
 BYTES_PER_TOKEN = 4.0  # of English with a vocabulary of 32,000 to 128,000

@@ -6,16 +6,16 @@ import pytest
 
 from tasks.core.spec import StageSpec
 from tasks.evaluate.spec import EvaluateSpec
-from tasks.need import Need
+from tasks.hardware.accelerators import BY_NAME
+from tasks.hardware.machine import Machine
+from tasks.hardware.memory import CPU
+from tasks.hardware.need import Need
 from tasks.posttrain.memory import TuningMemory
 from tasks.posttrain.methods.dpo.spec import DPOSpec
 from tasks.posttrain.methods.grpo.spec import GRPOSpec
 from tasks.posttrain.methods.sft import SFTSpec
 from tasks.posttrain.spec import PostTrainSpec
-from tasks.pretrain.accelerators import BY_NAME
-from tasks.pretrain.hardware import Machine
 from tasks.pretrain.layout import Layout
-from tasks.pretrain.memory import CPU
 from tasks.pretrain.spec import PretrainSpec
 from tests.pretrain.shapes import LLAMA_3_8B, QWEN3_30B_A3B
 from workflows.checks.run_context import RunContext, need

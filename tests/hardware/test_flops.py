@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tasks.pretrain import flops
-from tasks.pretrain.flops import flops_per_token, kept_peak, keys_per_query, peak_flops
+from tasks.hardware import flops
+from tasks.hardware.flops import flops_per_token, kept_peak, keys_per_query, peak_flops
+from tasks.models.model_spec import ExpertsSpec, ModelSpec
 from tasks.pretrain.model import build_model, transformer_config
-from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
 from tests.pretrain.alone import alone
 from tests.pretrain.shapes import LLAMA_3_8B, MISTRAL_7B, QWEN3_0_6B, QWEN3_30B_A3B
 

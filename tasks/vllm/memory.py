@@ -1,4 +1,5 @@
-"""The size of vLLM's KV cache: keys and values of every token of a sequence, in every layer, in 16 bits.
+"""vLLM's share of a GPU's memory, and the size of its KV cache: keys and values of every token of a sequence, in every
+layer, in 16 bits.
 
 vLLM opens only if its cache has room for one sequence of the engine's length. Models whose layers attend to a window,
 or that compress keys and values, take less.
@@ -6,8 +7,16 @@ or that compress keys and values, take less.
 
 from typing import Any
 
+from tasks.core.spec import not_identity
+
 BYTES = 2  # of a number
 BLOCK_TOKENS = 128  # on a CPU, tokens whose room is taken at once; fewer on a GPU
+
+
+def vllm_share(default: float, what_for: str) -> Any:
+    """Field for vLLM's fraction of a GPU's memory in specs whose result doesn't depend on it: not in the cache key."""
+    description = f"vLLM's fraction of a GPU's memory, {what_for}; more allows larger batches"
+    return not_identity(default, description, gt=0, le=1)
 
 
 def kv_cache_bytes(layers: int, kv_heads: int, head_dim: int, tokens: int) -> int:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.storage.durable import write_json
-from tasks.pretrain.accelerators import accelerator
-from tasks.pretrain.model_spec import ModelSpec
+from tasks.hardware.accelerators import accelerator
+from tasks.models.model_spec import ModelSpec
 
 if TYPE_CHECKING:
     import torch
@@ -84,7 +84,7 @@ def cpu_peak(precision: str) -> float:
     """This machine's FLOP/s, measured with a large matrix product."""
     import torch
 
-    from tasks.pretrain import cpu_matmul
+    from tasks.hardware import cpu_matmul
 
     cpu_matmul.prepare()
     return _measured_gemm(torch.float32 if precision == "fp32" else torch.bfloat16)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tasks.models.rates import ANY_SIZE, Rate, unusual
 from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.methods import METHODS
 from tasks.posttrain.methods.sft import SFTSpec
 from tasks.pretrain.optimizer_spec import RATES, OptimizerSpec
-from tasks.pretrain.rates import ANY_SIZE, Rate, unusual
 from tasks.pretrain.spec import PretrainSpec
 from workflows.continuous_training.recipe import GrowSpec
 

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from tasks.core.job import StageError
-from tasks.posttrain.model_files import as_saved, is_all, load_causal_lm, save_like, saved_buffers, storage_dtype
+from tasks.models.model_files import as_saved, is_all, load_causal_lm, save_like, saved_buffers, storage_dtype
 from tasks.posttrain.weight_check import check_weights
 from tasks.vllm.tensor_digests import SORTED, digests, in_order
 

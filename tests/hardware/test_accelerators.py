@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.pretrain.accelerators import ACCELERATORS, BY_NAME, Accelerator, accelerator
+from tasks.hardware.accelerators import ACCELERATORS, BY_NAME, Accelerator, accelerator
 
 # name: (multiprocessors, dense bf16 FLOPs of one in a clock, boost clock in GHz), where makers publish them
 CHIPS = {

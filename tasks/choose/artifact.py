@@ -1,0 +1,19 @@
+"""The artifact of a choice."""
+
+from typing import Any
+
+from infra.tracking.relations import Relation
+from tasks.artifacts import Artifact
+
+
+class Choice(Artifact):
+    """`choice.json`: which of several models is the best by one metric, and the metric of each."""
+
+    kind = "choice"
+    order = 120
+    family = "finding"
+    relation = Relation("selected from")
+    label: str  # of the chosen model, as the next three
+    chosen: str  # digest
+    headline: str  # the metric's name
+    metrics: dict[str, dict[str, Any]]  # by name; each a tasks.core.metric.Metric

@@ -1,0 +1,29 @@
+"""The artifact of an evaluation."""
+
+from typing import Any
+
+from infra.text import measure
+from infra.tracking.relations import Relation
+from tasks.artifacts import Artifact
+
+
+class EvalReport(Artifact):
+    """`report.json`, `documents.jsonl` and `completions.jsonl` of one model."""
+
+    kind = "eval_report"
+    order = 110
+    family = "finding"
+    relation = Relation("measured")
+    page = "tasks.evaluate.page:evaluation"
+    label: str
+    model_digest: str
+    metrics: dict[str, dict[str, Any]]  # by name; each a tasks.core.metric.Metric
+    headline: str = ""  # the main metric: the first evaluator's first, or bits per byte
+    measured: dict[str, str] = {}  # "bits_per_byte", or an evaluator's name: on what
+
+    def title(self, stage: str) -> str:
+        return f"{stage}-{self.label}"
+
+    def detail(self) -> str:
+        metric = self.metrics.get(self.headline)
+        return f"{self.headline} {measure(metric['value'], metric['unit'])}" if metric else super().detail()

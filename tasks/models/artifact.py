@@ -1,0 +1,62 @@
+"""A Hugging Face model as an artifact, which conversion, post-training and users' functions make."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pydantic import BaseModel
+
+from infra.paths import located
+from infra.text import count
+from tasks.artifacts import Artifact
+from tasks.core.lacking import restore
+from tasks.core.manifest import ArtifactError
+from tasks.core.stored import RECREATE_HINT
+
+
+class Base(BaseModel):
+    """The HFModel that an adapter belongs to."""
+
+    digest: str
+    place: str
+
+
+class HFModel(Artifact):
+    """A Hugging Face directory: safetensors, config, generation config, tokenizer. With a `base`, an adapter of that
+    model (tasks/models/adapter_base.py)."""
+
+    kind = "hf_model"
+    order = 90
+    family = "model"
+    page = "tasks.convert.page:model"
+    # what an engine of another library, and the audit, compare with what they compute
+    checks: ClassVar[Sequence[str]] = ("record/probe.json", "record/conversion.json")
+    label: str  # base, or the name of the post-training stage
+    architecture: str
+    parameters: int
+    vocab_size: int
+    max_positions: int
+    dtype: str
+    base: Base | None = None
+    license: dict[str, str] = {}  # of an existing model: see tasks/convert/base_license.py
+
+    def base_model(self) -> "HFModel | None":
+        """The base of an adapter. Raises ArtifactError if another model is in its place."""
+        if self.base is None:
+            return None
+        place = located(self.base.place)
+        restore(place)
+        base = HFModel.from_place(located(place))
+        if base.digest != self.base.digest:
+            raise ArtifactError(
+                f"{self.place} is an adapter of model {self.base.digest[:12]}, but {self.base.place} is "
+                f"{base.digest[:12]}. {RECREATE_HINT}"
+            )
+        return base
+
+    def with_base_at(self, place: str) -> "HFModel":
+        """The same adapter, its base at another location."""
+        assert self.base is not None
+        return self.model_copy(update={"base": self.base.model_copy(update={"place": place})})
+
+    def detail(self) -> str:
+        return f"model, {count(self.parameters)}"

@@ -1,0 +1,20 @@
+"""The artifact of a publication."""
+
+from infra.tracking.relations import Relation
+from tasks.artifacts import Artifact
+
+
+class PublishedModel(Artifact):
+    """The final Hugging Face directory with its model card, and its registry version."""
+
+    kind = "published_model"
+    order = 150
+    family = "model"
+    relation = Relation("publishes", of="model")
+    page = "tasks.publish.page:published_model"
+    label: str
+    registry_name: str
+    registry_version: str
+
+    def detail(self) -> str:
+        return f"version {self.registry_version}"

@@ -1,0 +1,13 @@
+"""The artifact of a report."""
+
+from infra.tracking.relations import Relation
+from tasks.artifacts import Artifact
+
+
+class Report(Artifact):
+    """`report.html` and `report.md` of one execution."""
+
+    kind = "report"
+    order = 170
+    family = "page"
+    relation = Relation("reports on")

@@ -1,0 +1,18 @@
+"""The artifact of a count of words."""
+
+from infra.text import number
+from infra.tracking.relations import Relation
+from tasks.artifacts import Artifact
+
+
+class WordCount(Artifact):
+    """`words.json`: the words of a corpus."""
+
+    kind = "word_count"
+    family = "finding"
+    relation = Relation("measured")
+    page = "tasks.words.page:word_count"
+    words: int
+
+    def detail(self) -> str:
+        return f"{number(self.words)} words"

@@ -1,0 +1,8 @@
+"""The page of a count of words."""
+
+from tasks.pages.blocks import Block, Text
+from tasks.pages.source import Source
+
+
+def word_count(source: Source) -> list[Block]:
+    return [Text(f"The text has {source.manifest.facts['words']} words.")]

@@ -1,0 +1,15 @@
+"""The spec of a count of words."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from tasks.core.spec import StageSpec
+
+
+class WordsSpec(StageSpec):
+    """Count of a corpus' words. They are those between spaces."""
+
+    section: ClassVar[str] = "words"
+
+    shortest: int = Field(1, ge=1, le=100, description="Characters of the shortest word that counts")
