@@ -47,4 +47,6 @@ def test_machines_are_taken_at_random_moments(
     assert len(taken) == times
     assert run.digest == here.digest
     assert run.losses() == here.losses()
-    assert run.record().placed["recoveries"] == times
+    assert (
+        0 < run.record().placed["recoveries"] <= times
+    )  # a machine that is taken while it starts is no other recovery
