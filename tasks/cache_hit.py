@@ -12,7 +12,7 @@ from tasks.artifacts import Artifact, shown
 from tasks.core import lacking
 from tasks.core.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, verify
 from tasks.core.stored import check_sizes
-from tasks.run import produced
+from tasks.stage_job import produced
 
 # digests of artifacts from jobs on other machines that this execution started
 received: set[str] = set()

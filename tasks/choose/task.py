@@ -6,6 +6,7 @@ from tasks.artifacts import Choice, EvalReport, HFModel
 from tasks.choose.spec import ChooseSpec
 from tasks.run import run
 from tasks.stage import stage
+from tasks.stage_job import Reads
 
 ENGINE = Engine("choose", "tasks.choose.choose", version="3")
 
@@ -13,6 +14,6 @@ ENGINE = Engine("choose", "tasks.choose.choose", version="3")
 @stage(ENGINE, image=images.DATA, hands_on=True)
 def choose(spec: ChooseSpec, models: list[HFModel], reports: list[EvalReport]) -> HFModel:
     """Return the model whose evaluation has the best value of the metric, as an unchanged artifact at its place."""
-    choice = run(ENGINE, Choice, spec, files={"models": ()}, models=models, reports=reports)
+    choice = run(ENGINE, Choice, spec, reads=Reads(files={"models": ()}), models=models, reports=reports)
     best = next(model for model in models if model.digest == choice.chosen)
     return best.at(best.place)

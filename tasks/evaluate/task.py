@@ -6,6 +6,7 @@ from tasks.artifacts import Corpus, EvalReport, HFModel, Rows
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.run import run
 from tasks.stage import stage
+from tasks.stage_job import Reads
 
 ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", version="8")
 
@@ -14,8 +15,6 @@ ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", version="8")
 def evaluate(spec: EvaluateSpec, model: HFModel, corpora: list[Corpus], rows: list[Rows]) -> EvalReport:
     """Run the spec's evaluators on a model. Bits per byte are measured on each corpus separately, the metric being that
     of the first; `rows` are in the order of `spec.sets()`."""
-    title, files = f"evaluate-{model.label}", {"corpora": Corpus.held_out_files}
-    checks = {"model": HFModel.checks}
-    return run(
-        ENGINE, EvalReport, spec, title=title, files=files, checks=checks, model=model, corpora=corpora, rows=rows
-    )
+    title = f"evaluate-{model.label}"
+    reads = Reads(files={"corpora": Corpus.held_out_files}, checks={"model": HFModel.checks})
+    return run(ENGINE, EvalReport, spec, title=title, reads=reads, model=model, corpora=corpora, rows=rows)

@@ -10,6 +10,7 @@ from tasks.posttrain.methods import METHODS
 from tasks.posttrain.spec import PostTrainSpec, announced
 from tasks.run import run
 from tasks.stage import stage
+from tasks.stage_job import Reads
 
 ENGINES = {
     name: Engine(name, "tasks.posttrain.engine", version=spec.method.version, helper=spec.method.helper)
@@ -19,12 +20,12 @@ ENGINES = {
 
 def tune(spec: PostTrainSpec, model: HFModel, rows: Rows) -> HFModel:
     """Train a model on rows by the method of the spec."""
-    engine = ENGINES[spec.method.name]
-    spec, checks = announced(spec, model.parameters), {"model": HFModel.checks}
-    return run(engine, HFModel, spec, **spec.processes(), checks=checks, model=model, rows=rows)
+    engine, reads = ENGINES[spec.method.name], Reads(checks={"model": HFModel.checks})
+    spec = announced(spec, model.parameters)
+    return run(engine, HFModel, spec, launch=spec.launch(), reads=reads, model=model, rows=rows)
 
 
-TASKS = {
+TASKS: dict[str, Any] = {
     name: stage(ENGINES[name], image=images.POST_TRAIN, pod=SAVES, name=name, spec=spec)(tune)
     for name, spec in METHODS.items()
 }

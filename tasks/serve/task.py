@@ -6,6 +6,7 @@ from tasks.artifacts import Endpoint, HFModel
 from tasks.run import run
 from tasks.serve.spec import ServeSpec
 from tasks.stage import stage
+from tasks.stage_job import Reads
 
 ENGINE = Engine("serve", "tasks.serve.serve", version="1")
 
@@ -13,4 +14,4 @@ ENGINE = Engine("serve", "tasks.serve.serve", version="1")
 @stage(ENGINE, image=images.SERVE)
 def serve(spec: ServeSpec, model: HFModel) -> Endpoint:
     """Start a server of the model, test and measure it."""
-    return run(ENGINE, Endpoint, spec, checks={"model": HFModel.checks}, model=model)
+    return run(ENGINE, Endpoint, spec, reads=Reads(checks={"model": HFModel.checks}), model=model)
