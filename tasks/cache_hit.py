@@ -1,5 +1,5 @@
-"""Artifacts from Flyte's local cache: they count only while their files are intact, and are recorded in the execution
-that they serve."""
+"""Artifacts that Flyte's local cache returns: each is checked, since it counts only while its files are intact, and
+recorded in the execution that uses it."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -33,7 +33,7 @@ def check(artifact: Artifact) -> None:
 
 
 def is_gone(place: str) -> bool:
-    """Whether a folder, its manifest, or some of its files were removed."""
+    """Return whether a folder, its manifest, or some of its files were removed."""
     if is_bucket(place):
         return False
     try:
@@ -43,8 +43,8 @@ def is_gone(place: str) -> bool:
 
 
 def note(artifact: Artifact, title: str, inputs: Mapping[str, Iterable[str]], recompute: Callable[[], object]) -> None:
-    """Note that a call has this artifact, unless it has just been made: record it, and `recompute` it as soon as it is
-    needed if its files are gone. `inputs`: the digests of what it was made from."""
+    """Record that a call has this artifact, unless the call has just made it. If its files are gone, `recompute` runs
+    as soon as they are needed. `inputs` has the digests of what the call was given."""
     gone = artifact.digest not in produced and is_gone(artifact.place)
     lacking.note_made(artifact.digest, _made_from(artifact, inputs), exists=not gone)
     if artifact.digest not in produced | received:
@@ -74,7 +74,7 @@ def _record(artifact: Artifact, title: str) -> None:
 
 
 def _made_from(artifact: Artifact, inputs: Mapping[str, Iterable[str]]) -> list[str]:
-    """The digests of the inputs that an artifact contains, of those that it has been given."""
+    """The digests of those inputs that the artifact was made from."""
     digests = {name: [*of] for name, of in inputs.items()}
     one_each = {name: of[0] for name, of in digests.items() if of}
     related = {name: relation(artifact.kind, artifact.digest, name, one_each) for name in one_each}

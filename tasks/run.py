@@ -87,7 +87,7 @@ def _job_directory(
 
 
 def _check_machines(job: StageJob[A]) -> None:
-    """Raises NotPlaced if the job's machines need a folder that they share, and have none."""
+    """Raise NotPlaced if the job's machines need a folder that they share, and have none."""
     nodes, helpers = job.launch.nodes, job.launch.helpers
     if job.remote and helpers + nodes > 1 and (helpers or job.launch.processes is None):
         raise NotPlaced(

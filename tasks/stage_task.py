@@ -5,7 +5,8 @@
 2. `local_execute`, on one machine, returns the artifact that Flyte's local cache has for these inputs, if its files
    are intact; else Flyte executes the task.
 3. `execute`, here and in a cluster's pod, sends the task to the machine of its placement, or runs its function.
-4. The function calls `run` (tasks/run.py), which reuses a finished result or executes the engine.
+4. The function, which tasks/stage.py wraps, calls `run` (tasks/run.py): a finished result is reused, else the stage's
+   engine is executed.
 """
 
 from collections.abc import Iterator

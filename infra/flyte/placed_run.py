@@ -57,7 +57,7 @@ def placement_of(how: str) -> Placement | None:
 
 
 def is_job() -> bool:
-    """Whether this process runs on the machine of a placed task's job."""
+    """Return whether this process runs on the machine of a placed task's job."""
     return JOB in os.environ
 
 
@@ -114,7 +114,7 @@ def jobs_from_here(placement: Placement) -> Iterator[None]:
 
 
 def is_of_this_execution(task: str, job: Any) -> bool:
-    """Whether a job was started by this execution, and not by an earlier one."""
+    """Return whether a job was started by this execution, and not by an earlier one."""
     return is_recorded(current_execution(task), job.name)
 
 

@@ -99,7 +99,7 @@ class FlyteTask(AsyncConnectorExecutorMixin, PythonFunctionTask[C]):
 
     @property
     def is_placed(self) -> bool:
-        """Whether a connector runs it."""
+        """Return whether a connector runs this task."""
         return bool(self.task_type == TASK_TYPE)
 
     @property
@@ -123,7 +123,7 @@ class FlyteTask(AsyncConnectorExecutorMixin, PythonFunctionTask[C]):
         return job_settings() if self.is_placed else {}
 
     def _has_own_pod(self) -> bool:
-        """Whether its pod needs more than a plain container."""
+        """Return whether the pod needs more than a plain container."""
         return not self.is_placed and bool(self.pod.pod_spec())
 
     # While a job of the connector in this process runs
@@ -137,7 +137,7 @@ class FlyteTask(AsyncConnectorExecutorMixin, PythonFunctionTask[C]):
 
 
 def is_compiling() -> bool:
-    """Whether Flyte compiles a DAG, whose nodes calls become."""
+    """Return whether Flyte is compiling a DAG: calls of tasks then become its nodes."""
     return FlyteContextManager.current_context().compilation_state is not None
 
 
