@@ -46,6 +46,8 @@ def stage(
     pod: PodSpec | None = None,
     hands_on: bool = False,
     describes: tuple[str, ...] = (),
+    name: str = "",
+    spec: type[Spec] | None = None,
 ) -> Callable[[Callable[..., A]], Callable[..., A]]:
     """Make a Flyte task of a function that takes a spec and artifacts and returns one artifact.
 
@@ -53,11 +55,12 @@ def stage(
     `pod` has the default resources of its pod, over those of the image's family. `hands_on`: it returns one of its
     inputs. What it decided is not in Flyte's local cache then, so it executes every time, and finds its finished job.
     `describes`: the lists and mappings of artifacts that it only tells of; those whose files are gone and that nothing
-    needs are left out."""
+    needs are left out. `name` and `spec`: the name and the type of the spec of this task, if the function is that of
+    several tasks; the docstring of the spec is then the task's description."""
 
     def decorate(function: Callable[..., A]) -> Callable[..., A]:
         hints = get_type_hints(function)
-        artifact_type, kind = hints.pop("return"), hints["spec"]
+        artifact_type, kind = hints.pop("return"), spec or hints["spec"]
         default = (pod or PodSpec()).over(FAMILIES.get(image.name, PodSpec()))
         parameters = list(inspect.signature(function).parameters.values())
 
@@ -71,6 +74,9 @@ def stage(
                 told = {name: _settled(inputs[name]) for name in describes if name in inputs}
                 return function(spec=spec.with_options(rest), **inputs | told)
 
+        if spec:
+            wrapped.__name__ = wrapped.__qualname__ = name
+            wrapped.__doc__ = spec.__doc__
         # the artifact in the cache keys of the stages that follow
         wrapped.__annotations__ = {
             **hints,

@@ -1,30 +1,40 @@
-"""A stage as a Flyte task: the fields that bear its identity are a separate input, and a cache hit counts only
-while its files are intact."""
+"""A stage as a Flyte task: what happens when it is called, from top to bottom.
 
-from collections.abc import Callable, Iterator
+1. `__call__` splits the spec: the fields of its identity stay in `spec`, and `how` gets the others, with the call.
+   While Flyte compiles a DAG for a cluster, that is all: the call becomes a node with its pod or its placement.
+2. `local_execute`, on one machine, returns the artifact that Flyte's local cache has for these inputs, if its files
+   are intact; else Flyte executes the task.
+3. `execute`, here and in a cluster's pod, sends the task to the machine of its placement, or runs its function.
+4. The function, which tasks/stage.py wraps, calls `run` (tasks/run.py): a finished result is reused, else the stage's
+   engine is executed.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
 
-from infra.flyte.cached_task import CachedTask, hashes, register
-from infra.placement.config import Placement
+from infra.flyte.cache import recomputed
+from infra.flyte.placed_run import in_job, is_job, placement_of
+from infra.flyte.pod_template import pod_of, say_what_it_lacks
+from infra.flyte.task import FlyteTask, hashes, is_compiling, register
+from infra.pod import this_pod
 from infra.pod_spec import PodSpec
 from infra.process.launch import Engine
 from infra.progress import say
-from infra.storage.buckets import is_bucket, storage_of
-from infra.tracking.record import note_cached
-from tasks.artifacts import Artifact, shown
-from tasks.core import lacking
+from infra.storage.buckets import storage_of
+from infra.storage.disk_errors import disk_errors_named
+from tasks import cache_hit
+from tasks.artifacts import Artifact
 from tasks.core.called import read_how
-from tasks.core.manifest import MANIFEST, ArtifactError, Manifest, digest_in, read_manifest, verify
+from tasks.core.lacking import tolerated
+from tasks.core.manifest import ArtifactError, digest_in
 from tasks.core.spec import Spec, StageSpec
-from tasks.core.stored import check_sizes, send
+from tasks.core.stored import send
 from tasks.models.artifact import HFModel
-from tasks.run import produced, restored
-
-_received: set[str] = set()
+from tasks.run import restored
 
 
 @dataclass(frozen=True)
@@ -37,100 +47,74 @@ class Stage:
     describes: tuple[str, ...] = ()
 
 
-class StageTask(CachedTask[Stage]):
-    """A stage's Flyte task. A local cache hit counts only while its files are intact, and is recorded in the execution
-    that it serves."""
+class StageTask(FlyteTask[Stage]):
+    """A stage's Flyte task."""
 
-    def split(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """`spec` keeps the fields of its identity, `how` gets the others, with the call."""
-        spec, (call, rest) = inputs["spec"], read_how(inputs.get("how") or "{}")
-        if isinstance(spec, Spec):
-            spec, rest = spec.with_options(rest).split_options()
-        return inputs | {"spec": spec, "how": call.how(rest)}
+    def __call__(self, **inputs: Any) -> Any:
+        inputs = split(inputs)
+        if is_compiling():
+            pod, placement = pod_of(inputs["how"], self.task_config.pod), placement_of(inputs["how"])
+            return self.node(inputs, pod, is_placed=placement is not None)
+        return super().__call__(**inputs)
 
-    def sent(self, placement: Placement, inputs: dict[str, Any]) -> dict[str, Any]:
+    def local_execute(self, ctx: Any, **inputs: Any) -> Any:
+        compute = partial(super().local_execute, ctx, **inputs)
+        with disk_errors_named():
+            if self.task_config.hands_on:
+                return recomputed(compute)
+            promise = compute()
+            try:
+                artifact = self.artifact(promise)
+                cache_hit.check(artifact)
+            except (ArtifactError, ValidationError) as error:  # the latter: another version of Baton made it
+                say(f"{self.stage} is cached, but its files were changed or removed. {error}\nMaking it again.")
+                return recomputed(compute)
+            title = read_how(inputs.get("how") or "{}")[0].title or artifact.title(self.stage)
+            made_from = {name: _digests(value) for name, value in inputs.items()}
+            cache_hit.note(artifact, title, made_from, recompute=partial(recomputed, compute))
+            return promise
+
+    def execute(self, **inputs: Any) -> Any:
+        inputs = split(inputs)  # a spec that was a promise in `__call__` is not split yet
+        if this_pod() and not self.is_placed:
+            say_what_it_lacks(self.name.rpartition(".")[2], pod_of(inputs["how"], self.task_config.pod))
+        if is_job():
+            return in_job(partial(self.run_here, inputs))
+        placement = placement_of(inputs["how"])
+        if placement is None:
+            return self.run_here(inputs)
         storage = storage_of(placement.storage)
-        return {name: _sent(value, storage) for name, value in inputs.items()}
+        sent = {name: _sent(value, storage) for name, value in inputs.items()}
+        output, is_new = self.run_as_job(sent, placement)
+        if is_new:
+            (literal,) = output.literals.values()
+            cache_hit.received.add(self.value(literal).digest)
+        return output
 
-    def received(self, outputs: Any) -> None:
-        (literal,) = outputs.literals.values()
-        _received.add(self.value(literal).digest)
+    @property
+    def stage(self) -> str:
+        """The name of its engine's stage."""
+        engine: Engine = self.task_config.engine
+        return engine.stage
 
-    def output(self, inputs: dict[str, Any], compute: Callable[[], Any], recompute: Callable[[], Any]) -> Any:
-        if self.task_config.hands_on:
-            return recompute()
-        promise = compute()
-        stage = self.task_config.engine.stage
-        call, _ = read_how(inputs.get("how") or "{}")
-        try:
-            with lacking.tolerated():
-                artifact: Artifact = self.value(promise.val)
-            if artifact.digest not in produced:
-                _check(artifact)
-        except (ArtifactError, ValidationError) as error:  # the latter: another version of Baton made it
-            say(f"{stage} is cached, but its files were changed or removed. {error}\nMaking it again.")
-            return recompute()
-        gone = artifact.digest not in produced and is_gone(artifact.place)
-        lacking.note_made(artifact.digest, _made_from(artifact, inputs), exists=not gone)
-        if artifact.digest not in produced | _received:
-            title = call.title or artifact.title(stage)
-            self._note(title, artifact)
-            say(f"✓ {title:<14} cached{', its files are gone' if gone else ''}")
-        if gone:
-            lacking.note(artifact.place, recompute)
-        return promise
-
-    def _note(self, title: str, artifact: Artifact) -> None:
-        """Record an artifact from the cache, with its spec and inputs if its manifest exists."""
-        try:
-            manifest = artifact.manifest()
-        except ArtifactError:
-            manifest = Manifest(artifact.kind, artifact.digest, {}, {})
-        folder = Path(artifact.place)
-        note_cached(
-            title,
-            artifact.kind,
-            artifact.digest,
-            artifact.facts(),
-            shown=shown(artifact.kind, artifact.facts()),
-            spec=manifest.spec,
-            inputs=manifest.parents,
-            job_dir=folder.parent if folder.is_absolute() and folder.name == "output" else None,  # else in a bucket
-        )
+    def artifact(self, promise: Any) -> Artifact:
+        """The artifact of a promise, which may lack its files. Raises ArtifactError, ValidationError."""
+        with tolerated():
+            artifact: Artifact = self.value(promise.val)
+        return artifact
 
 
-def _check(artifact: Artifact) -> None:
-    """Check an artifact's files, unless they are gone. Raises ArtifactError."""
-    if is_bucket(artifact.place):  # the stage that reads its files checks them
-        manifest = check_sizes(artifact.place, artifact.digest)
-    elif is_gone(artifact.place):
-        return
-    else:
-        manifest = verify(Path(artifact.place), artifact.digest)
-    if artifact.identity and manifest.identity != artifact.identity:
-        raise ArtifactError(f"{artifact.kind} {artifact.digest[:12]} in {artifact.place}: its facts were changed")
-
-
-def is_gone(place: str) -> bool:
-    """Whether a folder, its manifest, or some of its files were removed."""
-    if is_bucket(place):
-        return False
-    try:
-        return any(not (Path(place) / name).exists() for name in read_manifest(Path(place)).files)
-    except ArtifactError:
-        return not (Path(place) / MANIFEST).exists()
-
-
-def _made_from(artifact: Artifact, inputs: dict[str, Any]) -> list[str]:
-    """The digests of the inputs, Flyte's promises or artifacts, that an artifact was made from."""
-    digests = {name: [*_digests(value)] for name, value in inputs.items()}
-    one_each = {name: of[0] for name, of in digests.items() if of}
-    if not artifact.relation.has_content:
-        return []
-    return [digest for name in artifact.relation.sources(artifact.digest, one_each) for digest in digests[name]]
+def split(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The inputs as the cache key has them: `spec` keeps the fields of its identity, `how` gets the others, with the
+    call. Idempotent."""
+    spec, (call, rest) = inputs["spec"], read_how(inputs.get("how") or "{}")
+    if isinstance(spec, Spec):
+        spec, rest = spec.with_options(rest).split_options()
+    return inputs | {"spec": spec, "how": call.how(rest)}
 
 
 def _digests(value: Any) -> Iterator[str]:
+    """The digests of an input: Flyte's promises or artifacts."""
     if isinstance(value, Artifact):
         yield value.digest
     elif isinstance(value, list | dict):

@@ -107,7 +107,7 @@ def run_forever(
         since = moment
 
 
-def run(plan: Plan, sleep: Callable[[float], None] = time.sleep) -> int:
+def run_plan(plan: Plan, sleep: Callable[[float], None] = time.sleep) -> int:
     """Run a plan, with retries when it fails; returns the last exit code."""
     for attempt in range(plan.retries + 1):
         retry = f" (retry {attempt} of {plan.retries})" if attempt else ""
@@ -151,8 +151,8 @@ def main(recipe: Path | None, now: bool, only_list: bool) -> None:
         return
     checked_here(launch_plans.recipe())
     for plan in plans if now else ():
-        run(plan)
-    run_forever(plans, run, reread=lambda plans: reread(plans, launch_plans.path()))
+        run_plan(plan)
+    run_forever(plans, run_plan, reread=lambda plans: reread(plans, launch_plans.path()))
 
 
 if __name__ == "__main__":

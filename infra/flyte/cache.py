@@ -4,10 +4,11 @@ By itself Flyte raises a traceback when its database is damaged or an entry is u
 `get` and `put` in the place of its functions.
 """
 
+import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from flytekit.core.local_cache import LocalTaskCache
 from flytekit.models.literals import LiteralMap
@@ -16,6 +17,8 @@ from infra.errors import UserError, move_aside
 from infra.paths import baton_home
 from infra.progress import say
 from infra.storage.disk_errors import disk_errors_named, disk_refused
+
+T = TypeVar("T")
 
 FOLDER = baton_home() / "flyte-cache"
 _get, _set = LocalTaskCache.get, LocalTaskCache.set  # flytekit's own
@@ -47,6 +50,15 @@ def get(task: str, *key: Any) -> LiteralMap | None:
 def put(*entry: Any) -> None:
     with _errors_named():
         _set(*entry)
+
+
+def recomputed(compute: Callable[[], T]) -> T:
+    """Execute a task in any case: its cached output is overwritten."""
+    os.environ["FLYTE_LOCAL_CACHE_OVERWRITE"] = "true"  # Flyte reads it from the environment only
+    try:
+        return compute()
+    finally:
+        os.environ.pop("FLYTE_LOCAL_CACHE_OVERWRITE", None)  # an input that was recomputed has removed it
 
 
 @contextmanager

@@ -126,6 +126,17 @@ class Engine:
         return [sys.executable, "-m", self.helper, str(job_dir)]
 
 
+@dataclass(frozen=True)
+class Launch:
+    """The processes of an engine, and when they are started again: arguments of `run_engine`."""
+
+    processes: int | None = None  # started by torchrun on each machine; None: one, without torchrun
+    nodes: int = 1  # machines
+    helpers: int = 0  # machines beside these, which run the engine's helper
+    max_restarts: int = 0
+    hang_timeout_s: float | None = None
+
+
 def job_directory(engine: Engine, spec: dict[str, Any], digests: dict[str, str]) -> Path:
     """A job's folder, identified by what the job computes and never by where it runs."""
     identity = json.dumps([engine.stage, engine.module, engine.version, spec, digests], sort_keys=True)

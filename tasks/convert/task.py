@@ -11,6 +11,7 @@ from tasks.models.artifact import HFModel
 from tasks.pretrain.artifact import MegatronCheckpoint, MegatronWeights
 from tasks.run import run
 from tasks.stage import stage
+from tasks.stage_job import Reads
 
 CONVERT = Engine("convert", "tasks.convert.export", version="2")
 AUDIT = Engine("audit", "tasks.convert.audit_stage", version="1")
@@ -27,9 +28,8 @@ def convert(spec: ConvertSpec, checkpoint: MegatronCheckpoint, tokenizer: Tokeni
 @stage(AUDIT, image=images.TRAIN)
 def audit(spec: AuditSpec, checkpoint: MegatronCheckpoint, model: HFModel, data: TokenizedCorpus) -> ConversionAudit:
     """Check that the exported model equals the trained one in config, weights and logits."""
-    files = {"data": TokenizedCorpus.held_out_files}
-    checks = {"model": HFModel.checks}
-    return run(AUDIT, ConversionAudit, spec, files=files, checks=checks, checkpoint=checkpoint, model=model, data=data)
+    reads = Reads(files={"data": TokenizedCorpus.held_out_files}, checks={"model": HFModel.checks})
+    return run(AUDIT, ConversionAudit, spec, reads=reads, checkpoint=checkpoint, model=model, data=data)
 
 
 @stage(IMPORT_HF, image=images.TRAIN)

@@ -4,7 +4,7 @@ The rule, for the stages of Baton and for those of users: a result depends on no
 therefore gets each input as a *view*: a folder with links to the files of the content, and a manifest with their
 digests and the facts. Both are in the input's identity, of which keys are made. What documents the run that made the
 input (times, speeds, layout, machine, spec) is not in the view. A stage that needs some of it names it in the `files`
-of its `run`:
+of its `Reads` (tasks/stage_job.py):
 
     record/<name>    is in the view and in the key
     record/*         is in the view alone, for stages that no cache keeps, such as the report
@@ -20,9 +20,12 @@ from it are still found.
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import asdict
 from pathlib import Path
+from typing import TypeVar
 from uuid import uuid4
 
 from infra.storage.buckets import is_bucket
@@ -30,6 +33,9 @@ from infra.storage.durable import NO_LINK
 from tasks.core.manifest import MANIFEST, RECORD, Manifest, file_digest, json_key, matches, read_manifest
 from tasks.core.stored import fetch, manifest_at
 
+T = TypeVar("T")
+
+FETCHES = 8  # inputs at a time
 FOLDER = "inputs"  # of a job's views, in its folder
 
 
@@ -98,3 +104,13 @@ def _link(file: Path, link: Path) -> None:
         partial.symlink_to(file)
     partial.replace(link)
     partial.unlink(missing_ok=True)  # it stays if another process has linked the same file meanwhile
+
+
+def side_by_side(function: Callable[[str], T], names: Iterable[str]) -> dict[str, T]:
+    """The results by name."""
+    pool = ThreadPoolExecutor(FETCHES, thread_name_prefix="inputs")
+    try:  # with a copy of the context, which has Flyte's access to storage
+        pending = {name: pool.submit(copy_context().run, function, name) for name in names}
+        return {name: future.result() for name, future in pending.items()}
+    finally:
+        pool.shutdown(cancel_futures=True)

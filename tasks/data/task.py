@@ -4,7 +4,7 @@ documents, merged corpora and merged shards."""
 from collections.abc import Sequence
 
 import images
-from infra.process.launch import Engine
+from infra.process.launch import Engine, Launch
 from infra.process.torchrun_env import placed_nodes
 from tasks.core.manifest import ALL, MANIFEST, json_key
 from tasks.data.artifact import Corpus, StoredPartitions, TokenizedCorpus, Tokenizer
@@ -13,6 +13,7 @@ from tasks.data.spec import CorpusSpec, GatherSpec, ReadShareSpec, ShardsSpec, S
 from tasks.rows.artifact import Rows
 from tasks.run import run
 from tasks.stage import stage
+from tasks.stage_job import Reads
 
 READ = Engine("read_partitions", "tasks.data.read_partitions", version="4")
 CORPUS = Engine("corpus", "tasks.data.corpus", version="4")
@@ -24,26 +25,28 @@ GATHER = Engine("gather", "tasks.data.gather", version="1")
 COMPACT = Engine("compact", "tasks.data.compact", version="2")
 
 AGAINST = {"against": (*Rows.held_out_files, MANIFEST)}  # in which a report finds the name of their source
+ON_DEMAND = Reads(on_demand="corpus")
 LOST = {"newest": [GONE, GONE_COUNTS]}
 
 
 @stage(READ, image=images.DATA)
 def read_partitions(spec: ReadShareSpec, against: list[Rows]) -> StoredPartitions:
     """Read and curate a share of a corpus' partitions, for the corpus stage in another pod."""
-    return run(READ, StoredPartitions, spec, files=AGAINST, against=against)
+    return run(READ, StoredPartitions, spec, reads=Reads(files=AGAINST), against=against)
 
 
 @stage(CORPUS, image=images.DATA)
 def prepare_corpus(spec: CorpusSpec) -> Corpus:
     """Read a source, drop duplicates, and split it by content."""
-    return run(CORPUS, Corpus, spec, nodes=placed_nodes(spec.partitions.machines))
+    return run(CORPUS, Corpus, spec, launch=Launch(nodes=placed_nodes(spec.partitions.machines)))
 
 
 @stage(CORPUS, image=images.DATA)
 def prepare_clean_corpus(spec: CorpusSpec, against: list[Rows]) -> Corpus:
     """Prepare a corpus without the documents that contain a held-out row of one of some sets, as a step of its curation
     says."""
-    return run(CORPUS, Corpus, spec, nodes=placed_nodes(spec.partitions.machines), files=AGAINST, against=against)
+    launch = Launch(nodes=placed_nodes(spec.partitions.machines))
+    return run(CORPUS, Corpus, spec, launch=launch, reads=Reads(files=AGAINST), against=against)
 
 
 @stage(TOKENIZER, image=images.DATA)
@@ -55,26 +58,24 @@ def train_tokenizer(spec: TokenizerSpec, corpus: Corpus) -> Tokenizer:
 @stage(ENCODE, image=images.DATA)
 def encode_partitions(spec: ShareSpec, corpus: Corpus, tokenizer: Tokenizer) -> StoredPartitions:
     """Tokenize a share of a corpus' files, for the shards stage in another pod."""
-    return run(ENCODE, StoredPartitions, spec, on_demand="corpus", corpus=corpus, tokenizer=tokenizer)
+    return run(ENCODE, StoredPartitions, spec, reads=ON_DEMAND, corpus=corpus, tokenizer=tokenizer)
 
 
 @stage(SHARDS, image=images.DATA)
 def tokenize(spec: ShardsSpec, corpus: Corpus, tokenizer: Tokenizer) -> TokenizedCorpus:
     """Write both splits as Megatron `.bin/.idx`."""
-    nodes = placed_nodes(spec.machines)
-    return run(SHARDS, TokenizedCorpus, spec, nodes=nodes, on_demand="corpus", corpus=corpus, tokenizer=tokenizer)
+    launch = Launch(nodes=placed_nodes(spec.machines))
+    return run(SHARDS, TokenizedCorpus, spec, launch=launch, reads=ON_DEMAND, corpus=corpus, tokenizer=tokenizer)
 
 
 @stage(INCREMENT, image=images.DATA)
 def find_new(spec: CorpusSpec, known: list[Corpus], against: list[Rows]) -> Corpus:
     """The sources' documents that are in none of the known corpora (oldest first), possibly none; `changes.json` lists
     the changes to the others. `against`: rows that no document may contain, as for `prepare_clean_corpus`."""
-    nodes = placed_nodes(spec.partitions.machines)
+    launch = Launch(nodes=placed_nodes(spec.partitions.machines))
     files = AGAINST | {f"known.{len(known) - 1}": (*ALL, Corpus.partitions_file)}
-    return run(
-        INCREMENT, Corpus, spec, nodes=nodes, files=files, on_demand="known", implied=ancestors_of_last(known),
-        known=known, against=against,
-    )  # fmt: skip
+    reads = Reads(files, on_demand="known", implied=ancestors_of_last(known))
+    return run(INCREMENT, Corpus, spec, launch=launch, reads=reads, known=known, against=against)
 
 
 def ancestors_of_last(known: Sequence[Corpus]) -> list[str]:
@@ -88,7 +89,7 @@ def ancestors_of_last(known: Sequence[Corpus]) -> list[str]:
 def gather(spec: GatherSpec, corpora: list[Corpus], newest: Corpus) -> Corpus:
     """Merge some corpora, in order, without the documents that the source no longer had at the increment `newest`."""
     files = LOST | ({} if spec.train else {"corpora": Corpus.held_out_files})
-    return run(GATHER, Corpus, spec, files=files, corpora=corpora, newest=newest)
+    return run(GATHER, Corpus, spec, reads=Reads(files), corpora=corpora, newest=newest)
 
 
 @stage(COMPACT, image=images.DATA)
@@ -99,4 +100,4 @@ def compact(
     no longer had at the increment `newest`; both are empty if it still has all."""
     # the manifests of the shards name the corpora that they were tokenized from
     files = LOST | {"corpora": Corpus.held_out_files, "data": (*ALL, MANIFEST)}
-    return run(COMPACT, TokenizedCorpus, spec, files=files, data=data, corpora=corpora, newest=newest)
+    return run(COMPACT, TokenizedCorpus, spec, reads=Reads(files), data=data, corpora=corpora, newest=newest)

@@ -9,6 +9,7 @@ from tasks.models.artifact import HFModel
 from tasks.rows.artifact import Rows
 from tasks.run import run
 from tasks.stage import stage
+from tasks.stage_job import Reads
 
 ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", version="8")
 
@@ -17,8 +18,6 @@ ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", version="8")
 def evaluate(spec: EvaluateSpec, model: HFModel, corpora: list[Corpus], rows: list[Rows]) -> EvalReport:
     """Run the spec's evaluators on a model. Bits per byte are measured on each corpus separately, the metric being that
     of the first; `rows` are in the order of `spec.sets()`."""
-    title, files = f"evaluate-{model.label}", {"corpora": Corpus.held_out_files}
-    checks = {"model": HFModel.checks}
-    return run(
-        ENGINE, EvalReport, spec, title=title, files=files, checks=checks, model=model, corpora=corpora, rows=rows
-    )
+    title = f"evaluate-{model.label}"
+    reads = Reads(files={"corpora": Corpus.held_out_files}, checks={"model": HFModel.checks})
+    return run(ENGINE, EvalReport, spec, title=title, reads=reads, model=model, corpora=corpora, rows=rows)

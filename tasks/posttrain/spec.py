@@ -6,10 +6,11 @@ A method is a file in tasks/posttrain/methods/, whose spec overrides what differ
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, TypeVar
 
 from pydantic import Field
 
+from infra.process.launch import Launch
 from infra.progress import say
 from tasks.core.restarts import Survival
 from tasks.core.spec import ByBaton, Problem, StageSpec, not_identity
@@ -191,14 +192,14 @@ class PostTrainSpec(StageSpec):
         """What is wrong with an explicit learning rate, if anything."""
         return unusual(self.learning_rate, self.default_rate(parameters)) if self.learning_rate else None
 
-    def processes(self) -> dict[str, Any]:
-        """How its engine is started: arguments of tasks.run.run."""
-        return {
-            "processes": None if self.layout.sharding == "none" else self.layout.processes,  # None: without torchrun
-            "nodes": self.layout.nodes,
-            "max_restarts": self.survival.max_restarts,
-            "hang_timeout_s": self.survival.hang_timeout_s,
-        }
+    def launch(self) -> Launch:
+        """The processes of its engine."""
+        return Launch(
+            processes=None if self.layout.sharding == "none" else self.layout.processes,
+            nodes=self.layout.nodes,
+            max_restarts=self.survival.max_restarts,
+            hang_timeout_s=self.survival.hang_timeout_s,
+        )
 
     def row_kinds(self) -> tuple[str, ...]:
         """Kinds of rows that the stage accepts."""

@@ -1,6 +1,5 @@
-"""The post-training methods as typed Flyte tasks: tasks.posttrain.task.sft and so on."""
+"""The post-training methods as typed Flyte tasks, such as tasks.posttrain.task.grpo: one task for each of METHODS."""
 
-from types import FunctionType
 from typing import Any
 
 import images
@@ -12,6 +11,7 @@ from tasks.posttrain.spec import PostTrainSpec, announced
 from tasks.rows.artifact import Rows
 from tasks.run import run
 from tasks.stage import stage
+from tasks.stage_job import Reads
 
 ENGINES = {
     name: Engine(name, "tasks.posttrain.engine", version=spec.method.version, helper=spec.method.helper)
@@ -19,19 +19,21 @@ ENGINES = {
 }
 
 
-def _tune(spec: PostTrainSpec, model: HFModel, rows: Rows) -> HFModel:
-    engine = ENGINES[spec.method.name]
-    spec, checks = announced(spec, model.parameters), {"model": HFModel.checks}
-    return run(engine, HFModel, spec, **spec.processes(), checks=checks, model=model, rows=rows)
+def tune(spec: PostTrainSpec, model: HFModel, rows: Rows) -> HFModel:
+    """Train a model on rows by the method of the spec."""
+    engine, reads = ENGINES[spec.method.name], Reads(checks={"model": HFModel.checks})
+    spec = announced(spec, model.parameters)
+    return run(engine, HFModel, spec, launch=spec.launch(), reads=reads, model=model, rows=rows)
 
 
-def _task(name: str, spec: type[PostTrainSpec]) -> Any:
-    """The task of one method: Flyte takes its name from the function, and the type of its spec from the annotation."""
-    tune = FunctionType(_tune.__code__, globals(), name)
-    tune.__qualname__, tune.__doc__ = name, spec.__doc__
-    tune.__annotations__ = _tune.__annotations__ | {"spec": spec}
-    return stage(ENGINES[name], image=images.POST_TRAIN, pod=SAVES)(tune)
+TASKS: dict[str, Any] = {
+    name: stage(ENGINES[name], image=images.POST_TRAIN, pod=SAVES, name=name, spec=spec)(tune)
+    for name, spec in METHODS.items()
+}
 
 
-TASKS = {name: _task(name, spec) for name, spec in METHODS.items()}
-globals().update(TASKS)  # a pod finds its task as an attribute of this module
+def __getattr__(name: str) -> Any:
+    """Return the task of a method: a pod looks up its task as an attribute of this module."""
+    if name not in TASKS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return TASKS[name]

@@ -35,14 +35,14 @@ def in_background(work: Callable[[], T]) -> "Future[T]":
     """Run `work` in a low-priority daemon thread."""
     future: Future[T] = Future()
 
-    def run() -> None:
+    def finish() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)  # Linux: of this thread only
         try:
             future.set_result(work())
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=run, name="checkpoint", daemon=True).start()
+    threading.Thread(target=finish, name="checkpoint", daemon=True).start()
     return future
 
 

@@ -2,7 +2,7 @@
 
 import images
 from infra.pod_spec import SAVES
-from infra.process.launch import Engine
+from infra.process.launch import Engine, Launch
 from tasks.data.artifact import TokenizedCorpus
 from tasks.pretrain.artifact import MegatronCheckpoint, MegatronWeights
 from tasks.pretrain.spec import PretrainSpec
@@ -23,16 +23,11 @@ def pretrain(
     """Train a model on tokenized text, `data` blended with `more`: from random weights, from the weights in `start`,
     or continuing the run in `resume` with its optimizer state. At most one of the two, with at most one item."""
     spec = spec.resolved(spec.model.vocab_size or data.vocab_size, continued=bool(start))
-    return run(
-        ENGINES[spec.engine],
-        MegatronCheckpoint,
-        spec,
+    launch = Launch(
         processes=spec.layout.processes,
         nodes=spec.layout.nodes,
         max_restarts=spec.survival.max_restarts,
         hang_timeout_s=spec.survival.hang_timeout_s,
-        data=data,
-        more=more,
-        start=start,
-        resume=resume,
     )
+    engine = ENGINES[spec.engine]
+    return run(engine, MegatronCheckpoint, spec, launch=launch, data=data, more=more, start=start, resume=resume)

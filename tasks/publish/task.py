@@ -10,6 +10,7 @@ from tasks.publish.artifact import PublishedModel
 from tasks.publish.spec import PublishSpec
 from tasks.run import run
 from tasks.stage import stage
+from tasks.stage_job import Reads
 
 ENGINE = Engine("publish", "tasks.publish.publish", version="7", repeats=True)
 
@@ -26,5 +27,5 @@ def publish(
     another one or have changed. The card covers `models` (those it was tuned from), their `reports`, and `parts` by
     name: corpus, tokenizer, …"""
     before = [other for other in models if (other.digest, other.label) != (model.digest, model.label)]
-    described = {"model": (*ALL, MANIFEST)} | dict.fromkeys(("models", "reports", "parts"), (MANIFEST,))
-    return run(ENGINE, PublishedModel, spec, files=described, model=model, models=before, reports=reports, parts=parts)
+    reads = Reads({"model": (*ALL, MANIFEST)} | dict.fromkeys(("models", "reports", "parts"), (MANIFEST,)))
+    return run(ENGINE, PublishedModel, spec, reads=reads, model=model, models=before, reports=reports, parts=parts)

@@ -14,6 +14,7 @@ from tasks.report.artifact import Report
 from tasks.report.spec import ReportSpec
 from tasks.run import run
 from tasks.stage import stage
+from tasks.stage_job import Reads
 
 ENGINE = Engine("report", "tasks.report.report", version="3")
 
@@ -27,6 +28,6 @@ def report(spec: ReportSpec, models: list[HFModel], reports: list[EvalReport], p
     if this_pod():
         note_used([*parts.values(), *models, *reports])
     files = {"models": PAGE_FILES, "parts": PAGE_FILES, "reports": ALL_AND_RECORD}
-    artifact = run(ENGINE, Report, spec, files=files, models=models, reports=reports, parts=parts)
+    artifact = run(ENGINE, Report, spec, reads=Reads(files), models=models, reports=reports, parts=parts)
     print((artifact.local(("report.md",)) / "report.md").read_text(encoding="utf-8"))
     return artifact

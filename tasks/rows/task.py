@@ -7,6 +7,7 @@ from tasks.rows.artifact import Rows
 from tasks.rows.spec import DecontaminateSpec, RowsSpec
 from tasks.run import run
 from tasks.stage import stage
+from tasks.stage_job import Reads
 
 ROWS = Engine("rows", "tasks.rows.rows", version="5")
 DECONTAMINATE = Engine("decontaminate", "tasks.rows.decontaminate", version="3")
@@ -22,4 +23,5 @@ def prepare_rows(spec: RowsSpec, corpora: list[Corpus]) -> Rows:
 @stage(DECONTAMINATE, image=images.DATA)
 def decontaminate(spec: DecontaminateSpec, rows: Rows, against: list[Rows]) -> Rows:
     """Drop the training rows whose prompt occurs in the held-out split of one of the other sets."""
-    return run(DECONTAMINATE, Rows, spec, files={"against": Rows.held_out_files}, rows=rows, against=against)
+    reads = Reads(files={"against": Rows.held_out_files})
+    return run(DECONTAMINATE, Rows, spec, reads=reads, rows=rows, against=against)

@@ -34,7 +34,7 @@ def run_service(switch: Switch, bound: socket.socket, drain_s: float, keep: Keep
     stopping = Event()
     failures: list[BaseException] = []
 
-    async def run() -> None:
+    async def serve() -> None:
         loop, leave = asyncio.get_running_loop(), asyncio.Event()
 
         def run_keeper() -> None:
@@ -59,7 +59,7 @@ def run_service(switch: Switch, bound: socket.socket, drain_s: float, keep: Keep
             stopping.set()
             keeper.join()
 
-    asyncio.run(run())
+    asyncio.run(serve())
     if failures:
         raise failures[0]
 

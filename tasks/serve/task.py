@@ -7,6 +7,7 @@ from tasks.run import run
 from tasks.serve.artifact import Endpoint
 from tasks.serve.spec import ServeSpec
 from tasks.stage import stage
+from tasks.stage_job import Reads
 
 ENGINE = Engine("serve", "tasks.serve.serve", version="1")
 
@@ -14,4 +15,4 @@ ENGINE = Engine("serve", "tasks.serve.serve", version="1")
 @stage(ENGINE, image=images.SERVE)
 def serve(spec: ServeSpec, model: HFModel) -> Endpoint:
     """Start a server of the model, test and measure it."""
-    return run(ENGINE, Endpoint, spec, checks={"model": HFModel.checks}, model=model)
+    return run(ENGINE, Endpoint, spec, reads=Reads(checks={"model": HFModel.checks}), model=model)

@@ -128,19 +128,17 @@ def test_a_pod_without_any_of_its_gpus_does_not_work_on_its_cpus(
 
 
 STAGE = """
-from types import SimpleNamespace
-from flytekit.core.python_function_task import PythonFunctionTask
 from infra.pod_spec import PodSpec, Resources
-from infra.flyte.pod_task import PodTask
+from infra.process.launch import Engine
+from tasks.core.spec import StageSpec
+from tasks.stage_task import Stage, StageTask
 
-class Task(PodTask, PythonFunctionTask):
-    pass
-
-def work(how: str) -> None:
+def work(spec: StageSpec, how: str) -> None:
     print("working", flush=True)
 
-config = SimpleNamespace(pod=PodSpec(resources=Resources(cpu="500m", memory="4Gi")))
-Task(task_config=config, task_function=work).execute(how='{"pod": {"resources": {"memory": "2Gi"}}}')
+config = Stage(Engine("work", "work", version="1"), PodSpec(resources=Resources(cpu="500m", memory="4Gi")))
+how = '{"pod": {"resources": {"memory": "2Gi"}}}'
+StageTask(task_config=config, task_function=work).execute(spec=StageSpec(), how=how)
 """
 
 

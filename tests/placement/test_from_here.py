@@ -15,7 +15,7 @@ from sky.server.common import get_server_url, is_api_server_local
 
 from infra.flyte import connector
 from infra.flyte.connector import SkyJob, SkyPilotConnector
-from infra.flyte.placed_task import PlacementFailed
+from infra.flyte.placed_run import PlacementFailed
 from infra.placement.config import Placement
 from infra.placement.job import Order
 from infra.tracking.execution import close_execution

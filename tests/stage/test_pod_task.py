@@ -7,7 +7,9 @@ import pytest
 from flytekit.models.task import Resources
 
 from infra.errors import UserError
+from infra.flyte.task import FlyteTask
 from infra.pod_spec import FAMILIES, PodSpec, in_bytes, in_gib
+from tasks.stage_task import StageTask
 from tests.stage.compiled import job_spec, nodes, templates
 from workflows.recipe import Recipe
 from workflows.recipe.error import RecipeError
@@ -167,3 +169,12 @@ def test_a_size_is_rounded_up() -> None:
 
 def test_every_family_has_retries_for_what_another_pod_may_cure() -> None:
     assert all(PodSpec().over(each).retries for each in FAMILIES.values())
+
+
+def test_a_task_s_method_is_overridden_once() -> None:
+    """What happens when a stage is called stands in one class, tasks/stage_task.py."""
+    decided, offered = (
+        {name for name, value in vars(kind).items() if callable(value)} for kind in (StageTask, FlyteTask)
+    )
+    assert {"__call__", "local_execute", "execute"} <= decided
+    assert not decided & offered

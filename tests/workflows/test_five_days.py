@@ -33,7 +33,7 @@ from tasks.publish.aliases import CHAMPION, PREVIOUS, terms, version_at, version
 from tests.data.by_hand import names_in
 from tests.processes import commands, kill_tree
 from tests.workflows.test_pretrain_to_rl import TINY
-from workflows.schedule import LAUNCH_PLANS, Plan, run, run_forever
+from workflows.schedule import LAUNCH_PLANS, Plan, run_forever, run_plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("vllm")]
 
@@ -159,7 +159,7 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             raise KeyboardInterrupt  # the week is over
         day(world)
         began = time.monotonic()
-        world.codes.append(run(plan, sleep))
+        world.codes.append(run_plan(plan, sleep))
         world.seconds.append(time.monotonic() - began)
 
     def sleep(seconds: float) -> None:

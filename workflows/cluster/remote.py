@@ -12,7 +12,7 @@ from flytekit.configuration import Image, ImageConfig
 import images
 from infra.commands import command
 from infra.flyte.command_line import console, image_config
-from infra.flyte.pod_task import check_one_template
+from infra.flyte.pod_template import check_one_template
 from infra.placement.config import UNUSED
 from infra.pod_spec import FAMILIES, PodSpec, Resources
 from infra.progress import say

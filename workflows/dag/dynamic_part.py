@@ -13,7 +13,7 @@ from flytekit.exceptions.user import FlyteRecoverableException
 import images
 from infra.errors import sentence
 from infra.flyte.hooks import POD_ENVIRONMENT, inputs_are_the_user_s
-from infra.flyte.pod_task import secret
+from infra.flyte.pod_template import secret
 from infra.pod import this_pod
 from infra.pod_spec import check_secrets, secrets_of_all, secrets_variable
 from infra.process.launch import Terminated, sigterm_as_exit

@@ -22,7 +22,7 @@ from infra.options import NewFile, Number
 from infra.progress import say
 from infra.storage.durable import write_json
 from workflows.gpu_check.machine import Machine, look
-from workflows.gpu_check.runner import check_folder, forget, locked, results, run
+from workflows.gpu_check.runner import check_folder, forget, locked, result_of, results
 from workflows.gpu_check.sizes import FULL, TINY
 from workflows.gpu_check.step import Result, Step
 from workflows.gpu_check.steps import NAMES, STEPS
@@ -54,7 +54,7 @@ def main(tiny: bool, only: tuple[str, ...], again: bool, minutes: float, to: Pat
             if step.name in known and known[step.name].status == "pass":
                 say(f"{step.name}: already passed")
                 continue
-            result = run(folder, step, lock, known, tiny, deadline - time.monotonic())
+            result = result_of(folder, step, lock, known, tiny, deadline - time.monotonic())
             if result.seconds:
                 say(f"{step.name}: {result.status}, {result.seconds:.1f} s")
         found = results(folder, steps)

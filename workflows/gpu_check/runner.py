@@ -68,7 +68,9 @@ def forget(folder: Path, step: str) -> None:
     (folder / "results" / f"{step}.json").unlink(missing_ok=True)
 
 
-def run(folder: Path, step: Step, lock: IO[bytes], known: Mapping[str, Result], tiny: bool, left_s: float) -> Result:
+def result_of(
+    folder: Path, step: Step, lock: IO[bytes], known: Mapping[str, Result], tiny: bool, left_s: float
+) -> Result:
     """Run a step within the remaining time, and save its result."""
     machine = TypeAdapter(Machine).validate_python(json.loads((folder / "check.json").read_text())["machine"])
     lack = _lack(step, machine, known, tiny)

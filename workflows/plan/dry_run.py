@@ -10,10 +10,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from tasks.artifacts import Artifact
-from tasks.core.lacking import tolerated
+from tasks.cache_hit import is_gone
 from tasks.core.manifest import ArtifactError
 from tasks.core.spec import StageSpec
-from tasks.stage_task import StageTask, is_gone
+from tasks.stage_task import StageTask, split
 from workflows.dag.call import Call, Calls
 from workflows.dag.calls import calls
 from workflows.dag.walk import TASKS, arguments
@@ -71,11 +71,10 @@ def _kind(call: Call) -> type[Artifact]:
 def _cached(call: Call, outputs: dict[str, Any]) -> Artifact | None:
     """The call's cached artifact; None: it or one before it has to run. The run itself verifies the files."""
     task: StageTask = TASKS[call.stage]
-    if not call.titles() <= outputs.keys() or (promise := task.cached(arguments(call, outputs))) is None:
+    if not call.titles() <= outputs.keys() or (promise := task.cached(split(arguments(call, outputs)))) is None:
         return None
     try:
-        with tolerated():
-            artifact: Artifact = task.value(promise.val)
+        artifact = task.artifact(promise)
         if not is_gone(artifact.place) and artifact.manifest().digest != artifact.digest:
             return None
     except (ValidationError, ArtifactError):

@@ -65,7 +65,7 @@ class Solution(types.ModuleType):
         delattr(self.__tests__.module, name)
 
 
-def run(tests: Tests, given: str | list[str], types_of_data: list[frozenset[str]]) -> list[bool]:
+def outcomes_of(tests: Tests, given: str | list[str], types_of_data: list[frozenset[str]]) -> list[bool]:
     """The outcomes; tests.why has the reason."""
     sources = [given] if isinstance(given, str) else given
     failed = [False] * len(sources)
@@ -376,7 +376,7 @@ def main(pipes: tuple[int, int]) -> bool:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdin = open(0)  # noqa: SIM115
     tests = Proxy.__tests__ = Tests(pipes)
-    outcomes = run(tests, task["tests"], list(map(frozenset, task["types"])))
+    outcomes = outcomes_of(tests, task["tests"], list(map(frozenset, task["types"])))
     digits = "".join(str(int(outcome)) for outcome in outcomes)
     os.write(result, json.dumps({"outcomes": digits, "why": tests.why[:LONGEST_REASON]}).encode())
     return tests.gone

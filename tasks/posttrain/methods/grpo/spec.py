@@ -1,9 +1,11 @@
 """GRPO: group-relative policy optimization (Shao et al. 2024, arXiv:2402.03300)."""
 
-from typing import Any, ClassVar, Self
+from dataclasses import replace
+from typing import ClassVar, Self
 
 from pydantic import Field
 
+from infra.process.launch import Launch
 from tasks.core.spec import ByBaton, Problem, not_identity
 from tasks.environments.spec import ToolUse
 from tasks.models.rates import ANY_SIZE, Rate
@@ -82,8 +84,8 @@ class GRPOSpec(ToolUse, PostTrainSpec):
             return processes
         return max(processes, servers.gpus) if servers.nodes else processes + servers.gpus
 
-    def processes(self) -> dict[str, Any]:
-        return super().processes() | {"helpers": self.rollout_servers.nodes if self.rollout_servers else 0}
+    def launch(self) -> Launch:
+        return replace(super().launch(), helpers=self.rollout_servers.nodes if self.rollout_servers else 0)
 
     def samples_every_step(self) -> bool:
         return True

@@ -1,0 +1,81 @@
+"""Artifacts that Flyte's local cache returns: each is checked, since it counts only while its files are intact, and
+recorded in the execution that uses it."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from infra.progress import say
+from infra.storage.buckets import is_bucket
+from infra.tracking.record import note_cached
+from tasks.artifacts import Artifact, shown
+from tasks.core import lacking
+from tasks.core.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, verify
+from tasks.core.stored import check_sizes
+from tasks.stage_job import produced
+
+# digests of artifacts from jobs on other machines that this execution started
+received: set[str] = set()
+
+
+def check(artifact: Artifact) -> None:
+    """Check an artifact's files, unless they are gone or this process has made it. Raises ArtifactError."""
+    if artifact.digest in produced:
+        return
+    if is_bucket(artifact.place):  # the stage that reads its files checks them
+        manifest = check_sizes(artifact.place, artifact.digest)
+    elif is_gone(artifact.place):
+        return
+    else:
+        manifest = verify(Path(artifact.place), artifact.digest)
+    if artifact.identity and manifest.identity != artifact.identity:
+        raise ArtifactError(f"{artifact.kind} {artifact.digest[:12]} in {artifact.place}: its facts were changed")
+
+
+def is_gone(place: str) -> bool:
+    """Return whether a folder, its manifest, or some of its files were removed."""
+    if is_bucket(place):
+        return False
+    try:
+        return any(not (Path(place) / name).exists() for name in read_manifest(Path(place)).files)
+    except ArtifactError:
+        return not (Path(place) / MANIFEST).exists()
+
+
+def note(artifact: Artifact, title: str, inputs: Mapping[str, Iterable[str]], recompute: Callable[[], object]) -> None:
+    """Record that a call has this artifact, unless the call has just made it. If its files are gone, `recompute` runs
+    as soon as they are needed. `inputs` has the digests of what the call was given."""
+    gone = artifact.digest not in produced and is_gone(artifact.place)
+    lacking.note_made(artifact.digest, _made_from(artifact, inputs), exists=not gone)
+    if artifact.digest not in produced | received:
+        _record(artifact, title)
+        say(f"✓ {title:<14} cached{', its files are gone' if gone else ''}")
+    if gone:
+        lacking.note(artifact.place, recompute)
+
+
+def _record(artifact: Artifact, title: str) -> None:
+    """Record an artifact from the cache, with its spec and inputs if its manifest exists."""
+    try:
+        manifest = artifact.manifest()
+    except ArtifactError:
+        manifest = Manifest(artifact.kind, artifact.digest, {}, {})
+    folder = Path(artifact.place)
+    note_cached(
+        title,
+        artifact.kind,
+        artifact.digest,
+        artifact.facts(),
+        shown=shown(artifact.kind, artifact.facts()),
+        spec=manifest.spec,
+        inputs=manifest.parents,
+        job_dir=folder.parent if folder.is_absolute() and folder.name == "output" else None,  # else in a bucket
+    )
+
+
+def _made_from(artifact: Artifact, inputs: Mapping[str, Iterable[str]]) -> list[str]:
+    """The digests of those inputs that the artifact was made from."""
+    digests = {name: [*of] for name, of in inputs.items()}
+    one_each = {name: of[0] for name, of in digests.items() if of}
+    if not artifact.relation.has_content:
+        return []
+    return [digest for name in artifact.relation.sources(artifact.digest, one_each) for digest in digests[name]]
