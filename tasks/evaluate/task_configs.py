@@ -9,7 +9,8 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
@@ -18,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import lm_eval.tasks
+import yaml
 from lm_eval.api.registry import DEFAULT_METRIC_REGISTRY, METRIC_REGISTRY
 from lm_eval.config.group import GroupConfig
 from lm_eval.tasks import TaskManager
@@ -27,30 +29,31 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from infra.paths import baton_home
 from infra.storage.durable import make_folder, write_json
 from tasks.core.job import StageError
-from tasks.evaluate.task_files import as_list, is_file_name, with_local_data
+from tasks.evaluate.task_files import as_list, is_file_name, relative, with_local_data
 
 SHIPPED = Path(lm_eval.tasks.__file__).parent
+MERGE = "tag:yaml.org,2002:merge"
 
 
-def register(tasks: Sequence[str], files: Mapping[str, str], folder: Path) -> tuple[TaskManager, list[str]]:
+def register(tasks: Sequence[str], files: Collection[str], folder: Path) -> tuple[TaskManager, list[str]]:
     """A manager that knows the tasks, of which `files` are below `folder`; and the name of each. Raises StageError."""
     local: dict[str, Entry] = {}
     listed = [task for task in tasks if is_file_name(task)]
     names = {task: task for task in tasks}
-    others = sorted(set(filter(is_file_name, files)) - {*listed})
-    included = {file for file in others if any(folder / file in _includes(folder / one, folder) for one in files)}
-    for file in dict.fromkeys([*listed, *(file for file in others if file not in included), *included]):
+    waiting = [*dict.fromkeys(listed)]
+    defined = _defined(files, folder) if waiting else {}
+    for file in waiting:  # grows by the files that define members of groups
         with _imports(folder / file, folder, files):
             config = load_config(folder / file, folder)
         named = config.get("group" if _is_group(config) else "task")
-        if file in listed and not isinstance(named, str):
+        if not isinstance(named, str):
             raise StageError(f"{file}: needs `task: <name>` or `group: <name>`, and has {named!r}")
-        if not isinstance(named, str) or (file in included and named in local):
-            continue  # included by others
         if named in local:
             raise StageError(f"{file}: another file has the name {named!r} too; rename one of them")
         names[file] = named
         TaskIndex.process_cfg(config, folder / file, local)
+        members = [other for name in _members(config) for other in _nearest(defined.get(name, {}), file)]
+        waiting += [other for other in dict.fromkeys(members) if other not in waiting]
     for entry in local.values():
         entry.yaml_path = None  # lm-eval would read it again, and not find its data
     used = {names[task] for task in tasks} | {name for entry in local.values() for name in _members(entry.cfg or {})}
@@ -84,9 +87,35 @@ def _check_supported(names: Iterable[str], index: Mapping[str, Entry]) -> None:
             raise StageError(f"{name!r} has {media[0]}: only tasks of text can be evaluated")
 
 
+def _nearest(defining: Mapping[str, bool], file: str) -> list[str]:
+    """Of the YAML files that define a member of the group in `file`, those in its folder or nearest below it, and all
+    that have it as a tag."""
+    below = [other for other in defining if PurePosixPath(other).is_relative_to(PurePosixPath(file).parent)]
+    depth = min((other.count("/") for other in below), default=0)
+    return [other for other in below if defining[other] or other.count("/") == depth]
+
+
+def _defined(files: Collection[str], folder: Path) -> dict[str, dict[str, bool]]:
+    """By the tasks, groups and tags that YAML files define: these files, and whether it is a tag there."""
+    found: dict[str, dict[str, bool]] = {}
+    for file in sorted(filter(is_file_name, files)):
+        try:
+            config = load_yaml(folder / file, resolve_func=False, recursive=False)
+        except (OSError, ValueError, yaml.YAMLError, RecursionError):
+            continue  # not a task; if it is one, loading the group reports that it is missing
+        if isinstance(config, dict):
+            for tag in as_list(config.get("tag") or []):
+                found.setdefault(str(tag), {})[file] = True
+            if isinstance(named := config.get("group" if _is_group(config) else "task"), str):
+                found.setdefault(named, {})[file] = False
+    return found
+
+
 def load_config(path: Path, root: Path) -> dict[str, Any]:
     """A task's or a group's config, with what it includes. Paths in each file are relative to it, or else to `root`."""
     config: dict[str, Any] = {}
+    if key := _repeated_key(yaml.compose(path.read_text(encoding="utf-8")), set()):
+        raise StageError(f"{path.name}: {key} occurs twice in one mapping; lm-eval takes the last: keep one")
     for included in _includes(path, root):
         config |= load_config(included, root)
     config_of_file = load_yaml(path, recursive=False)
@@ -98,9 +127,23 @@ def _includes(path: Path, root: Path) -> list[Path]:
     """The files that a YAML file includes."""
     named = load_yaml(path, resolve_func=False, recursive=False).get("include") or [] if is_file_name(path.name) else []
     return [
-        Path(os.path.normpath(path.parent / name if (path.parent / name).is_file() else root / name))
+        Path(os.path.normpath(path.parent / name if (path.parent / relative(name)).is_file() else root / name))
         for name in as_list(named)
     ]
+
+
+def _repeated_key(node: yaml.Node | None, seen: set[int]) -> str:
+    """A key that occurs twice in a mapping, at any depth; empty if there is none."""
+    if id(node) in seen:
+        return ""  # an alias may repeat a node, also in itself
+    seen.add(id(node))
+    below: list[yaml.Node] = node.value if isinstance(node, yaml.SequenceNode) else []
+    if isinstance(node, yaml.MappingNode):
+        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.tag != MERGE)
+        if repeated := [str(key) for key, times in keys.items() if times > 1]:
+            return repeated[0]
+        below = [value for _, value in node.value]
+    return next(filter(None, (_repeated_key(each, seen) for each in below)), "")
 
 
 def _with_local_data(config: dict[str, Any], folder: Path, root: Path) -> dict[str, Any]:
@@ -211,7 +254,7 @@ def _of_group(name: str, config: Mapping[str, Any], index: Mapping[str, Entry]) 
 
 
 @contextmanager
-def _imports(path: Path, folder: Path, files: Mapping[str, str]) -> Iterator[None]:
+def _imports(path: Path, folder: Path, files: Collection[str]) -> Iterator[None]:
     """Let the Python files of a task import what is beside them, beside the YAML file, and in `folder`: after installed
     modules, which they must not replace for others."""
     beside = [folder / PurePosixPath(file).parent for file in files if file.endswith(".py")]

@@ -125,7 +125,7 @@ def _from_configs(spec: EvaluatorSpec, folder: Path, absent: str) -> Tried:
     from tasks.evaluate.harness import metric_name
     from tasks.evaluate.task_configs import named_metrics, register
 
-    manager, names = register(spec.lm_eval, spec.task_files or {}, folder)
+    manager, names = register(spec.lm_eval, [*(spec.task_files or ()), *spec.task_data], folder)
     named = named_metrics(names, manager.task_index)
     return Tried([metric_name(*one) for one in sorted(named.metrics)], None, more=sorted(named.more), untried=absent)
 

@@ -59,12 +59,12 @@ def broken(doc):
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    made = tmp_path / "project"
-    made.mkdir()
+    made = tmp_path / "project" / "tasks"
+    made.mkdir(parents=True)
     (made / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     (made / "utils.py").write_text(FUNCTIONS)
     (made / "helpers.py").write_text("def half(text):\n    return len(text) / 2\n")
-    with chdir(made):
+    with chdir(made.parent):
         yield made
 
 
@@ -75,8 +75,8 @@ def here(*tasks: str, **options: object) -> Tried:
 
 
 def write(text: str, name: str = "mine") -> str:
-    Path(f"{name}.yaml").write_text(text if "task:" in text else f"task: {name}\n{text}")
-    return f"{name}.yaml"
+    Path(f"tasks/{name}.yaml").write_text(text if "task:" in text else f"task: {name}\n{text}")
+    return f"tasks/{name}.yaml"
 
 
 @pytest.mark.parametrize(
@@ -168,6 +168,7 @@ def test_a_maximum_is_no_mean_though_made_up_answers_have_equal_values() -> None
             f"utils.dotted\nmetric_list: [{{metric: a, {BETTER}}}, {{metric: a.x, {BETTER}}}]\n",
             "mine.a.x is the name of two metrics",
         ),
+        (GENERATE.replace("test: a.jsonl", "test: lost.jsonl"), "lost.jsonl.*must be in the folder of its YAML file"),
         (GENERATE + "colour: red\n", "unexpected keyword argument 'colour'"),
         ("task: [a, b]\n" + COMMON, r"mine.yaml: needs `task: <name>` or `group: <name>`"),
     ],
@@ -198,7 +199,7 @@ def test_groups_have_the_metrics_of_their_members_and_their_own() -> None:
         write(config, name)
     write("group: some\ntask: [a, {group: inner, task: [choices], aggregate_metric_list: [{metric: acc}]}, "
           "{task: b, task_alias: B}]\naggregate_metric_list: [{metric: acc}]\n", "some")  # fmt: skip
-    found = here("some.yaml", "a.yaml", "c.yaml")
+    found = here("tasks/some.yaml", "tasks/a.yaml", "tasks/c.yaml")
     of_tasks = {"a.exact_match", "b.acc", "b.acc_norm", "c.acc", "c.acc_norm"}
     assert (found.error, set(found.metrics)) == ("", {*of_tasks, "some.acc", "some::inner.acc"})
 
@@ -207,7 +208,7 @@ def test_a_tag_names_the_tasks_that_have_it() -> None:
     for name in ("a", "b"):
         write(GENERATE + "tag: both\n", name)
     write("group: some\ntask: [both]\n", "some")
-    assert set(here("some.yaml").metrics) == {"a.exact_match", "b.exact_match"}
+    assert set(here("tasks/some.yaml").metrics) == {"a.exact_match", "b.exact_match"}
 
 
 def test_tasks_with_helpers_of_one_name_have_each_their_own(folder: Path) -> None:
@@ -220,13 +221,13 @@ def test_tasks_with_helpers_of_one_name_have_each_their_own(folder: Path) -> Non
         (folder / name / "a.jsonl").write_bytes((folder / "a.jsonl").read_bytes())
         metrics = f"metric_list: [{{metric: by_{name}, aggregation: mean, higher_is_better: true}}]\n"
         write(f"task: {name}\n{GENERATE}process_results: !function utils.score\n{metrics}", f"{name}/mine")
-    assert here("one/mine.yaml", "two/mine.yaml").metrics == ["one.by_one", "two.by_two"]
+    assert here("tasks/one/mine.yaml", "tasks/two/mine.yaml").metrics == ["one.by_one", "two.by_two"]
 
 
 def test_two_tasks_of_one_name_are_refused() -> None:
     write(GENERATE, "a")
     write("task: a\n" + GENERATE, "b")
-    assert "b.yaml: another file has the name 'a' too" in here("a.yaml", "b.yaml").error
+    assert "b.yaml: another file has the name 'a' too" in here("tasks/a.yaml", "tasks/b.yaml").error
 
 
 def test_without_its_data_the_config_says_which_metrics_there_are() -> None:
@@ -235,7 +236,7 @@ def test_without_its_data_the_config_says_which_metrics_there_are() -> None:
     assert {"gsm8k.exact_match.strict-match", "mine.exact_match"} < set(found.metrics)
     assert (found.error, found.per_document) == ("", None)
     write("group: some\ntask: [mine, gsm8k]\naggregate_metric_list: [{metric: exact_match}]\n", "some")
-    found = here("some.yaml")
+    found = here("tasks/some.yaml")
     assert found.untried and {"some.exact_match.strict-match", "some.exact_match"} < set(found.metrics), found
 
 
