@@ -16,12 +16,10 @@ from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import lm_eval.tasks
 import yaml
-from lm_eval.api.registry import DEFAULT_METRIC_REGISTRY, METRIC_REGISTRY
-from lm_eval.config.group import GroupConfig
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Entry, Kind, TaskIndex
 from lm_eval.tasks._yaml_loader import load_yaml
@@ -206,51 +204,6 @@ def _folders() -> dict[str, list[str]]:
 
 def _top(path: Path) -> str:
     return path.relative_to(SHIPPED).parts[0]
-
-
-class Names(NamedTuple):
-    """What configs say of their metrics, without the data."""
-
-    metrics: set[tuple[str, str, str]]  # (task or group, metric, filter)
-    more: set[str]  # tasks and groups whose functions may give others
-
-
-def named_metrics(names: Iterable[str], index: Mapping[str, Entry]) -> Names:
-    """The metrics of tasks, groups and tags."""
-    merged = Names(set(), set())
-    for name in names:
-        entry = index.get(name)
-        if entry is None or entry.kind == Kind.TAG:
-            inner = named_metrics(sorted(entry.tags), index) if entry else Names(set(), {name})
-        else:
-            config = entry.cfg or {}
-            inner = _of_group(name, config, index) if _is_group(config) else _of_task(name, config)
-        merged.metrics.update(inner.metrics)
-        merged.more.update(inner.more)
-    return merged
-
-
-def _of_task(name: str, config: Mapping[str, Any]) -> Names:
-    listed = [one["metric"] for one in config.get("metric_list") or ()]
-    metrics = listed or DEFAULT_METRIC_REGISTRY[config.get("output_type") or "generate_until"]
-    filters = [str(one["name"]) for one in config.get("filter_list") or ({"name": "none"},)]
-    known = [str(metric) for metric in metrics if metric in METRIC_REGISTRY]
-    custom_functions = {"process_results", "class"} & config.keys() or len(known) < len(metrics)
-    return Names({(name, metric, each) for metric in known for each in filters}, {name} if custom_functions else set())
-
-
-def _of_group(name: str, config: Mapping[str, Any], index: Mapping[str, Entry]) -> Names:
-    members = named_metrics(_members(config), index)
-    aggregated = GroupConfig(group=name, aggregate_metric_list=config.get("aggregate_metric_list"))
-    metrics = {
-        (name, metric.metric, each)
-        for metric in aggregated.aggregate_metric_list or ()
-        for each in metric.filter_list
-        or {filter_name for _, named, filter_name in members.metrics if named == metric.metric}
-    }
-    # a group inside of this one has another name then, `group::inner`
-    inline = any(isinstance(member, dict) and "group" in member for member in as_list(config.get("task")))
-    return Names(metrics | members.metrics, members.more | ({name} if members.more or inline else set()))
 
 
 @contextmanager

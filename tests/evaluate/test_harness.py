@@ -47,8 +47,8 @@ def folder(tmp_path: Path) -> Iterator[None]:
 
 
 def metrics(*tasks: str) -> dict[str, Metric]:
-    from tasks.evaluate.guesses import Guesses
     from tasks.evaluate.harness import build, load_tasks, run_tasks
+    from tests.evaluate.guesses import Guesses
 
     loaded = load_tasks("mine", EvaluatorSpec(lm_eval=[*tasks]).pinned(), Path("copies").absolute())
     guesses = Guesses(loaded.single)
@@ -118,8 +118,8 @@ def test_a_group_s_metric_counts_the_documents_of_its_tasks() -> None:
 
 def test_requests_are_rendered_once() -> None:
     """Building those of a large task takes minutes."""
-    from tasks.evaluate.guesses import Guesses
     from tasks.evaluate.harness import build, load_tasks, run_tasks
+    from tests.evaluate.guesses import Guesses
 
     spec = EvaluatorSpec(lm_eval=[write("mine", CHOICE + "num_fewshot: 2\n")], limit=3).pinned()
     loaded = load_tasks("mine", spec, Path("copies").absolute())

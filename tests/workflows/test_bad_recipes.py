@@ -10,14 +10,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from tasks.evaluate.spec import EvaluateSpec
-from tasks.evaluate.try_tasks import Tried
-from tasks.promote.spec import PromotionSpec
-from tasks.publish.spec import PublishSpec
 from tests.tokenizer_folders import END, PAD, byte_level, folder
-from workflows.checks.run_context import RunContext
 from workflows.checks.table import checked
-from workflows.checks.tasks import problems_of_metrics
 from workflows.plan.__main__ import examined_recipe, main
 from workflows.recipe import Recipe
 from workflows.recipe.error import RecipeError, shown
@@ -493,14 +487,3 @@ def test_files_that_a_stage_s_identity_cannot_have_are_a_problem_among_others_of
         assert result.exit_code == 2, result.output
         assert "this one contains the current directory" in " ".join(result.output.split())
         assert [f"evaluate.{name}.lm_eval: " in result.output for name in exams] == [name in names for name in exams]
-
-
-def test_a_metric_of_unknown_direction_is_no_best(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = Tried(metrics=["mine.loss"], per_document=["mine.loss"], undirected=["mine.loss"])
-    monkeypatch.setattr("workflows.checks.tasks.tried", lambda *_: known)
-    evaluate = EvaluateSpec.model_validate({"exam": {"lm_eval": ["piqa"]}})
-    promotion = PromotionSpec(metric="exam.mine.loss")
-    specs = {"evaluate": evaluate, "publish": PublishSpec(best="exam.mine.loss"), "promotion": promotion}
-    problems = problems_of_metrics(RunContext(specs))
-    assert [problem.path for problem in problems] == ["publish.best", "promotion.metric"]
-    assert all("set `higher_is_better: true` or `false`" in problem.allowed for problem in problems)
