@@ -27,7 +27,7 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from infra.paths import baton_home
 from infra.storage.durable import make_folder, write_json
 from tasks.core.job import StageError
-from tasks.evaluate.task_files import as_list, is_file_name, relative, with_local_data
+from tasks.evaluate.task_files import as_list, check_inside, is_file_name, with_local_data
 
 SHIPPED = Path(lm_eval.tasks.__file__).parent
 MERGE = "tag:yaml.org,2002:merge"
@@ -124,8 +124,10 @@ def load_config(path: Path, root: Path) -> dict[str, Any]:
 def _includes(path: Path, root: Path) -> list[Path]:
     """The files that a YAML file includes."""
     named = load_yaml(path, resolve_func=False, recursive=False).get("include") or [] if is_file_name(path.name) else []
+    for name in as_list(named):
+        check_inside(name, path.parent, root)
     return [
-        Path(os.path.normpath(path.parent / name if (path.parent / relative(name)).is_file() else root / name))
+        Path(os.path.normpath(path.parent / name if (path.parent / name).is_file() else root / name))
         for name in as_list(named)
     ]
 

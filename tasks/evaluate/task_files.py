@@ -14,7 +14,7 @@ where they are, or from an archive that was uploaded for the run.
 import ast
 import glob
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -140,7 +140,9 @@ def place(folder: Path, texts: Mapping[str, str], digests: Mapping[str, str], wh
 
 def with_local_data(config: dict[str, Any], folder: Path, root: Path) -> dict[str, Any]:
     """A task's config with absolute paths for its data: files and folders below `folder`, or else below `root`. Raises
-    StageError for one that is named by its absolute path, and so is not part of the evaluation."""
+    StageError for one outside of `root`, which is not part of the evaluation."""
+    for name in _strings([config.get("dataset_path"), config.get("dataset_kwargs")]):
+        check_inside(name, folder, root)
     resolved, source = dict(config), config.get("dataset_path")
     if isinstance(source, str) and source not in BUILDERS:
         if not (path := _folder(source, folder, root)):
@@ -163,7 +165,7 @@ def with_local_data(config: dict[str, Any], folder: Path, root: Path) -> dict[st
 def _local_name(value: Any, folder: Path, root: Path) -> Any:
     """An argument of a task's own data function that names a file."""
     if isinstance(value, str) and _may_be_a_name(value):
-        return next((str(base / value) for base in (folder, root) if (base / relative(value)).is_file()), value)
+        return next((str(base / value) for base in (folder, root) if (base / value).is_file()), value)
     return value
 
 
@@ -188,7 +190,7 @@ def matching(pattern: str, base: Path) -> list[Path]:
     """The files that a name or a glob matches, sorted; of a folder all but hidden ones."""
     if not _may_be_a_name(pattern):
         return []
-    whole = _absolute(base, relative(pattern))
+    whole = _absolute(base, pattern)
     if whole.is_file():
         return [whole]
     if whole.is_dir():
@@ -216,17 +218,26 @@ def _below(folder: Path) -> list[Path]:
 def _folder(name: str, folder: Path, root: Path) -> Path | None:
     if not _may_be_a_name(name):
         return None
-    return next((path for base in (folder, root) if (path := _absolute(base, relative(name))).is_dir()), None)
+    return next((path for base in (folder, root) if (path := _absolute(base, name)).is_dir()), None)
 
 
-def relative(name: str) -> str:
-    """A name as it is. Raises StageError for the absolute path of something on this machine."""
-    if name.startswith(("/", "~/")) and os.path.lexists(path := Path(name).expanduser()):
+def check_inside(name: str, folder: Path, root: Path) -> None:
+    """Raises StageError for the absolute path of something on this machine, and for a name of a file in `folder` that
+    leaves `root`."""
+    is_absolute = name.startswith(("/", "~/")) and os.path.lexists(Path(name).expanduser())
+    if is_absolute or (name.startswith("../") and not _absolute(folder, name).is_relative_to(root)):
         raise StageError(
             f"{name!r}: is outside of the YAML file's folder, all of which is part of the evaluation: copy it there, "
-            f"and name it {path.name}"
+            f"and name it {Path(name).name}"
         )
-    return name
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every text in lists and dictionaries."""
+    if isinstance(value, str):
+        yield value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _strings(item)
 
 
 def _may_be_a_name(text: str) -> bool:

@@ -100,7 +100,7 @@ def test_a_folder_of_too_many_files_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_python_file_that_imports_from_elsewhere_is_refused() -> None:
-    """The engine would import it from the current directory, whatever it has become."""
+    """It would be missing where the evaluation runs."""
     write(tasks__mine_yaml=task(), tasks__utils_py="import json\nfrom shared import words\n", shared__words_py="")
     with pytest.raises(UserError, match=r"utils.py: imports shared.words from .*: copy it into .*tasks, all of which"):
         gathered(["tasks/mine.yaml"])
@@ -119,17 +119,19 @@ def test_a_python_file_that_names_a_file_elsewhere_is_refused(project: Path, nam
 
 
 @pytest.mark.parametrize("how", ["data_files: {0}", "data_dir: {0}", "data_files: {{test: ['{0}']}}", "mine: {0}"])
-def test_data_by_its_absolute_path_is_refused(project: Path, how: str) -> None:
-    outside = project.parent / "secret.jsonl"
+@pytest.mark.parametrize("name", ["{outside}", "../secret.jsonl"])
+def test_data_outside_of_the_folder_is_refused(project: Path, name: str, how: str) -> None:
+    outside = project / "secret.jsonl"
     outside.write_text("1")
-    write(tasks__mine_yaml=task(f"dataset_kwargs: {{{how.format(outside)}}}"))
+    write(tasks__mine_yaml=task(f"dataset_kwargs: {{{how.format(name.format(outside=outside))}}}"))
     with pytest.raises(StageError, match=r"secret.jsonl': is outside of the YAML file's folder.*name it secret.jsonl"):
         load_config(Path("tasks/mine.yaml").absolute(), Path("tasks").absolute())
 
 
-def test_an_included_file_by_its_absolute_path_is_refused(project: Path) -> None:
-    (project.parent / "base.yaml").write_text(task())
-    write(tasks__mine_yaml=f"include: {project.parent}/base.yaml\ntask: mine\n")
+@pytest.mark.parametrize("name", ["{outside}", "../base.yaml"])
+def test_an_included_file_outside_of_the_folder_is_refused(project: Path, name: str) -> None:
+    (project / "base.yaml").write_text(task())
+    write(tasks__mine_yaml=f"include: {name.format(outside=project / 'base.yaml')}\ntask: mine\n")
     with pytest.raises(StageError, match=r"base\.yaml': is outside of the YAML file's folder"):
         load_config(Path("tasks/mine.yaml").absolute(), Path("tasks").absolute())
 
@@ -147,6 +149,13 @@ def test_a_key_that_occurs_twice_is_named(text: str) -> None:
 def test_a_file_that_repeats_itself_ends(text: str) -> None:
     write(tasks__mine_yaml=task(text))
     assert load_config(Path("tasks/mine.yaml").absolute(), Path("tasks").absolute())["task"] == "mine"
+
+
+def test_data_above_a_task_of_a_subfolder_is_inside_where_the_folder_above_has_a_task_too() -> None:
+    write(tasks__mine_yaml=task(), tasks__a_jsonl="1")
+    write(tasks__deep__b_yaml="task: b\ndataset_path: json\ndataset_kwargs: {data_files: ../a.jsonl}\n")
+    config = load_config(Path("tasks/deep/b.yaml").absolute(), Path("tasks").absolute())
+    assert config["dataset_kwargs"]["data_files"] == str(Path("tasks/a.jsonl").absolute())
 
 
 # Groups
