@@ -141,8 +141,8 @@ def place(folder: Path, texts: Mapping[str, str], digests: Mapping[str, str], wh
 def with_local_data(config: dict[str, Any], folder: Path, root: Path) -> dict[str, Any]:
     """A task's config with absolute paths for its data: files and folders below `folder`, or else below `root`. Raises
     StageError for one outside of `root`, which is not part of the evaluation."""
-    for name in _strings([config.get("dataset_path"), config.get("dataset_kwargs")]):
-        check_inside(name, folder, root)
+    for named in _strings([config.get("dataset_path"), config.get("dataset_kwargs")]):
+        check_inside(named, folder, root)
     resolved, source = dict(config), config.get("dataset_path")
     if isinstance(source, str) and source not in BUILDERS:
         if not (path := _folder(source, folder, root)):
