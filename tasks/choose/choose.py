@@ -4,6 +4,8 @@
 
 Out: choice.json with the chosen model's digest and every model's value. Only the manifests of the models are
 read. Seeds are not averaged: each model counts by itself. Of models with equal values the first is chosen.
+With `before_tuning` the base model is the only one: its evaluation has the names of the metrics of lm-eval's tasks,
+which are not known before the run.
 """
 
 import math
@@ -37,7 +39,7 @@ def work(job: Job) -> None:
         raise StageError(f"publish.best: {spec.metric}: name {NO_DIRECTION}")
     best = max(candidates, key=lambda evaluation: measured[evaluation.label].worth())
     metric = measured[best.label]
-    if not math.isfinite(metric.value):
+    if not math.isfinite(metric.value) and not spec.before_tuning:  # a tuned model's may be
         finite = [name for name, metric in best.metrics.items() if math.isfinite(metric.value)]
         raise StageError(
             f"{spec.metric} is {metric.value} for the best of {len(candidates)} models; a number is needed. "
@@ -60,7 +62,9 @@ def work(job: Job) -> None:
 def metric_of(evaluation: Results, name: str) -> Metric:
     """Raises StageError."""
     if name not in evaluation.metrics:
-        raise StageError(f"{name!r} is not a metric of the evaluation; it has {', '.join(evaluation.metrics)}")
+        raise StageError(
+            f"publish.best: {name!r} is not a metric of the evaluation; set one of {', '.join(evaluation.metrics)}"
+        )
     return evaluation.metrics[name]
 
 

@@ -14,13 +14,12 @@ import torch
 
 from tasks.convert.mapping import Weight
 from tasks.convert.megatron_model import MegatronModel
-from tasks.convert.resumable_dir import Files, Partial, states
+from tasks.convert.partial_dir import Partial
 from tasks.convert.safetensors_files import Shard, write_index
 from tasks.convert.target import ACCOUNT
-from tasks.convert.torch_dist import METADATA
 from tasks.convert.transfer import Entry, cast, export_weight, map_weights, size
 from tasks.convert.unconverted_files import WEIGHTS, adapter_problem
-from tasks.core.manifest import MANIFEST, RECORD, file_digest
+from tasks.core.manifest import MANIFEST, RECORD
 from tasks.models.errors import ConversionError
 from tasks.models.fields import generation_problems, read_json
 from tasks.models.hf_files import GENERATION, INDEX, SINGLE, HFModelFiles
@@ -47,25 +46,17 @@ def export_partial(
         if problem := adapter_problem(place):
             raise ConversionError(problem)
         check_beside(place)
-    plan = {
-        "export": file_digest(source.checkpoint.folder / METADATA),
-        "from": str(source.checkpoint.folder.absolute()),
-        "files": states(source.checkpoint.folder, source.checkpoint.files()),
-        "config": source.fields,
-        "dtype": options.dtype,
-        "max_shard_bytes": options.max_shard_bytes,
-    }
-    small = [INDEX, "config.json", "generation_config.json", f"{RECORD}/{ACCOUNT}"]
-    small += [path.name for place in places for path in files_beside(place)]
+    names = [*_names(files), INDEX, "config.json", "generation_config.json", f"{RECORD}/{ACCOUNT}"]
+    names += [path.name for place in places for path in files_beside(place)]
     inputs = [source.folder, source.checkpoint.folder, *places]
-    return Partial(target, plan, Files(_names(files), small), inputs, options.replace)
+    return Partial(target, names, inputs, options.replace)
 
 
 def export_model(
     source: MegatronModel, target: Path, options: ExportOptions, tokenizer: Path | None, progress: Progress
 ) -> list[Entry]:
     """Write `target`; returns an entry for each weight, as in record/conversion.json. Raises ConversionError and
-    OSError; `target`.partial then has what was written, and the next call resumes it."""
+    OSError; `target`.partial then has what was written, and the next call starts again."""
     dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in source.dtypes().items()}
     shards = shards_of(source.weights, dtypes, options)
     with export_partial(source, target, options, tokenizer, len(shards)) as making:
@@ -82,13 +73,8 @@ def export_model(
                 files |= {weight.name: shard for weight in members}
 
             def move(weight: Weight) -> Entry:
-                done = making.done(weight)
-                if done and all(files[weight.name].digest(part.name) == part.digest for part in done.parts):
-                    return done
                 read = partial(source.checkpoint.rows, source.keys[weight.key], weight.index)
-                entry = export_weight(weight, dtypes[weight.name], read, files[weight.name].write)
-                making.record(entry)
-                return entry
+                return export_weight(weight, dtypes[weight.name], read, files[weight.name].write)
 
             moved = map_weights(move, _interleaved(shards), lambda weight: size([weight], dtypes), progress)
             entries = {entry.megatron: entry for entry in moved}
@@ -102,7 +88,7 @@ def export_model(
 
 
 def write_account(folder: Path, account: list[Entry], **more: Any) -> None:
-    (folder / RECORD).mkdir(exist_ok=True)
+    (folder / RECORD).mkdir()
     content = {**more, "weights": [asdict(entry) for entry in account]}
     (folder / RECORD / ACCOUNT).write_text(json.dumps(content, indent=1))
 

@@ -51,11 +51,10 @@ def digest(descriptor: int, offset: int, size: int) -> str:
 
 
 def allocate(path: Path, size: int) -> int:
-    """Open a file for writing with `size` bytes allocated, keeping its content. Raises OSError."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    """Create a file for writing with `size` bytes allocated. Raises OSError."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         os.posix_fallocate(descriptor, 0, size)
-        os.ftruncate(descriptor, size)
     except OSError:
         os.close(descriptor)
         raise

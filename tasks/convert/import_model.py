@@ -24,7 +24,7 @@ from tasks.convert.from_spec import Untrainable, model_spec
 from tasks.convert.hf_forward import check_runs
 from tasks.convert.mapping import Weight, check_total_size, weights
 from tasks.convert.megatron_model import CHECKPOINT, full_config, join_problems
-from tasks.convert.resumable_dir import Files, Partial, states
+from tasks.convert.partial_dir import Partial
 from tasks.convert.safetensors_files import StoredModel
 from tasks.convert.target import ACCOUNT
 from tasks.convert.torch_dist_writer import SMALL, DistFile, Place, weights_file, write_metadata
@@ -146,12 +146,10 @@ def layers(source: HuggingFaceModel) -> list[list[Weight]]:
 
 def import_partial(source: HuggingFaceModel, target: Path, options: ImportOptions) -> Partial:
     """The import, before anything is written. Raises ConversionError if `target` may not be written."""
-    state = states(source.folder, {item.file for item in source.files.tensors.values()})
-    plan = {"import": str(source.folder.absolute()), "files": state, "config": source.fields, "dtype": options.dtype}
-    large = [f"{CHECKPOINT}/{weights_file(number)}" for number in range(len(layers(source)))]
-    small = ["model.json", f"{RECORD}/{ACCOUNT}", *(f"{CHECKPOINT}/{name}" for name in SMALL)]
-    small += [f"{HUGGINGFACE}/{path.name}" for path in files_beside(source.folder)]
-    return Partial(target, plan, Files(large, small), [source.folder], options.replace)
+    names = [f"{CHECKPOINT}/{weights_file(number)}" for number in range(len(layers(source)))]
+    names += ["model.json", f"{RECORD}/{ACCOUNT}", *(f"{CHECKPOINT}/{name}" for name in SMALL)]
+    names += [f"{HUGGINGFACE}/{path.name}" for path in files_beside(source.folder)]
+    return Partial(target, names, [source.folder], options.replace)
 
 
 def import_model(
@@ -163,7 +161,7 @@ def import_model(
 ) -> list[Entry]:
     """Write `target`; returns an entry for each weight. `not_finite(name)` is called for each tensor that has NaN or
     infinity, from any thread. Raises ConversionError and OSError; `target`.partial then has what was written, and the
-    next call resumes it."""
+    next call starts again."""
     source_dtypes = source.dtypes()
     dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in source_dtypes.items()}
     refuse_mixed(source.weights, dtypes)
@@ -175,7 +173,7 @@ def import_model(
     with import_partial(source, target, options) as making:
         making.check_space(size(source.weights, dtypes))
         folder = making.folder / CHECKPOINT
-        folder.mkdir(exist_ok=True)
+        folder.mkdir()
         with ExitStack() as open_files:
             # all files at once: otherwise threads would wait for the largest weight at the end of each file
             places: dict[str, Place] = {}
@@ -185,19 +183,15 @@ def import_model(
                 open_files.callback(file.close)
                 places |= file.places
                 files |= {weight.name: file for weight in group}
+            # before the weights, as the files are allocated: a disk that is full then fails here, not after hours
+            write_metadata(folder, [(weight, dtypes[weight.name]) for weight in source.weights], places)
 
             def move(weight: Weight) -> Entry:
-                done = making.done(weight)
-                if done and files[weight.name].digest(weight) == done.digest:
-                    return done
                 write = partial(files[weight.name].write, weight)
                 source_dtype, dtype = source_dtypes[weight.name], dtypes[weight.name]
-                entry = import_weight(weight, source_dtype, dtype, source.files.rows_into, write, not_finite)
-                making.record(entry)
-                return entry
+                return import_weight(weight, source_dtype, dtype, source.files.rows_into, write, not_finite)
 
             account = map_weights(move, source.weights, lambda weight: size([weight], dtypes), progress)
-        write_metadata(folder, [(weight, dtypes[weight.name]) for weight in source.weights], places)
         _write_beside(source, making.folder, about, set(dtypes.values()) if options.dtype else None)
         write_account(making.folder, account, dropped=source.dropped, left_out=source.left_out)
         making.finish()
@@ -224,7 +218,7 @@ def refuse_mixed(weights: list[Weight], dtypes: dict[str, torch.dtype]) -> None:
 def _write_beside(
     source: HuggingFaceModel, folder: Path, about: dict[str, Any] | None, cast_to: set[torch.dtype] | None
 ) -> None:
-    (folder / HUGGINGFACE).mkdir(exist_ok=True)
+    (folder / HUGGINGFACE).mkdir()
     copy_beside(source.folder, folder / HUGGINGFACE)
     if cast_to:
         set_dtype(folder / HUGGINGFACE / "config.json", cast_to)

@@ -20,7 +20,7 @@ from tasks.convert.import_model import (
     refuse_mixed,
 )
 from tasks.convert.megatron_model import CHECKPOINT, MegatronModel
-from tasks.convert.resumable_dir import Partial
+from tasks.convert.partial_dir import Partial
 from tasks.convert.transfer import cast, size
 from tasks.core.job import StageError
 from tasks.core.manifest import ArtifactError

@@ -89,18 +89,18 @@ def _check(path: Path) -> None:
 
 
 class Shard:
-    """A safetensors file being written. Rows may be written in any order; rows that a killed writer wrote are kept."""
+    """A safetensors file being written. Rows may be written in any order."""
 
     def __init__(self, path: Path, tensors: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> None:
         """Raises OSError if there is no disk space for the whole file."""
         header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-        self._place: dict[str, tuple[int, int, int]] = {}  # offset, bytes per row, bytes
+        self._place: dict[str, tuple[int, int]] = {}  # offset, bytes per row
         size = 0
         # wide types first, as in the library, so that every tensor is aligned
         for name, (shape, dtype) in sorted(tensors.items(), key=lambda item: -item[1][1].itemsize):
             stop = size + prod(shape) * dtype.itemsize
             header[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [size, stop]}
-            self._place[name] = (size, prod(shape[1:]) * dtype.itemsize, stop - size)
+            self._place[name] = (size, prod(shape[1:]) * dtype.itemsize)
             size = stop
         encoded = json.dumps(header, separators=(",", ":")).encode()
         encoded += b" " * (-len(encoded) % 8)
@@ -110,13 +110,8 @@ class Shard:
 
     def write(self, name: str, start: int, content: memoryview) -> None:
         """Write a tensor's rows from `start` on."""
-        first, row, _ = self._place[name]
+        first, row = self._place[name]
         write(self._descriptor, content, self._data + first + start * row)
-
-    def digest(self, name: str) -> str:
-        """BLAKE3 of a tensor's bytes in the file."""
-        first, _, size = self._place[name]
-        return digest(self._descriptor, self._data + first, size)
 
     def close(self) -> None:
         os.close(self._descriptor)

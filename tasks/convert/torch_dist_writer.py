@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.serialization import skip_data
 
-from tasks.convert.files import allocate, digest, write
+from tasks.convert.files import allocate, write
 from tasks.convert.mapping import Weight
 from tasks.convert.saved_tensor import data_start
 from tasks.convert.torch_dist import METADATA
@@ -73,7 +73,7 @@ def chunk_shape(weight: Weight) -> tuple[int, ...]:
 
 
 class DistFile:
-    """A .distcp file being written. Rows may be written in any order; rows that a killed writer wrote are kept."""
+    """A .distcp file being written. Rows may be written in any order."""
 
     def __init__(self, path: Path, weights: Iterable[tuple[Weight, torch.dtype]]) -> None:
         """Raises OSError if there is no disk space for the whole file."""
@@ -97,11 +97,6 @@ class DistFile:
         place = self.places[weight.name]
         write(self._descriptor, content, place.data + start * place.row)
 
-    def digest(self, weight: Weight) -> str:
-        """BLAKE3 of a weight's bytes in the file."""
-        place = self.places[weight.name]
-        return digest(self._descriptor, place.data, weight.shape[0] * place.row)
-
     def close(self) -> None:
         os.close(self._descriptor)
 
@@ -123,7 +118,7 @@ def weights_file(number: int) -> str:
 
 
 def write_metadata(folder: Path, weights: Iterable[tuple[Weight, torch.dtype]], places: dict[str, Place]) -> None:
-    """Write the files that make a folder of .distcp files a checkpoint; call it last."""
+    """Write the files that make a folder of .distcp files a checkpoint."""
     weights = list(weights)
     tensors: dict[str, STORAGE_TYPES] = {}
     chunks: dict[str, list[ChunkStorageMetadata]] = {}

@@ -37,11 +37,6 @@ class Entry:
     digest: str
     parts: "list[TensorPart]"
 
-    def describes(self, weight: Weight) -> bool:
-        """Whether its shape and parts are the weight's."""
-        parts = [(part.name, tuple(part.shape)) for part in self.parts]
-        return (tuple(self.shape), parts) == (weight.shape, list(weight.parts))
-
 
 @dataclass(frozen=True)
 class TensorPart:

@@ -46,7 +46,7 @@ MODEL = "language_model.py"
 HINTS: dict[type[BaseException], str] = {
     ImportError: ". Install what the task needs; for lm-eval's tasks it is one of its extras (lm-eval[ifeval])",
     OSError: ". A task's data is local files (`dataset_path: json`) or an accessible data set on the Hugging Face Hub; "
-    "a file that its Python code reads is taken along if a string in the code has its name, or the name's end",
+    "local files, also those that its Python code reads, must be in the folder of its YAML file",
 }
 # fields that differ between identical evaluations
 VOLATILE = ("date", "pretty_env_info", "total_evaluation_time_seconds", "git_hash", "upper_git_hash")
@@ -82,7 +82,7 @@ def load_tasks(name: str, spec: EvaluatorSpec, folder: Path) -> Tasks:
     place(folder, spec.task_files or {}, spec.task_data, spec.task_place)
     where = f"evaluate.{name}.lm_eval: {', '.join(spec.lm_eval)}"
     with _errors_named(where, folder):
-        manager, names = register(spec.lm_eval, spec.task_files or {}, folder)
+        manager, names = register(spec.lm_eval, [*(spec.task_files or ()), *spec.task_data], folder)
         loaded: list[Any] = []
         for one in names:
             tree = manager.load([one])

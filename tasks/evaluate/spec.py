@@ -44,12 +44,14 @@ class EvaluatorSpec(ToolUse):
     max_new_tokens: int = Field(
         64, ge=1, le=131_072, description="Maximum length of a completion; tokens, with those of tools' answers"
     )
-    lm_eval: list[str] = Field([], description="lm-eval tasks, by name or as YAML files, instead of `data`")
+    lm_eval: list[str] = Field(
+        [], description="lm-eval tasks, by name or as YAML files in folders with all that they read, instead of `data`"
+    )
     task_files: dict[str, str] | None = Field(
-        None, repr=False, description="Text of the YAML files and of the files they name; filled in by Baton"
+        None, repr=False, description="Text of the files in the YAML files' folders; filled in by Baton"
     )
     task_data: dict[str, str] = Field(
-        {}, repr=False, description="BLAKE3 of the other files that the tasks read; filled in by Baton"
+        {}, repr=False, description="BLAKE3 of the other files in these folders; filled in by Baton"
     )
     task_place: PathText | None = not_identity(None, "Folder or archive that has these; filled in by Baton")
     lm_eval_version: str | None = Field(

@@ -9,17 +9,17 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import lm_eval.tasks
-from lm_eval.api.registry import DEFAULT_METRIC_REGISTRY, METRIC_REGISTRY
-from lm_eval.config.group import GroupConfig
+import yaml
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Entry, Kind, TaskIndex
 from lm_eval.tasks._yaml_loader import load_yaml
@@ -27,30 +27,31 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from infra.paths import baton_home
 from infra.storage.durable import make_folder, write_json
 from tasks.core.job import StageError
-from tasks.evaluate.task_files import as_list, is_file_name, with_local_data
+from tasks.evaluate.task_files import as_list, check_inside, is_file_name, with_local_data
 
 SHIPPED = Path(lm_eval.tasks.__file__).parent
+MERGE = "tag:yaml.org,2002:merge"
 
 
-def register(tasks: Sequence[str], files: Mapping[str, str], folder: Path) -> tuple[TaskManager, list[str]]:
+def register(tasks: Sequence[str], files: Collection[str], folder: Path) -> tuple[TaskManager, list[str]]:
     """A manager that knows the tasks, of which `files` are below `folder`; and the name of each. Raises StageError."""
     local: dict[str, Entry] = {}
     listed = [task for task in tasks if is_file_name(task)]
     names = {task: task for task in tasks}
-    others = sorted(set(filter(is_file_name, files)) - {*listed})
-    included = {file for file in others if any(folder / file in _includes(folder / one, folder) for one in files)}
-    for file in dict.fromkeys([*listed, *(file for file in others if file not in included), *included]):
+    waiting = [*dict.fromkeys(listed)]
+    defined = _defined(files, folder) if waiting else {}
+    for file in waiting:  # grows by the files that define members of groups
         with _imports(folder / file, folder, files):
             config = load_config(folder / file, folder)
         named = config.get("group" if _is_group(config) else "task")
-        if file in listed and not isinstance(named, str):
+        if not isinstance(named, str):
             raise StageError(f"{file}: needs `task: <name>` or `group: <name>`, and has {named!r}")
-        if not isinstance(named, str) or (file in included and named in local):
-            continue  # included by others
         if named in local:
             raise StageError(f"{file}: another file has the name {named!r} too; rename one of them")
         names[file] = named
         TaskIndex.process_cfg(config, folder / file, local)
+        members = [other for name in _members(config) for other in _nearest(defined.get(name, {}), file)]
+        waiting += [other for other in dict.fromkeys(members) if other not in waiting]
     for entry in local.values():
         entry.yaml_path = None  # lm-eval would read it again, and not find its data
     used = {names[task] for task in tasks} | {name for entry in local.values() for name in _members(entry.cfg or {})}
@@ -84,9 +85,35 @@ def _check_supported(names: Iterable[str], index: Mapping[str, Entry]) -> None:
             raise StageError(f"{name!r} has {media[0]}: only tasks of text can be evaluated")
 
 
+def _nearest(defining: Mapping[str, bool], file: str) -> list[str]:
+    """Of the YAML files that define a member of the group in `file`, those in its folder or nearest below it, and all
+    that have it as a tag."""
+    below = [other for other in defining if PurePosixPath(other).is_relative_to(PurePosixPath(file).parent)]
+    depth = min((other.count("/") for other in below), default=0)
+    return [other for other in below if defining[other] or other.count("/") == depth]
+
+
+def _defined(files: Collection[str], folder: Path) -> dict[str, dict[str, bool]]:
+    """By the tasks, groups and tags that YAML files define: these files, and whether it is a tag there."""
+    found: dict[str, dict[str, bool]] = {}
+    for file in sorted(filter(is_file_name, files)):
+        try:
+            config = load_yaml(folder / file, resolve_func=False, recursive=False)
+        except (OSError, ValueError, yaml.YAMLError, RecursionError):
+            continue  # not a task; if it is one, loading the group reports that it is missing
+        if isinstance(config, dict):
+            for tag in as_list(config.get("tag") or []):
+                found.setdefault(str(tag), {})[file] = True
+            if isinstance(named := config.get("group" if _is_group(config) else "task"), str):
+                found.setdefault(named, {})[file] = False
+    return found
+
+
 def load_config(path: Path, root: Path) -> dict[str, Any]:
     """A task's or a group's config, with what it includes. Paths in each file are relative to it, or else to `root`."""
     config: dict[str, Any] = {}
+    if key := _repeated_key(yaml.compose(path.read_text(encoding="utf-8")), set()):
+        raise StageError(f"{path.name}: {key} occurs twice in one mapping; lm-eval takes the last: keep one")
     for included in _includes(path, root):
         config |= load_config(included, root)
     config_of_file = load_yaml(path, recursive=False)
@@ -97,10 +124,26 @@ def load_config(path: Path, root: Path) -> dict[str, Any]:
 def _includes(path: Path, root: Path) -> list[Path]:
     """The files that a YAML file includes."""
     named = load_yaml(path, resolve_func=False, recursive=False).get("include") or [] if is_file_name(path.name) else []
+    for name in as_list(named):
+        check_inside(name, path.parent, root)
     return [
         Path(os.path.normpath(path.parent / name if (path.parent / name).is_file() else root / name))
         for name in as_list(named)
     ]
+
+
+def _repeated_key(node: yaml.Node | None, seen: set[int]) -> str:
+    """A key that occurs twice in a mapping, at any depth; empty if there is none."""
+    if id(node) in seen:
+        return ""  # an alias may repeat a node, also in itself
+    seen.add(id(node))
+    below: list[yaml.Node] = node.value if isinstance(node, yaml.SequenceNode) else []
+    if isinstance(node, yaml.MappingNode):
+        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.tag != MERGE)
+        if repeated := [str(key) for key, times in keys.items() if times > 1]:
+            return repeated[0]
+        below = [value for _, value in node.value]
+    return next(filter(None, (_repeated_key(each, seen) for each in below)), "")
 
 
 def _with_local_data(config: dict[str, Any], folder: Path, root: Path) -> dict[str, Any]:
@@ -165,53 +208,8 @@ def _top(path: Path) -> str:
     return path.relative_to(SHIPPED).parts[0]
 
 
-class Names(NamedTuple):
-    """What configs say of their metrics, without the data."""
-
-    metrics: set[tuple[str, str, str]]  # (task or group, metric, filter)
-    more: set[str]  # tasks and groups whose functions may give others
-
-
-def named_metrics(names: Iterable[str], index: Mapping[str, Entry]) -> Names:
-    """The metrics of tasks, groups and tags."""
-    merged = Names(set(), set())
-    for name in names:
-        entry = index.get(name)
-        if entry is None or entry.kind == Kind.TAG:
-            inner = named_metrics(sorted(entry.tags), index) if entry else Names(set(), {name})
-        else:
-            config = entry.cfg or {}
-            inner = _of_group(name, config, index) if _is_group(config) else _of_task(name, config)
-        merged.metrics.update(inner.metrics)
-        merged.more.update(inner.more)
-    return merged
-
-
-def _of_task(name: str, config: Mapping[str, Any]) -> Names:
-    listed = [one["metric"] for one in config.get("metric_list") or ()]
-    metrics = listed or DEFAULT_METRIC_REGISTRY[config.get("output_type") or "generate_until"]
-    filters = [str(one["name"]) for one in config.get("filter_list") or ({"name": "none"},)]
-    known = [str(metric) for metric in metrics if metric in METRIC_REGISTRY]
-    custom_functions = {"process_results", "class"} & config.keys() or len(known) < len(metrics)
-    return Names({(name, metric, each) for metric in known for each in filters}, {name} if custom_functions else set())
-
-
-def _of_group(name: str, config: Mapping[str, Any], index: Mapping[str, Entry]) -> Names:
-    members = named_metrics(_members(config), index)
-    aggregated = GroupConfig(group=name, aggregate_metric_list=config.get("aggregate_metric_list"))
-    metrics = {
-        (name, metric.metric, each)
-        for metric in aggregated.aggregate_metric_list or ()
-        for each in metric.filter_list
-        or {filter_name for _, named, filter_name in members.metrics if named == metric.metric}
-    }
-    # a group inside of this one has another name then, `group::inner`
-    inline = any(isinstance(member, dict) and "group" in member for member in as_list(config.get("task")))
-    return Names(metrics | members.metrics, members.more | ({name} if members.more or inline else set()))
-
-
 @contextmanager
-def _imports(path: Path, folder: Path, files: Mapping[str, str]) -> Iterator[None]:
+def _imports(path: Path, folder: Path, files: Collection[str]) -> Iterator[None]:
     """Let the Python files of a task import what is beside them, beside the YAML file, and in `folder`: after installed
     modules, which they must not replace for others."""
     beside = [folder / PurePosixPath(file).parent for file in files if file.endswith(".py")]

@@ -1,13 +1,12 @@
-"""Try lm-eval tasks before a run: load them, render their first documents, and see which metrics they give.
+"""Try lm-eval tasks before a run: load them, and render their first documents.
 
 `tried(name, spec, model)` asks a separate process (infra.process.child), since a task's functions are the user's.
-Nothing is downloaded: of a task whose data set is not on this machine only the config is read. The answers are made
-up, so what the metrics are is not known, but which they are.
+Nothing is downloaded: of a task whose data set is not on this machine only the config is read.
 """
 
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,26 +15,18 @@ from infra.process.child import ChildFailed, ChildTooSlow, ask, reply
 from tasks.core.job import StageError
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.evaluate.task_files import is_file_name
-from tasks.user_code.load_function import described
 
-DOCUMENTS = 2  # a metric that is their mean in these is one of documents; of a single one everything is
+DOCUMENTS = 2
 TIMEOUT_S = 300.0
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What is known of an evaluator's tasks. A metric's name is `<task>.<metric>`, with a filter's name at the end."""
+    """What is known of an evaluator's tasks."""
 
-    metrics: list[str] = field(default_factory=list)
-    per_document: list[str] | None = None  # of these, the means over documents; None: not known
-    undirected: list[str] = field(default_factory=list)  # of these, those of which it is not known what is better
-    more: list[str] = field(default_factory=list)  # tasks that may have other metrics
     error: str = ""  # the tasks cannot be used
     untried: str = ""  # why not everything was tried
-
-    def may_have(self, metric: str) -> bool:
-        return metric in self.metrics or metric.startswith(tuple(f"{task}." for task in self.more))
 
 
 def tried(name: str, spec: EvaluatorSpec, model: Path | None = None) -> Tried:
@@ -69,65 +60,34 @@ def _answer(request: str, folder: Path) -> dict[str, Any]:
 def _try(name: str, spec: EvaluatorSpec, model: str, folder: Path) -> Tried:
     """All tasks together; if the data of some is not on this machine, each by itself."""
     try:
-        return _answered(name, spec, model, folder)
+        _render(name, spec, model, folder)
+        return Tried()
     except StageError as error:
         if not (absent := _absent(error)):
             return Tried(error=str(error))
     if len(spec.lm_eval) == 1:
-        return _from_configs(spec, folder, absent)
+        return Tried(untried=absent)
     each = [
         _try(name, spec.model_copy(update={"lm_eval": [task]}), model, folder / str(number))
         for number, task in enumerate(spec.lm_eval)
     ]
-    return Tried(
-        [metric for one in each for metric in one.metrics],
-        None,
-        [metric for one in each for metric in one.undirected],
-        [task for one in each for task in one.more],
-        "; ".join(one.error for one in each if one.error),
-        "; ".join(one.untried for one in each if one.untried),
-    )
+    errors, untried = (one.error for one in each if one.error), (one.untried for one in each if one.untried)
+    return Tried("; ".join(errors), "; ".join(untried))
 
 
-def _answered(name: str, spec: EvaluatorSpec, model: str, folder: Path) -> Tried:
-    """Render requests, and give them to lm-eval with made-up answers. Raises StageError."""
+def _render(name: str, spec: EvaluatorSpec, model: str, folder: Path) -> None:
+    """Load the tasks, and render the requests of their first documents. Raises StageError."""
     import lm_eval.evaluator
 
     from tasks.evaluate.generation import generation
-    from tasks.evaluate.guesses import Guesses
-    from tasks.evaluate.harness import SameName, build, load_tasks, metric_name, run_tasks
-    from tasks.evaluate.task_configs import named_metrics
+    from tasks.evaluate.harness import build, load_tasks
+    from tasks.evaluate.renderer import Renderer
 
     lm_eval.evaluator.add_env_info = lambda results: None  # it takes seconds to describe the machine
     tasks = load_tasks(name, spec, folder)
-    guesses = Guesses(tasks.single, model)
-    for request in build(tasks, guesses):
+    for request in build(tasks, Renderer(model)):
         if request.request_type == "generate_until":
             generation(request.args[1], "")
-    try:
-        harnessed = run_tasks(tasks, guesses)
-    except SameName:
-        raise
-    except Exception as error:  # a task's function may be unable to score made-up answers
-        named = named_metrics(tasks.names, tasks.manager.task_index)
-        more = {*named.more, *(task.task_name for task in tasks.single)}
-        untried = f"scoring made-up answers raises {described(error, folder)[:500]}, which a model's answers may not"
-        return Tried([metric_name(*one) for one in sorted(named.metrics)], None, more=sorted(more), untried=untried)
-    return Tried(
-        [*harnessed.metrics],
-        sorted({name for item in harnessed.items for name in item["rewards"]}),
-        [name for name, metric in harnessed.metrics.items() if metric.higher_is_better is None],
-    )
-
-
-def _from_configs(spec: EvaluatorSpec, folder: Path, absent: str) -> Tried:
-    """By the tasks' configs alone, without their data."""
-    from tasks.evaluate.harness import metric_name
-    from tasks.evaluate.task_configs import named_metrics, register
-
-    manager, names = register(spec.lm_eval, spec.task_files or {}, folder)
-    named = named_metrics(names, manager.task_index)
-    return Tried([metric_name(*one) for one in sorted(named.metrics)], None, more=sorted(named.more), untried=absent)
 
 
 def _absent(error: BaseException | None) -> str:

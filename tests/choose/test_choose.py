@@ -1,6 +1,7 @@
 """The best of a run's models."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ RIGHT, BITS = "sums.right", "bits_per_byte"
 UNKNOWN = "sums.unknown"  # whether more of it is better
 
 
-def chosen(root: Path, by: str, **values: tuple[float, float]) -> str:
+def chosen(root: Path, by: str | dict[str, Any], **values: tuple[float, float]) -> str:
     """The label of the chosen one of models with these rewards and bits."""
     inputs = {}
     for number, (label, (right, bits)) in enumerate(values.items()):
@@ -28,7 +29,7 @@ def chosen(root: Path, by: str, **values: tuple[float, float]) -> str:
         facts = {"label": label, "model_digest": read_manifest(model).digest, "metrics": metrics}
         inputs[f"models_{number}"] = model
         inputs[f"reports_{number}"] = seal(root / f"eval-{label}", EvalReport, facts, {"content": label})
-    output = run(work, HFModel, root / "choose", {"metric": by}, **inputs)
+    output = run(work, HFModel, root / "choose", by if isinstance(by, dict) else {"metric": by}, **inputs)
     return str(read_manifest(output).facts["label"])
 
 
@@ -66,7 +67,9 @@ def test_no_model_is_the_best_by_a_metric_that_is_no_number_for_any(tmp_path: Pa
 
 
 def test_a_metric_that_was_not_measured_is_refused_with_those_that_were(tmp_path: Path) -> None:
-    with pytest.raises(StageError, match=r"'sums\.left' is not a metric of the evaluation; it has .*sums\.right"):
+    with pytest.raises(
+        StageError, match=r"publish\.best: 'sums\.left' is not a metric of the evaluation; set one of .*sums\.right"
+    ):
         chosen(tmp_path, "sums.left", base=(0.5, 2.0))
 
 
@@ -91,3 +94,14 @@ def test_the_base_of_a_chosen_adapter_is_where_the_run_has_it(tmp_path: Path, mo
 
     assert best.base and best.base.place == str(tmp_path)
     close_execution()
+
+
+@pytest.mark.parametrize("metric", ["sums.left", UNKNOWN])
+def test_before_tuning_a_metric_that_cannot_select_a_model_is_refused(tmp_path: Path, metric: str) -> None:
+    with pytest.raises(StageError, match=r"publish\.best: "):
+        chosen(tmp_path, {"metric": metric, "before_tuning": True}, base=(0.5, 2.0))
+
+
+def test_before_tuning_the_value_may_be_no_number(tmp_path: Path) -> None:
+    """A tuned model's may be."""
+    assert chosen(tmp_path, {"metric": RIGHT, "before_tuning": True}, base=(float("nan"), 2.0)) == "base"

@@ -603,7 +603,7 @@ def test_a_disk_without_room_is_seen_before_the_work(direction: str, source: Pat
     assert sum(path.stat().st_size for path in disk.glob("target.partial/**/*")) < 10_000
 
 
-def test_a_disk_that_fills_up_later_is_said_and_gone_on_from(
+def test_a_disk_that_fills_up_later_is_reported_and_the_next_one_starts_again(
     direction: str, source: Path, disk: Path, tmp_path: Path
 ) -> None:
     def fill_it(done: int, total: int) -> None:

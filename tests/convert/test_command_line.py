@@ -10,11 +10,7 @@ import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import save_file
 
-from infra.storage.durable import write_text
-from tasks.convert import journal
 from tasks.convert.__main__ import main
-from tasks.convert.journal import JOURNAL
-from tests.convert.test_resume import stop
 from tests.convert.test_round_trip import tensors
 
 NOT_UTF8 = os.fsdecode(b"\xff")
@@ -75,35 +71,6 @@ def test_a_file_that_is_called_as_the_record(models: Path, tmp_path: Path) -> No
     (tokenizer / "record").write_text("mine")
     refused(baton("export", models / "ours", tmp_path / "back", "--tokenizer", tokenizer), "rename the file")
     assert not list(tmp_path.glob("*.partial"))
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        {"megatron": 3},
-        {"megatron": "decoder.final_layernorm.weight", "parts": [7]},
-        {"megatron": "decoder.final_layernorm.weight", "shape": [72], "dtype": "", "digest": "", "parts": []},
-    ],
-)
-@pytest.mark.parametrize("direction", ["import", "export"])
-def test_a_line_of_the_journal_that_is_signed_and_no_weight_s(
-    direction: str, content: dict[str, object], models: Path, tmp_path: Path
-) -> None:
-    source = models / ("theirs" if direction == "import" else "ours")
-    stop(direction, source, tmp_path / "target")
-    path = tmp_path / "target.partial" / JOURNAL
-    path.write_text(path.read_text() + journal._line(content))
-    result = baton(direction, source, tmp_path / "target")
-    assert result.exit_code == 0, result.output
-    assert baton("audit", tmp_path / "target", models / ("ours" if direction == "export" else "theirs")).exit_code == 0
-
-
-@pytest.mark.parametrize("files", [None, 3, [3], {"a": 1}])
-def test_a_header_of_the_journal_that_is_signed_and_lists_no_files(files: object, models: Path, tmp_path: Path) -> None:
-    stop("import", models / "theirs", tmp_path / "target")
-    header = journal.header({}, []) | {"files": files}
-    write_text(tmp_path / "target.partial" / JOURNAL, journal._line(header))
-    refused(baton("import", models / "theirs", tmp_path / "target"), "is not an unfinished conversion")
 
 
 def test_what_is_not_finite_is_named(models: Path, tmp_path: Path) -> None:

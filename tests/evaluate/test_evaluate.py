@@ -62,7 +62,7 @@ SPEC: dict[str, Any] = {
         "pass_at": [1, 2],
         "max_new_tokens": 8,
     },
-    "tasks": {"lm_eval": ["mine.yaml"], "few_shot": 1},
+    "tasks": {"lm_eval": ["tasks/mine.yaml"], "few_shot": 1},
     "chat": {"data": "chat", "rewards": [{"match": {}}], "prompts": 4, "max_new_tokens": 8, "temperature": 0.0},
 }
 MORE = ("small", "prose", "empty")  # corpora beside the first
@@ -137,9 +137,10 @@ def world(vllm: None, tmp_path_factory: pytest.TempPathFactory) -> World:
     chat = [{"messages": [{"role": role, "content": f"{text}{at}"} for role, text in turns]} for at in range(6)]
     rows(root / "chat", *chat)
     (root / "rewards.py").write_text(REWARDS)
-    (root / "mine.yaml").write_text(TASK)
+    (root / "tasks").mkdir()
+    (root / "tasks/mine.yaml").write_text(TASK)
     asked = [{"question": f"Is {number} even?", "answer": number % 2} for number in range(6)]
-    (root / "test.jsonl").write_text("".join(json.dumps(each) + "\n" for each in asked))
+    (root / "tasks/test.jsonl").write_text("".join(json.dumps(each) + "\n" for each in asked))
     made = World(root, model, root / "first" / "output")
     made.output.mkdir(parents=True)
     (made.output / "report.json.7.partial").write_text("{")  # an earlier try was killed

@@ -39,15 +39,16 @@ def mean(pairs):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Iterator[None]:
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    (tmp_path / "utils.py").write_text(FUNCTIONS)
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    (tmp_path / "tasks" / "utils.py").write_text(FUNCTIONS)
     with chdir(tmp_path):
         yield
 
 
 def metrics(*tasks: str) -> dict[str, Metric]:
-    from tasks.evaluate.guesses import Guesses
     from tasks.evaluate.harness import build, load_tasks, run_tasks
+    from tests.evaluate.guesses import Guesses
 
     loaded = load_tasks("mine", EvaluatorSpec(lm_eval=[*tasks]).pinned(), Path("copies").absolute())
     guesses = Guesses(loaded.single)
@@ -60,8 +61,8 @@ def units(*tasks: str) -> dict[str, str]:
 
 
 def write(name: str, text: str) -> str:
-    Path(f"{name}.yaml").write_text(text if text.startswith("group") else f"task: {name}\n{text}")
-    return f"{name}.yaml"
+    Path(f"tasks/{name}.yaml").write_text(text if text.startswith("group") else f"task: {name}\n{text}")
+    return f"tasks/{name}.yaml"
 
 
 def test_only_metrics_between_0_and_1_are_shares() -> None:
@@ -92,8 +93,8 @@ def test_a_group_s_metric_is_a_share_if_that_of_every_member_is() -> None:
     write("c", CHOICE + "process_results: !function utils.acc\n")
     for name, members in (("shares", "a, b"), ("mixed", "a, c")):
         write(name, f"group: {name}\ntask: [{members}]\naggregate_metric_list: [{{metric: acc}}]\n")
-    assert units("shares.yaml")["shares.acc"] == "share"
-    assert units("mixed.yaml")["mixed.acc"] == ""
+    assert units("tasks/shares.yaml")["shares.acc"] == "share"
+    assert units("tasks/mixed.yaml")["mixed.acc"] == ""
 
 
 def test_which_direction_is_better_is_not_guessed() -> None:
@@ -111,14 +112,14 @@ def test_a_group_s_metric_counts_the_documents_of_its_tasks() -> None:
     write("a", CHOICE)
     write("b", CHOICE)
     write("both", "group: both\ntask: [a, b]\naggregate_metric_list: [{metric: acc}]\n")
-    found = metrics("both.yaml")
+    found = metrics("tasks/both.yaml")
     assert (found["a.acc"].count, found["both.acc"].count) == (len(ROWS), 2 * len(ROWS))
 
 
 def test_requests_are_rendered_once() -> None:
     """Building those of a large task takes minutes."""
-    from tasks.evaluate.guesses import Guesses
     from tasks.evaluate.harness import build, load_tasks, run_tasks
+    from tests.evaluate.guesses import Guesses
 
     spec = EvaluatorSpec(lm_eval=[write("mine", CHOICE + "num_fewshot: 2\n")], limit=3).pinned()
     loaded = load_tasks("mine", spec, Path("copies").absolute())

@@ -113,14 +113,14 @@ def test_the_source_of_rewards_and_the_files_of_tasks_travel_in_the_spec(tmp_pat
     (tmp_path / "sums.py").write_text("def right(completions, **kwargs):\n    return [1.0] * len(completions)\n")
     task = "task: mine\ninclude: base.yaml\nprocess_results: !function utils.score\n"
     base = "dataset_path: json\ndataset_kwargs:\n  data_files:\n    test: data/test.jsonl\n"
-    for name, text in (("mine.yaml", task), ("base.yaml", base), ("utils.py", "score = 1\n"), ("other.py", "")):
-        (tmp_path / name).write_text(text)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "test.jsonl").write_text("{}\n")
+    (tmp_path / "mine" / "data").mkdir(parents=True)
+    for name, text in (("mine.yaml", task), ("base.yaml", base), ("utils.py", "score = 1\n")):
+        (tmp_path / "mine" / name).write_text(text)
+    (tmp_path / "mine" / "data" / "test.jsonl").write_text("{}\n")
     spec = EvaluateSpec.model_validate(
         {
             "sums": SUMS | {"rewards": [f"{tmp_path}/sums.py:right"]},
-            "tasks": {"lm_eval": ["arc_easy", f"{tmp_path}/mine.yaml"]},
+            "tasks": {"lm_eval": ["arc_easy", f"{tmp_path}/mine/mine.yaml"]},
         }
     ).pinned()
     (reward,) = spec.evaluators()["sums"].rewards

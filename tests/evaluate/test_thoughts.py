@@ -36,8 +36,8 @@ SPEC: dict[str, Any] = {
     "rows": {"data": "rows", "rewards": ["match", "whole.py:whole"], "temperature": 0.0, "max_new_tokens": 40},
     "none": {"data": "rows", "rewards": ["whole.py:whole"], "temperature": 0.0, "think_end": "</think>"},
     "cut": {"data": "rows", "rewards": ["match", "length"], "temperature": 0.0, "max_new_tokens": 14},
-    "tasks": {"lm_eval": ["line.yaml", "turn.yaml"], "chat_template": True},
-    "scored": {"lm_eval": ["turn.yaml"], "chat_template": True, "think_end": ""},
+    "tasks": {"lm_eval": ["tasks/line.yaml", "tasks/turn.yaml"], "chat_template": True},
+    "scored": {"lm_eval": ["tasks/turn.yaml"], "chat_template": True, "think_end": ""},
 }
 SPEC["cut"]["rewards"][1] = {"length": {"at_least": 1}}
 
@@ -47,11 +47,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows, tasks, and a model that says one thing."""
     folder = tmp_path_factory.mktemp("thinks")
     (folder / "whole.py").write_text(WHOLE)
+    (folder / "tasks").mkdir()
     for name, until in (("line", r"\n\n"), ("turn", "<|im_end|>")):
         kwargs = f'generation_kwargs: {{until: ["{until}"], max_gen_toks: 40, do_sample: false}}'
-        (folder / f"{name}.yaml").write_text(f"task: {name}\n{TASK}{kwargs}\n")
+        (folder / f"tasks/{name}.yaml").write_text(f"task: {name}\n{TASK}{kwargs}\n")
     rows = [{"question": question, "answer": "42"} for question in QUESTIONS]
-    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "tasks/test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     asked = [{"prompt": [{"role": "user", "content": question}], "answer": "42"} for question in QUESTIONS]
     (folder / "rows").mkdir()
     (folder / "rows/train.jsonl").write_text("")

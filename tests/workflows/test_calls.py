@@ -59,6 +59,18 @@ def test_further_corpora_and_their_shards_are_numbered() -> None:
     assert {"corpus", "corpus-2", "shards", "shards-2"} <= {*found}
 
 
+def test_a_metric_of_lm_eval_is_checked_before_anything_is_tuned() -> None:
+    """Its name is known from the base model's evaluation; the names of other metrics, before the run."""
+    measured = LAPTOP["evaluate"] | {"exam": {"lm_eval": ["piqa"]}}
+    dag = calls(
+        Recipe.model_validate(LAPTOP | {"evaluate": measured, "publish": LAPTOP["publish"] | {"best": "exam.piqa.acc"}})
+    )
+    found = [call.title for call in dag]
+    assert found[found.index("evaluate-base") :][:3] == ["evaluate-base", "check-best", "sft"]
+    assert {call.title for call in dag if "check-best" in call.after} == {"sft", "dpo", "grpo"}
+    assert "check-best" not in titles(publish=LAPTOP["publish"] | {"best": "statements.all_checks"})
+
+
 def test_a_seed_repeats_the_post_training_and_its_evaluations() -> None:
     found = [call.title for call in calls(Recipe.model_validate(SEEDS))]
     assert found[found.index("grpo seed 1") :][:2] == ["grpo seed 1", "evaluate-grpo-seed1"]

@@ -130,7 +130,7 @@ def best(context: RunContext) -> list[Problem]:
     spec = context.specs.get("evaluate")
     names = spec.metrics() if spec else []
     of_lm_eval = [name for name, evaluator in spec.evaluators().items() if evaluator.lm_eval] if spec else []
-    if best in names or best.partition(".")[0] in of_lm_eval:  # which task_checks.py looks up
+    if best in names or best.partition(".")[0] in of_lm_eval:  # checked after the base model's evaluation
         return []
     known = [*names, *(f"{name}.<task>.<metric>" for name in of_lm_eval)]
     allowed = f"one of {', '.join(known)}" if known else "null, or add `evaluate:`, which measures it"

@@ -14,7 +14,8 @@ from workflows.dag.post_training import BASE
 from workflows.dag.tuning import ROWS
 from workflows.recipe import Recipe
 
-LATER = ("choose", "serve", "publish", "report")  # titles of calls that come after custom stages
+# titles of calls whose outputs custom stages cannot have
+LATER = ("check-best", "choose", "serve", "publish", "report")
 # stages of a refresh, beside the tuning
 IN_A_REFRESH = ("prepare_corpus", "prepare_clean_corpus", "prepare_rows", "decontaminate", "check_rewards")
 OF_CONTINUOUS = ("increment", "gather", "compact", "evaluate-champion", "decide", "promote")  # its other titles

@@ -19,7 +19,7 @@ from workflows.checks.secrets import secret_values, unset_variables
 from workflows.checks.sections import FIT, best, decontamination, fields, order
 from workflows.checks.shapes import convertible, head_size, positions, same_model, same_tokenizer, vocabulary_size
 from workflows.checks.stages import functions_of_stages, names_of_stages
-from workflows.checks.tasks import problems_of_metrics, problems_of_tasks
+from workflows.checks.tasks import problems_of_tasks
 from workflows.cluster.pod_defaults import too_small
 from workflows.plan.costs import over_budget
 from workflows.recipe import Recipe, context_of
@@ -51,7 +51,7 @@ CHECKS: dict[str, tuple[Check, ...]] = FOR_A_DAG | {
     "environments": (problems_of_environments,),
     "stages": (functions_of_stages,),
     "environment variables": (unset_variables,),
-    "metrics": (best, problems_of_tasks, problems_of_metrics),
+    "metrics": (best, problems_of_tasks),
     "hardware": (hardware, layout),
     "memory": (tuning_memory, vllm_memory),
     "disk": (disk,),

@@ -1,7 +1,8 @@
-"""Check lm-eval's tasks before any compute: their files, their first documents, and the metrics that the recipe names.
+"""Check lm-eval's tasks before any compute: their files and their first documents.
 
 Where lm-eval is not installed nothing is known of them; where an evaluation runs on another machine, what fails here is
-only printed, since that machine may have other packages and data.
+only printed, since that machine may have other packages and data. Which metrics they have is known from the base
+model's evaluation.
 """
 
 import importlib.util
@@ -12,54 +13,14 @@ from infra.errors import UserError
 from infra.pod import this_pod
 from infra.progress import say_once
 from infra.storage.buckets import is_bucket
-from tasks.core.metric import NO_DIRECTION
 from tasks.core.spec import Problem
 from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
 from tasks.evaluate.try_tasks import Tried, tried
 from workflows.checks.run_context import RunContext, runs_on_a_cluster
 
-SHOWN = 20  # metrics in a message
-
 
 def problems_of_tasks(context: RunContext) -> list[Problem]:
-    """Problems of the tasks themselves."""
     return [problem for name, spec in _evaluators(context).items() for problem in _of_tasks(context, name, spec)]
-
-
-def problems_of_metrics(context: RunContext) -> list[Problem]:
-    """Metrics of lm-eval tasks that the recipe names and that these tasks do not have."""
-    best = context.specs["publish"].best if "publish" in context else None
-    named = [("publish.best", best, False)] if best else []
-    rules = {"promotion": context.specs.get("promotion")}
-    rules |= {"refresh.promotion": refresh.promotion} if (refresh := context.specs.get("refresh")) else {}
-    for path, rule in rules.items():
-        if rule:
-            named += [(f"{path}.metric", rule.metric, True)]
-            named += [(f"{path}.regressions", metric, True) for metric in rule.regressions]
-    return [problem for one in named for problem in _of_metric(context, *one)]
-
-
-def _of_metric(context: RunContext, path: str, metric: str, per_document: bool) -> Iterator[Problem]:
-    name, _, measure = metric.partition(".")
-    spec = _evaluators(context).get(name)
-    try:
-        trial = _tried(context, name, spec) if spec else None
-    except UserError:
-        return  # reported for the tasks
-    if trial is None or trial.error:
-        return
-    if measure in trial.undirected:
-        yield Problem(path, metric, NO_DIRECTION)
-        return
-    exact = per_document and trial.per_document is not None
-    metrics = (trial.per_document or []) if exact else trial.metrics
-    if measure in metrics or (not exact and trial.may_have(measure)):
-        return
-    shown = [
-        *(f"{name}.{one}" for one in metrics[:SHOWN]),
-        *([f"{len(metrics) - SHOWN} more"] * (len(metrics) > SHOWN)),
-    ]
-    yield Problem(path, metric, f"one of {', '.join(shown)}" + ", which are means over documents" * per_document)
 
 
 def _of_tasks(context: RunContext, name: str, spec: EvaluatorSpec) -> Iterator[Problem]:

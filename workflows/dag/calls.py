@@ -74,7 +74,7 @@ def calls(recipe: Recipe, execution: str = "") -> Calls:
         keep(BASE, model)
     if recipe.start_from:
         model = keep(BASE, dag.add("load_hf", "load_hf", recipe.start_from))
-    model = tuned(dag, recipe, model, rows, keep)
+    model = tuned(dag, recipe, model, rows, keep, after=_metric_checked(dag, recipe, models, reports))
     sources |= custom_parts(dag)
 
     every = [*models.values()]
@@ -89,3 +89,13 @@ def calls(recipe: Recipe, execution: str = "") -> Calls:
     report = ReportSpec(title=recipe.name, execution=execution)
     dag.add("report", "report", report, models=every, reports=reports, parts=sources | results)
     return dag
+
+
+def _metric_checked(dag: Calls, recipe: Recipe, models: dict[str, str], reports: list[str]) -> list[str]:
+    """The check that `publish.best` is a metric of the base model's evaluation, for one of lm-eval's tasks: the others
+    are known before the run."""
+    best, tunes = recipe.publish and recipe.publish.best, recipe.post_training or recipe.stages
+    if not (best and tunes and reports and recipe.evaluate) or best in recipe.evaluate.metrics():
+        return []
+    spec = ChooseSpec(metric=best, before_tuning=True)
+    return [dag.add("check-best", "choose", spec, models=[*models.values()], reports=[*reports])]

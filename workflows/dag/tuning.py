@@ -85,11 +85,16 @@ def rewards_tried(dag: Calls, recipe: Recipe, sets: dict[str, str]) -> dict[str,
 
 
 def tuned(
-    dag: Calls, recipe: Recipe, base: str, rows: dict[str, str], keep: Callable[[str, str], object] = lambda *_: None
+    dag: Calls,
+    recipe: Recipe,
+    base: str,
+    rows: dict[str, str],
+    keep: Callable[[str, str], object] = lambda *_: None,
+    after: list[str] | None = None,
 ) -> str:
     """Add the stages of `post_training` and of `stages`, for each seed: a custom stage before the first stage that
     starts from its model, or at the end. `keep` is called with the name and the title of each model that they make.
-    Returns the title of the last model, with the first seed."""
+    They wait for the calls of `after`. Returns the title of the last model, with the first seed."""
     names = [step.name for step in steps(recipe.post_training)]
     seeded = of_each_seed(names, recipe.stages)
     custom = {stage.name: (stage, inputs) for stage, inputs in stages_with_seeds(recipe.stages, recipe.seeds, seeded)}
@@ -100,7 +105,7 @@ def tuned(
         if name in custom:
             stage, named = custom.pop(name)
             inputs = {given: made(other) for given, other in named.items()}
-            title = dag.add(name, f"custom_{stage.makes}", stage, inputs=inputs)
+            title = dag.add(name, f"custom_{stage.makes}", stage, after=after, inputs=inputs)
             if stage.makes == "model":
                 models[name] = title
                 keep(name, title)
@@ -109,7 +114,7 @@ def tuned(
     for step in repeated(recipe.post_training, recipe.seeds, seeded):
         title, start = title_of(step.stage, step.name), made(step.start_from)
         spec = step.spec if step.spec.placement else step.spec.with_rewards_tried()
-        models[step.name] = dag.add(title, step.stage, spec, model=start, rows=rows[step.spec.data])
+        models[step.name] = dag.add(title, step.stage, spec, after=after, model=start, rows=rows[step.spec.data])
         keep(step.name, title)
     for name in [*custom]:
         made(name)
