@@ -21,12 +21,12 @@ RELATIONS = {
 # inputs whose content an artifact does not have: rows that it must not contain, earlier text, what was removed
 _WITHOUT = ("against", "known", "newest")
 CONTAINS = (MADE, "publishes")  # relations of an artifact that has the other's content, or content derived from it
-_MODEL_ITSELF = ("endpoint", "published_model")  # of their inputs, one model; the others are only described
+_MODEL_ITSELF = ("endpoint", "published_model")  # have one of their inputs as the model, and only describe the others
 _MODEL = ("model", "model.base")
 
 
 def relation(kind: str | None, output: str | None, name: str, inputs: Mapping[str, str]) -> str:
-    """What an artifact of this kind and digest is to the input `name`, of `inputs` (name -> digest)."""
+    """The relation of an artifact of this kind and digest to the input `name` among `inputs` (name -> digest)."""
     if output in inputs.values():
         return HANDED_ON
     return RELATIONS.get(kind or "", MADE) if name in sources(kind, output, inputs) else DESCRIBED
@@ -43,6 +43,6 @@ def sources(kind: str | None, output: str | None, inputs: Mapping[str, str]) -> 
 
 
 def contents(kind: str | None, output: str | None, inputs: Mapping[str, str]) -> Mapping[str, str]:
-    """The ancestors among the inputs of which an artifact has content, or content derived from it."""
+    """The ancestors among the inputs whose content, or content derived from it, is in an artifact."""
     of = sources(kind, output, inputs)
     return {name: digest for name, digest in of.items() if name.partition(".")[0] not in _WITHOUT}
