@@ -22,7 +22,7 @@ INCREMENT = Engine("increment", "tasks.data.increment", version="7")
 GATHER = Engine("gather", "tasks.data.gather", version="1")
 COMPACT = Engine("compact", "tasks.data.compact", version="2")
 
-AGAINST = {"against": (*Rows.held_out_files, MANIFEST)}  # in which a report finds the name of their source
+AGAINST = {"against": (*Rows.held_out_files, MANIFEST)}  # the manifest has the name of their source, for reports
 LOST = {"newest": [GONE, GONE_COUNTS]}
 
 
@@ -40,8 +40,7 @@ def prepare_corpus(spec: CorpusSpec) -> Corpus:
 
 @stage(CORPUS, image=images.DATA)
 def prepare_clean_corpus(spec: CorpusSpec, against: list[Rows]) -> Corpus:
-    """Prepare a corpus without the documents that contain a held-out row of one of some sets, as a step of its curation
-    says."""
+    """Prepare a corpus without the documents that contain a held-out row of some sets, by a step of its curation."""
     return run(CORPUS, Corpus, spec, nodes=placed_nodes(spec.partitions.machines), files=AGAINST, against=against)
 
 
@@ -94,8 +93,8 @@ def gather(spec: GatherSpec, corpora: list[Corpus], newest: Corpus) -> Corpus:
 def compact(
     spec: ShardsSpec, data: list[TokenizedCorpus], corpora: list[Corpus], newest: list[Corpus]
 ) -> TokenizedCorpus:
-    """Make one data set of the shards of several corpora, in order, without the documents of `corpora` that the source
-    no longer had at the increment `newest`; both are empty if it still has all."""
+    """Make one data set from the shards of several corpora, in order, without the documents of `corpora` that the
+    source no longer had at the increment `newest`; both are empty if it still has all."""
     # the manifests of the shards name the corpora that they were tokenized from
     files = LOST | {"corpora": Corpus.held_out_files, "data": (*ALL, MANIFEST)}
     return run(COMPACT, TokenizedCorpus, spec, files=files, data=data, corpora=corpora, newest=newest)
