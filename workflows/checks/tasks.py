@@ -1,7 +1,7 @@
 """Check lm-eval's tasks before any compute: their files, their first documents, and the metrics that the recipe names.
 
-Where lm-eval is not installed nothing is known of them; where an evaluation runs on another machine, what fails here is
-only printed, since that machine may have other packages and data.
+If lm-eval is not installed, nothing is known about its tasks; if an evaluation runs on another machine, a failure here
+is only printed, since that machine may have other packages and data.
 """
 
 import importlib.util
@@ -89,7 +89,7 @@ def _runs_here(context: RunContext) -> bool:
 
 
 def _tried(context: RunContext, name: str, spec: EvaluatorSpec) -> Tried | None:
-    """None where lm-eval is not installed. Raises UserError."""
+    """The trial of an evaluator's tasks; None if lm-eval is not installed. Raises UserError."""
     if this_pod() is not None:  # checked before the run was submitted
         return None
     if importlib.util.find_spec("lm_eval") is None:
