@@ -1,6 +1,6 @@
 """Read the recipe of `pyflyte run … --recipe FILE`, and check it against this machine (workflows/checks/machine.py) or,
-with --remote, against what a cluster's pods have (workflows/cluster/remote.py) before anything is registered. Importing
-this module sets it up.
+with --remote, against a cluster's pods (workflows/cluster/remote.py) before anything is registered. Importing this
+module sets it up.
 """
 
 from typing import Any
@@ -16,7 +16,8 @@ HELP = f"Recipe file, YAML or JSON. `{command('python -m workflows.describe')}` 
 
 
 def read(value: str, model: type[Recipe], name: str, run: Any) -> Recipe:
-    """`value`: a file's path or JSON. `run`: flytekit's RunLevelParams. Raises RecipeError, NoImage, UserError."""
+    """Read a recipe from `value`, a file's path or JSON. `run`: flytekit's RunLevelParams. Raises RecipeError, NoImage,
+    UserError."""
     # imported here: pods import this module too, and have neither of these
     if not getattr(run, "is_remote", False):
         from workflows.checks.machine import checked_here
