@@ -134,7 +134,7 @@ class Known:
             settings["temp_directory"] = str(folder / "spilled")
         self.tables = duckdb.connect(folder / "tables.duckdb" if folder else ":memory:", config=settings)
         self.tables.execute(_TABLES)
-        self.time = 0  # of the next statement
+        self.time = 0  # of the statement to come
         self._parts: list[_Part] = []
 
     def add(self, corpus: Path, digest: str) -> None:
