@@ -1,4 +1,4 @@
-"""Small charts as SVG, 360 px wide: one fills a phone, three a desktop. `aria-label` says each in words.
+"""Small charts as SVG, 360 px wide: one fills a phone's width, three a desktop's. `aria-label` describes each in words.
 
 Colours are the page's CSS variables --s0 to --s3, so a chart follows light and dark mode. No plotting library: a chart
 takes a few milliseconds and 8 kB (matplotlib: 110 ms and 14 kB, behind an import of seconds), in the page's own font.
@@ -18,7 +18,7 @@ WIDTH, HEIGHT = 360, 222
 LEFT, RIGHT, TOP, BOTTOM = 54, 12, 50, 40  # margins around the plotted area
 _LARGE = (("G", 9), ("M", 6), ("k", 3))
 LARGEST = 1e300  # larger values, and NaN, are not drawn
-SMALLEST = 1e-30  # what is nearer to zero is drawn as zero
+SMALLEST = 1e-30  # values nearer to zero are drawn as zero
 MOST_POINTS = 300  # per line; more are averaged in equal bins
 
 
@@ -36,8 +36,8 @@ def curves(
     `unit` names the horizontal axis. `log` asks for a logarithmic vertical axis: zeros are left out, and
     a curve with negative values stays linear.
     The line called `reference` is drawn as dashed stairs. A line is interrupted before each of its `breaks`, steps by
-    name: what comes after does not compare with what was before. `data-values` has what is plotted, for a page's
-    script.
+    name: values after a break are not comparable with those before it. `data-values` has the plotted values, for a
+    page's script.
     """
     lines = {name: [point for point in points if abs(point[1]) < LARGEST] for name, points in lines.items()}
     if not any(lines.values()):
@@ -122,7 +122,7 @@ def _label(text: str, x: float, y: float, style: str) -> Markup:
 def _path(
     points: Points, x: Callable[[float], float], y: Callable[[float], float], style: str, values: Points
 ) -> Markup:
-    """`values` are what a pointer over the line reads."""
+    """`values` are those that the page shows for a pointer over the line."""
     data = ";".join(f"{step:.10g} {value:.6g}" for step, value in values)
     if len(points) == 1:
         return Markup('<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="3" data-values="{}"/>').format(
@@ -203,7 +203,7 @@ def _log_axis(values: Sequence[float], start: float, end: float) -> tuple[Callab
     steps = range(1, 10) if high - low < 0.9 else (1, 2, 5) if high - low < 2 else (1,)
     ticks = [float(f"{step}e{power}") for power in powers if power % apart == 0 for step in steps]
     ticks = [tick for tick in ticks if low - 1e-9 <= math.log10(tick) <= high + 1e-9]
-    if len(ticks) < 2:  # a narrow range: the ticks of a linear axis tell more
+    if len(ticks) < 2:  # a narrow range, for which a linear axis has better ticks
         return _axis(values, start, end)
 
     def scale(value: float) -> float:
@@ -213,7 +213,7 @@ def _log_axis(values: Sequence[float], start: float, end: float) -> tuple[Callab
 
 
 def _tick_format(ticks: list[float]) -> Callable[[float], str]:
-    """With the digits that tell the ticks apart, in little room."""
+    """Return a short format with enough digits to tell the ticks apart."""
     gap = min((b - a for a, b in pairwise(ticks)), default=1.0)
     largest = max(map(abs, ticks))
     finest = math.floor(math.log10(gap) + 1e-9)  # the decimal place of the gap
@@ -245,8 +245,8 @@ def _mean(points: Points) -> tuple[float, float]:
 
 
 def _smoothed(points: Points) -> Points:
-    """The mean over a window around each point, a twelfth of the whole and narrower towards the ends;
-    few points stay as they are."""
+    """Return the mean over a window around each point, a twelfth of all points wide and narrower towards the ends;
+    few points are returned unchanged."""
     widest, last = len(points) // 24, len(points) - 1
     if widest == 0:
         return points

@@ -1,4 +1,4 @@
-"""The graph as SVG: an artifact is a shape by its kind, the run that made it a pill on top of it."""
+"""Draw the graph as SVG: an artifact has the shape of its kind, and the run that made it is a pill on top."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 WIDTH, CARD, PILL, SEAM = 136.0, 46.0, 22.0, 3.0
 ACROSS, DOWN, MARGIN = 34.0, 18.0, 10.0  # between boxes, and around all
 PILL_LETTERS = 14  # average letters of a run's title and its duration together
-LETTERS = 12, 15  # average letters that fit on a card: of the name, of the line below
+LETTERS = 12, 15  # average letters that fit on a card, in the name and in the line below
 
-_WIDTHS = dict.fromkeys("iIjlt.,:;|!'()[]- ", 0.6) | dict.fromkeys("mwMW@%", 1.5)  # of a letter, in average letters
+_WIDTHS = dict.fromkeys("iIjlt.,:;|!'()[]- ", 0.6) | dict.fromkeys("mwMW@%", 1.5)  # in average letters
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """Of an artifact whose maker is not on record, `kind` is None and `name` the start of the digest."""
+    """An artifact's labels. If its maker is not on record, `kind` is None and `name` the start of the digest."""
 
     digest: str
     kind: str | None
     name: str  # base, chat, …, or the title of the stage that made it
     detail: str  # its main fact
-    family: str = "other"  # data, tokenizer, model, finding, page: its shape
+    family: str = "other"  # data, tokenizer, model, finding or page, which has its own shape
 
 
 @dataclass
 class Box:
-    """An artifact with its maker; a run without a result; a fold with the number behind it; or stages to come."""
+    """An artifact with its maker; a run without a result; a fold with a number of boxes; or stages to come."""
 
-    key: str  # digest; id of a run that did not make its output first; or what the fold belongs to
+    key: str  # digest; id of a run that did not make its output first; or the node that the fold belongs to
     artifact: str | None = None
     runs: list[str] = field(default_factory=list)
     parents: list[str] = field(default_factory=list)  # keys
@@ -48,7 +48,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Marks:
-    """What is highlighted: the chosen node, and the nodes on a path; all others are dimmed."""
+    """The highlighted nodes: the chosen one, and those on a path; all others are dimmed."""
 
     chosen: str | None = None
     way: Collection[str] = ()
@@ -102,7 +102,7 @@ def _height(box: Box) -> float:
 
 
 def _entry(box: Box) -> float:
-    """Where arrows come in: at the run that read, else at the card."""
+    """Return where arrows enter a box: at its first run, if any, else at the card."""
     return PILL / 2 if box.runs else CARD / 2
 
 
@@ -113,7 +113,7 @@ def _way(start: Box, end: Box, marks: Marks) -> str:
 
 
 def _curve(points: Sequence[tuple[float, float]], style: str) -> Markup:
-    """An arrow through the points."""
+    """Draw an arrow through the points."""
     words = [f"M{points[0][0]:.0f} {points[0][1]:.1f}"]
     for (x1, y1), (x2, y2) in pairwise(points):
         middle = (x1 + x2) / 2
@@ -190,7 +190,7 @@ def _ghost(x: float, y: float, mark: str, texts: Markup) -> Markup:
 
 
 def _link(style: str, href: str, node: str, alt: str, title: str, parts: Sequence[Markup]) -> Markup:
-    """The drawing of a node that can be opened."""
+    """Draw a node that can be opened."""
     head = Markup('<a class="{}" href="{}" data-node="{}" aria-label="{}"><title>{}</title>')
     return head.format(style, href, node, alt, title) + Markup("").join(parts) + Markup("</a>")
 
@@ -200,7 +200,7 @@ def _rect(x: float, y: float, wide: float = WIDTH, high: float = CARD, corner: f
 
 
 def _outline(family: str, x: float, y: float) -> str:
-    """A cylinder for data, a slanted card for a tokenizer, a hexagon for a model, a sheet for a finding."""
+    """Outline a cylinder for data, a slanted card for a tokenizer, a hexagon for a model, a sheet for a finding."""
     w, h = WIDTH, CARD
     if family == "data":
         return f"M{x} {y + 5:.1f}c0 -6 {w} -6 {w} 0v{h - 10}c0 6 -{w} 6 -{w} 0zM{x} {y + 5:.1f}c0 6 {w} 6 {w} 0"
@@ -218,7 +218,7 @@ def _text(style: str, x: float, y: float, words: str) -> Markup:
 
 
 def _short(text: str, letters: int) -> str:
-    """The text, cut to the width of so many average letters."""
+    """Cut the text to the width of this many average letters."""
     room = letters - 1.0
     for end, letter in enumerate(text):
         room -= _WIDTHS.get(letter, 1.15 if letter.isupper() else 1.8 if ord(letter) > 0x2E80 else 1.0)

@@ -14,9 +14,9 @@ THREAD = 12.0  # height of the slot of a passing arrow
 
 @dataclass(frozen=True)
 class GraphLayout:
-    layer: list[int]  # of each box
+    layer: list[int]  # the layer of each box
     y: list[float]  # the middle of each box
-    ways: dict[tuple[int, int], list[float]]  # of each strong arrow: its heights in the layers it crosses
+    ways: dict[tuple[int, int], list[float]]  # for each strong arrow, its heights in the layers it crosses
     weak: list[tuple[int, int]]  # redundant arrows: their start is also an ancestor on another path
     height: float
 
@@ -51,8 +51,8 @@ def layered(heights: Sequence[float], arrows: Sequence[tuple[int, int]], gap: fl
 
 
 def _without_cycles(count: int, arrows: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[int]]:
-    """The arrows without those that close a cycle, and the descendants of each box, itself included, as the bits of one
-    number."""
+    """Return the arrows without those that close a cycle, and the descendants of each box, itself included, as the bits
+    of one number."""
     below = [1 << box for box in range(count)]
     acyclic: list[tuple[int, int]] = []
     for start, end in dict.fromkeys(arrows):
@@ -67,7 +67,7 @@ def _without_cycles(count: int, arrows: Sequence[tuple[int, int]]) -> tuple[list
 def _layers(
     arrows: Sequence[tuple[int, int]], below: Sequence[int], order: Sequence[int]
 ) -> tuple[list[int], list[tuple[int, int]], list[tuple[int, int]]]:
-    """(layer of each box, arrows that say something new, the others)."""
+    """Return the layer of each box, the arrows that no longer path implies, and the others."""
     parents: list[list[int]] = [[] for _ in order]
     for start, end in arrows:
         parents[end].append(start)
@@ -89,7 +89,7 @@ def _heights(
     steps: Sequence[tuple[int, int]],
     gap: float,
 ) -> list[float]:
-    """The middle of every box and thread."""
+    """Return the middle of every box and thread."""
     before: list[list[int]] = [[] for _ in sizes]
     after: list[list[int]] = [[] for _ in sizes]
     for start, end in steps:
@@ -119,7 +119,7 @@ def _stack(
     weights: Sequence[float],
     gap: float,
 ) -> None:
-    """Put the boxes of a column as near to where they are wanted as their order and their sizes allow."""
+    """Put the boxes of a column as near to their goals as their order and their sizes allow."""
     offsets, reach = [], 0.0
     for number, box in enumerate(column):
         if number:
@@ -139,7 +139,7 @@ def _stack(
 
 
 def _mean(boxes: Sequence[int], y: Sequence[float], weights: Sequence[float], otherwise: float) -> float:
-    """Where the neighbours are, on the weighted average."""
+    """Return the weighted mean of the neighbours' positions."""
     if not boxes:
         return otherwise
     return sum(y[box] * weights[box] ** 2 for box in boxes) / sum(weights[box] ** 2 for box in boxes)

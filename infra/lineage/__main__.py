@@ -19,7 +19,7 @@ LOCAL = ("127.0.0.1", "localhost", "::1", "[::1]")  # the last as requests name 
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=5000, show_default=True, type=click.IntRange(0, 65535), help="Port to listen on.")
 @click.option("--store", help="MLflow's database, sqlite:///… or postgresql://…; default: the tracking store.")
-@click.option("--without-mlflow", is_flag=True, help="Baton's pages alone; a database user with SELECT is enough.")
+@click.option("--without-mlflow", is_flag=True, help="Serve only Baton's pages; a database user with SELECT is enough.")
 def main(host: str, port: int, store: str | None, without_mlflow: bool) -> None:
     if store:
         os.environ["MLFLOW_TRACKING_URI"] = store
@@ -38,7 +38,7 @@ def main(host: str, port: int, store: str | None, without_mlflow: bool) -> None:
     from infra.lineage.app import MOUNT, alone, with_mlflow
     from infra.lineage.database import open_database
 
-    open_database().dispose()  # an error message before MLflow's imports
+    open_database().dispose()  # fails before MLflow's imports, which take seconds
     if not without_mlflow:
         os.environ["_MLFLOW_SERVER_FILE_STORE"] = tracking_uri()
         os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = artifact_location() or "mlflow-artifacts:/"

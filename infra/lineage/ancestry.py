@@ -1,10 +1,10 @@
-"""Which run made each artifact, and from what: the edges of the lineage graph.
+"""Find the run that made each artifact, and its inputs: the edges of the lineage graph.
 
 Equal contents have equal digests, so several runs may have the same output. Its *maker* is the run that output it
 first. The artifact that a run read existed before that run began, so its maker *as of that run* is
 
 1. the run of the same execution that made it, if it began before;
-2. else the maker of what the same execution took from the cache: the first run with that output and those inputs;
+2. else, if the same execution took it from the cache, the maker: the first run with that output and those inputs;
 3. else the first run of any execution that had made it by then.
 
 A run that took its output from the cache stands for its maker only where the maker is not on record, and one whose
@@ -43,12 +43,12 @@ class Run:
 
     @property
     def took(self) -> float | None:
-        """Seconds; None until it has ended."""
+        """Duration in seconds; None until the run has ended."""
         return None if self.ended is None else self.ended - self.started
 
     @property
     def sources(self) -> Mapping[str, str]:
-        """The inputs that its output was made from."""
+        """The inputs that the output was made from."""
         return self.relation.sources(self.output, self.inputs)
 
     @property
@@ -57,12 +57,12 @@ class Run:
 
     @property
     def content(self) -> set[str]:
-        """The digests of the sources that its output has content of."""
+        """The digests of the sources whose content is in the output."""
         return {*self.relation.contents(self.output, self.inputs).values()}
 
     @property
     def handed_on(self) -> bool:
-        """Whether its output is one of its inputs, unchanged."""
+        """True if the output is one of the inputs, unchanged."""
         return self.output is not None and self.output in self.inputs.values()
 
 
@@ -110,7 +110,7 @@ class Ancestry:
 
     def origins(self, run: str) -> dict[str, str | None]:
         """The artifacts that a run's output is made from, each with its maker as of then."""
-        if run not in self._origins:  # one that is not a maker
+        if run not in self._origins:  # a run that is not a maker
             reader = self.runs[run]
             self._origins[run] = {
                 digest: self._older(reader, digest) or self._late(reader, digest) for digest in reader.sources.values()
@@ -126,7 +126,7 @@ class Ancestry:
         return self._consumers.get(run, [])
 
     def first_output(self, run: str) -> str | None:
-        """The output of a run, if it is the maker."""
+        """The output of a run, if the run is its maker."""
         output = self.runs[run].output
         return output if output and self.maker(output) == run else None
 
@@ -211,13 +211,13 @@ class Ancestry:
         return next((maker for maker in candidates if reader.id not in (maker, *self._upstream(maker))), None)
 
     def _precedes(self, record: Run, reader: Run) -> bool:
-        """Whether a run's output existed when another run began. Runs of one execution do not overlap."""
+        """Return whether a run's output existed when another run began. Runs of one execution do not overlap."""
         if record.execution == reader.execution:
             return self._place[record.id] < self._place[reader.id]
         return record.ended is not None and record.ended <= reader.started
 
     def _comes_from(self, maker: str, digest: str) -> bool:
-        """Whether a run made an artifact from a descendant of that artifact, which then already existed."""
+        """Return whether a run made an artifact from a descendant of that artifact, which then already existed."""
         first = min((self._place[reader] for reader in self.readers(digest)), default=len(self._place))
         return first < self._place[maker] and digest in self.ancestors(maker)
 

@@ -1,4 +1,4 @@
-"""The source text of the user's functions, apart from a stage's other settings.
+"""Separate the source text of the user's functions from a stage's other settings.
 
 A spec has the text of each function's file and of those that it imports (tasks/user_code/functions.py), as
 `source: {"reward.py": "…"}`. As parameters they are `….source."reward.py"`, or part of a list's JSON.
@@ -41,5 +41,5 @@ def _without_code(value: Any, code: dict[str, str]) -> Any:
 
 
 def _shortened(text: str) -> str:
-    """Of a value that was cut, the beginning, and the end with its digest (infra/tracking/push.py)."""
+    """The beginning of a value that was cut, and the end with its digest (infra/tracking/push.py)."""
     return f"{text[:SHOWN]} … {text[-SHOWN:]}" if len(text) > 2 * SHOWN else text

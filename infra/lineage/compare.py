@@ -1,4 +1,4 @@
-"""Two models side by side: scores, samples, recipes, histories, and curves over each other."""
+"""Two models side by side: scores, samples, recipes, histories, and curves in the same charts."""
 
 import difflib
 import math
@@ -24,9 +24,9 @@ from infra.lineage.summaries import Row, artifact_row, execution_link, findings
 from infra.tracking.redact import redact
 
 FILES = (evaluated.DOCUMENTS, evaluated.COMPLETIONS, evaluated.LM_EVAL)
-Values = dict[Setting, "_Value"]  # of one metric, by what it was measured on
+Values = dict[Setting, "_Value"]  # values of one metric, by the data and settings of the measurement
 
-LARGEST = 1e100  # of an item's values, whose squares are summed
+LARGEST = 1e100  # limit of an item's values, whose squares are summed
 CHOICES = 200  # the newest models, in the list to choose from
 CONTEXT = 2  # unchanged lines around a change of the recipes
 
@@ -48,7 +48,7 @@ class _Value:
         return unit
 
     def measured(self) -> evaluated.Measured:
-        """With its items, if the evaluation's files are at hand."""
+        """The measurement, with its items if the evaluation's files are at hand."""
         lines = _lines(self.report)
         try:
             items = evaluated.items_of(self.name, *lines) if lines else {}
@@ -116,7 +116,7 @@ def _metrics(a: list[Row], b: list[Row]) -> list[Row]:
 
 
 def _values(name: str, reports: list[Row]) -> Values:
-    """A metric of a model by what it was measured on, the newest last."""
+    """A metric of a model by the data and settings of the measurement, the newest last."""
     values: Values = {}
     for report in reports:
         if name in report["facts"]:
@@ -200,7 +200,7 @@ def _recipe(graph: Graph, connection: Connection, digest: str) -> Sequence[str]:
 
 
 def _curves(graph: Graph, connection: Connection, digest: str, other: str) -> dict[str, Points]:
-    """The curves of the upstream stages that the other does not share, by stage and metric."""
+    """The curves of the upstream stages that the other artifact does not share, by stage and metric."""
     points_by_name: dict[str, Points] = {}
     shared = set(graph.ancestry.history(other))
     for run in graph.ancestry.history(digest):

@@ -16,12 +16,12 @@ from infra.lineage.registry import scores_of
 from infra.lineage.summaries import Row, execution_link
 
 CHAMPION = "champion"
-EXECUTIONS = 200  # the newest that are shown
+EXECUTIONS = 200  # the newest ones are shown
 _SEED = re.compile(r"-seed\d+$")  # a repetition of a model with another seed
 
 
 def recipes_evaluated(graph: Graph, connection: Connection) -> list[str]:
-    """The names of the recipes with evaluations, the newest execution's first."""
+    """The names of the recipes with evaluations, that of the newest execution first."""
     runs = _evaluations(graph, connection)
     return list(dict.fromkeys(graph.executions[run.execution].name for run in reversed(runs)))
 
@@ -82,8 +82,8 @@ def _evaluations(graph: Graph, connection: Connection) -> list[Run]:
 
 
 def _of_own_models(graph: Graph, runs: list[Run], tags: dict[str, dict[str, str]]) -> list[Run]:
-    """Of evaluations in one execution with the same label, such as a candidate's and the champion's, only those of
-    models that are outputs of that execution."""
+    """Select, among evaluations with the same label in one execution, such as those of a candidate and of the champion,
+    only those of models that are outputs of that execution."""
     by_label: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:
         by_label[run.execution, tags.get(run.id, {}).get("baton.fact.label") or run.title].append(run)
@@ -105,8 +105,8 @@ def _per_cent(lines: dict[str, Points], unit: str) -> dict[str, Points]:
 
 
 def _champions(graph: Graph, connection: Connection, recipe: str) -> list[tuple[float, dict[str, float]]]:
-    """When each champion of the recipe was registered, and its scores; oldest first. Versions that were rolled back are
-    left out."""
+    """The registration time and the scores of each champion of the recipe, oldest first. Versions that were rolled back
+    are left out."""
     champions = []
     for version in facts.versions(connection):
         tags = version["tags"]

@@ -1,7 +1,7 @@
 """MLflow's database, opened read-only.
 
 MLflow's client takes seconds where the pages have milliseconds, so they query its tables directly. All tables and
-columns they rely on are named here; tests/lineage/test_database.py fails when a version of MLflow changes them. A
+columns that they use are named here; tests/lineage/test_database.py fails when a version of MLflow changes them. A
 database user with SELECT alone is enough.
 """
 

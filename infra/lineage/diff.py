@@ -41,7 +41,7 @@ class Changed:
 
 @dataclass(frozen=True)
 class Difference:
-    """The values that differ; `artifacts` has all of both histories, in topological order."""
+    """The values that differ; `artifacts` has all artifacts of both histories, in topological order."""
 
     artifacts: list[Compared]  # stage -> digest of its output
     data: list[Compared]  # the same, for stages that import content
@@ -105,7 +105,7 @@ def _history(graph: Graph, artifact: str) -> dict[str, str]:
 
 
 def _params(graph: Graph, run: str, tags: dict[str, str], recorded: dict[str, str]) -> dict[str, str]:
-    """A stage's parameters: from its artifact's manifest if that is at hand, since MLflow cuts long ones."""
+    """A stage's parameters, from its artifact's manifest if that is at hand, since MLflow cuts long ones."""
     spec = files.spec_of(tags.get("baton.job"), graph.runs[run].output or "")
     return recorded if spec is None else flatten(spec)
 

@@ -32,7 +32,7 @@ class QueryRefused(ValueError):
 
 @dataclass(frozen=True)
 class Filters:
-    """Which executions are shown, from a page's query."""
+    """The selection and the order of executions, from a page's query."""
 
     q: str = ""
     state: str = ""
@@ -44,7 +44,7 @@ class Filters:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "Filters":
-        """Raises QueryRefused."""
+        """Read a page's query. Raises QueryRefused."""
         filters = cls(**{name: query[name].strip() for name in cls.__dataclass_fields__ if query.get(name)})
         if len(filters.q) > LONGEST_QUERY or len(filters.q.split()) > MOST_WORDS:
             raise QueryRefused(
@@ -100,7 +100,7 @@ def _pages(count: int, page: int) -> tuple[int, int]:
 
 
 def _sorted(rows: list[Row], filters: Filters) -> list[Row]:
-    """Rows without a value come last."""
+    """Sort the rows; those without a value come last."""
     key = ORDERS[filters.sort]
     rows.sort(key=lambda row: -row["started"])
     known = [row for row in rows if key(row) is not None]
@@ -109,9 +109,9 @@ def _sorted(rows: list[Row], filters: Filters) -> list[Row]:
 
 
 def _matching(graph: Graph, connection: Connection, executions: list[Execution], word: str) -> list[Execution]:
-    """The executions that a word of a search means: `field=value` of the recipe, of any stage's spec, or of one stage's
-    with its title before it, as in `sft.steps=400`; part of the name of a recipe, a stage or a model, or of an id; or
-    the start of a commit."""
+    """The executions that match a word of a search: `field=value` in the recipe, in any stage's spec, or in that of the
+    stage whose title comes first, as in `sft.steps=400`; part of the name of a recipe, a stage or a model, or of an id;
+    or the start of a commit."""
     field, equals, value = word.partition("=")
     if equals:
         runs = facts.with_param(connection, field, value)

@@ -29,7 +29,7 @@ from infra.tracking.set_aside import set_aside
 
 DEEPEST = 50  # levels of JSON
 END_OF_TIME = 253_402_300_799.0  # 9999-12-31T23:59:59Z
-CURVE_POINTS = 1000  # read of a longer curve, about
+CURVE_POINTS = 1000  # about as many points are read of a longer curve
 PRICE = "baton.placed.price_per_hour"
 NOT_CURVES = (OUTPUT, "duration_s")
 
@@ -41,12 +41,12 @@ HEADLINE = "baton.fact.headline"  # tag of an evaluation: the metric that is sho
 
 @dataclass(frozen=True)
 class Unit:
-    """How a metric is shown, and whether more of it is better."""
+    """How a metric is shown, and whether a higher value is better."""
 
     unit: str = ""
-    higher_is_better: bool | None = True  # None: not known
+    higher_is_better: bool | None = True  # None if not known
     standard_error: float | None = None  # of the value
-    count: int = 0  # of the rows, documents, … that it was measured on
+    count: int = 0  # number of the rows, documents, … that it was measured on
 
 
 def tags(connection: Connection, runs: Collection[str], *keys: str) -> dict[str, dict[str, str]]:
@@ -84,8 +84,7 @@ def unit_of(tag: str) -> Unit:
 
 
 def from_json(text: str) -> Any:
-    """JSON in the store, which anyone may have written. Raises ValueError, also if it is nested too deeply to be worked
-    on."""
+    """Parse JSON in the store, which anyone may have written. Raises ValueError, also if it is nested too deeply."""
     try:
         content = json.loads(text)
     except RecursionError as error:
@@ -104,7 +103,7 @@ def from_json(text: str) -> Any:
 
 
 def json_or(text: str, otherwise: Any = None) -> Any:
-    """`from_json`, or `otherwise` for what it refuses: a value that was cut, or that Baton did not write."""
+    """`from_json`, or `otherwise` if it refuses the text: a value that was cut, or that Baton did not write."""
     try:
         return from_json(text)
     except ValueError:
@@ -112,7 +111,7 @@ def json_or(text: str, otherwise: Any = None) -> Any:
 
 
 def seconds(milliseconds: float | None) -> float:
-    """A time of the store in seconds since the epoch, within the years that a calendar has."""
+    """A time of the store in seconds since the epoch, within the range of a calendar."""
     return min(max((milliseconds or 0) / 1000, 0.0), END_OF_TIME)
 
 
@@ -122,7 +121,7 @@ def params(connection: Connection, runs: Collection[str]) -> dict[str, dict[str,
 
 
 def metrics(connection: Connection, runs: Collection[str], *keys: str) -> dict[str, dict[str, float]]:
-    """The latest value of each metric, without those that are no number or too large to work with."""
+    """The latest value of each metric, without values that are not a number or are too large."""
     keys = tuple(map(_stored, keys))
     query = select(LATEST.c.run_uuid, LATEST.c.key, LATEST.c.value).where(
         LATEST.c.run_uuid.in_(among("runs")), LATEST.c.is_nan == literal(False)
@@ -139,9 +138,9 @@ def of_output(metrics: dict[str, float]) -> dict[str, float]:
 def curves(
     connection: Connection, run: str, since: float | None = None, only: Collection[str] = ()
 ) -> dict[str, Points]:
-    """Each metric (or `only` some) over the steps, or over the seconds since `since`. Of a step that was repeated, as
-    after a roll-back, the newest value counts. Metrics with a single value are left out, and of a long curve every k-th
-    step is read."""
+    """Each metric (or `only` some) over the steps, or over the seconds since `since`. The newest value of a repeated
+    step counts, as after a roll-back. Metrics with a single value are left out, and only every k-th step of a long
+    curve is read."""
     sizes = select(METRICS.c.key, func.count()).where(METRICS.c.run_uuid == run).group_by(METRICS.c.key)
     points_by_metric: dict[str, Points] = {}
     for key, size in sorted(connection.execute(sizes).all(), key=lambda row: (_rank(row[0]), row[0])):
@@ -174,7 +173,7 @@ def with_param(connection: Connection, name: str, value: str) -> set[str]:
 
 
 def _is_at(names: list[str], stored: str, value: str) -> bool:
-    """Return whether a stored parameter, or what has these names in it, is a value, however that is written."""
+    """Return whether a stored parameter, or the item in it under these names, equals a value in any notation."""
     found = json_or(stored, stored)
     for name in names:
         try:
@@ -226,7 +225,7 @@ def versions(connection: Connection) -> list[dict[str, Any]]:
     )
     rows = connection.execute(query.order_by(VERSIONS.c.creation_time.desc(), VERSIONS.c.version.desc())).all()
     champions = {name: version for (name, version), given in aliases.items() if "champion" in given}
-    by_name: dict[str, dict[int, dict[str, str]]] = defaultdict(dict)  # not those of deleted versions, which stay
+    by_name: dict[str, dict[int, dict[str, str]]] = defaultdict(dict)  # without deleted versions, whose tags stay
     for name, version, _, _ in rows:
         by_name[name][version] = tags[name, version]
     aside = {name: set_aside(own, champions.get(name)) for name, own in by_name.items()}
@@ -245,7 +244,7 @@ def versions(connection: Connection) -> list[dict[str, Any]]:
 
 
 def _rank(name: str) -> int:
-    """The metrics that readers look at first come first."""
+    """Rank the metrics that readers look at first before the others."""
     return FIRST.index(name) if name in FIRST else len(FIRST)
 
 

@@ -1,4 +1,4 @@
-"""An artifact's files and a run's log, where they are on this machine.
+"""An artifact's files and a run's log, if they are on this machine.
 
 Paths come from the record, which anyone who can write to MLflow can write. So nothing outside Baton's home is opened,
 links are resolved first, and only files that a manifest lists, or whose names are fixed here, are read.
@@ -17,9 +17,9 @@ from infra.paths import home_path, located
 from infra.tracking.redact import KEY_CHARACTERS, hide_keys, redact, redact_lines, redact_parts, redact_text
 
 LARGEST = 4 << 20  # bytes of a JSON file that is shown
-LARGEST_LINES = 64 << 20  # of a .jsonl file whose lines are compared
-LARGEST_MANIFEST = 256 << 20  # that of a corpus names every partition
-LOG_BYTES = 256_000  # shown of a log: its end. Redaction takes a second for it
+LARGEST_LINES = 64 << 20  # bytes of a .jsonl file whose lines are compared
+LARGEST_MANIFEST = 256 << 20  # bytes; a corpus's manifest names every partition
+LOG_BYTES = 256_000  # bytes at the end of a log that are shown; redacting them takes a second
 LOG_TAIL_BYTES = 16_000  # shown on a run's page
 MOST_MATCHES = 1000  # lines that a search shows
 CHUNK_BYTES = 1 << 20
@@ -47,12 +47,12 @@ class Log:
     """Lines of a log, redacted, with their numbers."""
 
     lines: list[tuple[int, str]]
-    bytes: int  # of the whole log
-    whole: bool  # every line of it, or every line that matches
+    bytes: int  # size of the entire log
+    whole: bool  # `lines` has every line of the log, or every line that matches
 
 
 def look(job: str | None, digest: str) -> Files:
-    """What is at JOB/output."""
+    """Examine JOB/output."""
     if not job:
         return Files("unknown")
     shown = located(f"{job}/output")
@@ -79,8 +79,8 @@ def file_of(job: str | None, digest: str, name: str) -> Path | None:
 
 
 def shown(path: Path) -> Iterator[str] | None:
-    """A file's content in pieces, redacted; None for one that is served as it is: not text, or tokens, which a secret's
-    name says nothing about."""
+    """A file's content in pieces, redacted; None for a file that is served as it is: one that is not text, or that has
+    tokens, for which the name of a secret means nothing."""
     if path.name in TOKENS or path.name.endswith(".index.json") or not _is_text(path):
         return None
     content = _json(path) if path.suffix == ".json" else None
@@ -88,13 +88,13 @@ def shown(path: Path) -> Iterator[str] | None:
 
 
 def _is_text(path: Path) -> bool:
-    """As git tells it: text has no zero byte near its beginning."""
+    """Return whether a file is text, by git's rule: it has no zero byte near its beginning."""
     with path.open("rb") as stream:
         return path.suffix not in COMPRESSED and b"\0" not in stream.read(SNIFFED)
 
 
 def spec_of(job: str | None, digest: str) -> dict[str, Any] | None:
-    """The spec in an artifact's manifest, whole and redacted; None when it is not at hand."""
+    """The spec in an artifact's manifest, complete and redacted; None when it is not at hand."""
     directory = _inside(Path(job) / "output") if job else None
     manifest = _json(directory / "manifest.json", LARGEST_MANIFEST) if directory else None
     if not isinstance(manifest, dict) or manifest.get("digest") != digest or not isinstance(manifest.get("spec"), dict):
@@ -103,8 +103,8 @@ def spec_of(job: str | None, digest: str) -> dict[str, Any] | None:
 
 
 def lines_of(job: str | None, digest: str, name: str) -> list[dict[str, Any]] | None:
-    """The objects of an artifact's .jsonl file, which it may lack; None when it is not at hand, or too large to be read
-    for a page."""
+    """The objects of an artifact's .jsonl file, none if the artifact lacks it; None when it is not at hand, or too
+    large to be read for a page."""
     output = look(job, digest)
     if output.state == "here" and name not in {file["name"] for file in output.files}:
         return []
@@ -116,8 +116,8 @@ def lines_of(job: str | None, digest: str, name: str) -> list[dict[str, Any]] | 
 
 
 def tail(job: str | None, most: int = LOG_TAIL_BYTES) -> tuple[str, bool] | None:
-    """The last whole lines of a run's log within `most` bytes, redacted, and whether that is all of it; None when the
-    log is not at hand."""
+    """The last complete lines of a run's log within `most` bytes, redacted, and whether they are the entire log; None
+    when the log is not at hand."""
     path = _log_path(job)
     if path is None:
         return None
@@ -138,8 +138,8 @@ def log(job: str | None, find: str = "") -> Log | None:
 
 
 def _end(path: Path, most: int) -> tuple[str, int]:
-    """The whole lines in a file's last `most` bytes, or the end of a longer one, redacted as in the whole file; and the
-    byte at which they begin."""
+    """The complete lines in a file's last `most` bytes, or the end of a longer line, redacted as in the entire file;
+    and the byte at which they begin."""
     with path.open("rb") as stream:
         size = stream.seek(0, os.SEEK_END)
         start = max(0, size - most)
@@ -154,7 +154,7 @@ def _end(path: Path, most: int) -> tuple[str, int]:
 
 
 def _newlines_before(path: Path, end: int) -> int:
-    """A log only grows, so its whole blocks are counted once."""
+    """Count the newlines before a byte. A log only grows, so its complete blocks are counted once."""
     inode, blocks = path.stat().st_ino, end // BLOCK_BYTES
     rest = _newlines(path, blocks * BLOCK_BYTES, end - blocks * BLOCK_BYTES)
     return sum(_newlines_of_block(path, inode, block) for block in range(blocks)) + rest
@@ -182,7 +182,7 @@ def _search(path: Path, find: str) -> Log:
         chunk, left = hide_keys(chunk, left)
         for line in _lines(chunk):
             number += 1
-            # a match is looked for again after redaction: a search must not reveal what a secret contains
+            # a match is searched for again after redaction: a search must not reveal the content of a secret
             if find in line.lower() and find in (shown := redact_lines(line)).lower():
                 if len(matches) == MOST_MATCHES:
                     return Log(matches, path.stat().st_size, whole=False)
@@ -191,12 +191,12 @@ def _search(path: Path, find: str) -> Log:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines as a terminal shows them: of a progress bar, what was written last."""
+    """Lines as a terminal shows them: a progress bar is reduced to its last state."""
     return [line.rstrip("\r").rpartition("\r")[2] for line in text.removesuffix("\n").split("\n")] if text else []
 
 
 def whole_log(job: str | None) -> Iterator[str] | None:
-    """All of a run's log, redacted, in chunks of whole lines; None when it is not at hand."""
+    """The entire log of a run, redacted, in chunks of complete lines; None when it is not at hand."""
     path = _log_path(job)
     return None if path is None else redact_parts(_chunks(path))
 

@@ -21,7 +21,7 @@ from infra.tracking.relations import Relation
 
 KIND, RELATION, RELATED_TO = (f"{SHOWN_TAG}{name}" for name in ("kind", "relation", "related_to"))
 MANY = 400  # more changed runs than this are read faster in one pass over the tags
-FOLD = "fold:"  # begins the names of folded nodes in drawings
+FOLD = "fold:"  # prefix of the names of folded nodes in drawings
 NO_ARTIFACT = "no artifact has this digest (at least its first 6 characters)"
 
 
@@ -61,7 +61,7 @@ class Graph:
         self._lock = threading.Lock()
 
     def refresh(self) -> "Graph":
-        """Read what changed in the store; returns itself."""
+        """Read the changes in the store; returns itself."""
         with self._lock, self.engine.connect() as connection:
             seen = connection.execute(_FINGERPRINT).one()
             live = {run for run, row in self._known.items() if row[2] in LIVE}
@@ -161,15 +161,15 @@ class Graph:
         return self.runs[maker] if maker else None
 
     def uses(self, digest: str) -> list[Run]:
-        """All runs with this output: its maker, and those that made it again, took it from the cache, or chose it."""
+        """All runs with this output: its maker, and those that recomputed it, took it from the cache, or chose it."""
         return [run for run in self.ancestry.by_age if run.output == digest]
 
     def readers(self, digest: str) -> list[Run]:
-        """The runs that output something of an artifact that they read, oldest first; cached ones are left out."""
+        """The runs that read an artifact and have an output, oldest first; cached ones are left out."""
         return [run for run in self.ancestry.by_age if run.output and not run.cached and digest in run.inputs.values()]
 
     def inputs(self, run: str) -> dict[str, str]:
-        """The inputs of a run; of a cached run recorded without inputs, those of the run that made its output."""
+        """The inputs of a run; for a cached run recorded without inputs, those of the run that made its output."""
         record = self.runs[run]
         maker = self.maker(record.output) if record.output and record.cached and not record.inputs else None
         return maker.inputs if maker else record.inputs
@@ -187,7 +187,7 @@ _WANTED_TAGS = or_(
     and_(TAGS.c.key == "baton.cached", TAGS.c.value == "true"),
 )
 _ALIVE = RUNS.c.lifecycle_stage == "active"
-PRIME = 2_147_483_647  # of times modulo this a sum cannot overflow
+PRIME = 2_147_483_647  # a sum of times modulo this cannot overflow
 # a run that starts, ends, resumes or is deleted changes one of these
 _FINGERPRINT = select(
     func.count(),

@@ -1,4 +1,4 @@
-"""Whether a run that MLflow lists as running still runs: on this machine, the spool knows at once."""
+"""Find out whether a run that MLflow lists as running still runs: on this machine, the spool knows at once."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ LIVE = ("RUNNING", "SCHEDULED")
 
 
 def local_status(execution: str) -> tuple[str, float | None] | None:
-    """Status and end of an execution of this machine, even if MLflow hasn't been sent them; None: not of this machine.
+    """Status and end of an execution of this machine, even if MLflow has not received them; None for another machine's.
 
     An execution whose processes ended without a report is KILLED, at its last sign of life.
     """
@@ -26,5 +26,5 @@ def local_status(execution: str) -> tuple[str, float | None] | None:
         if record.flyte:  # its other pods may still work
             return None
         return ("KILLED", lock.stat().st_mtime) if record.status == RUNNING else (record.status, record.ended)
-    except (OSError, ValueError, RecordDamaged):  # not readable for this user: what MLflow has is shown
+    except (OSError, ValueError, RecordDamaged):  # not readable for this user: MLflow's status is shown
         return None

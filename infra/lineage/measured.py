@@ -1,6 +1,6 @@
-"""What a metric was measured on.
+"""The data and settings that a metric was measured with.
 
-Values compare only if they were measured on the same data with the same settings: an evaluator's rows and its
+Values are comparable only if they were measured on the same data with the same settings: an evaluator's rows and its
 parameters, or the held-out text of the first corpus.
 """
 
@@ -14,8 +14,8 @@ Setting = tuple[tuple[str, str], ...]  # sorted pairs of names and values
 
 
 def setting(metric: str, params: Mapping[str, str], inputs: Mapping[str, str], model: str) -> Setting:
-    """What determines a metric of an evaluation besides the `model` (a digest). `params` and `inputs`: of the
-    evaluation's run."""
+    """The data and settings that determine a metric besides the `model` (a digest). `params` and `inputs` are those of
+    the evaluation's run."""
     evaluator = metric.partition(".")[0]
     relevant = {name: value for name, value in params.items() if name.startswith(f"{evaluator}.") or name in OF_ALL}
     if metric == BITS:
@@ -30,6 +30,6 @@ def setting(metric: str, params: Mapping[str, str], inputs: Mapping[str, str], m
 
 
 def breaks_of(settings: Mapping[int, Setting]) -> list[int]:
-    """The steps, of those with a value, from which on it was measured on something else than before."""
+    """The steps, among those with a value, at which the data or settings of the measurement change."""
     in_order = sorted(settings.items())
     return [step for (_, before), (step, after) in pairwise(in_order) if before != after]

@@ -1,8 +1,8 @@
 """Export lineage as OpenLineage events (https://openlineage.io).
 
 A stage is a job with a run, an artifact a dataset that is named by its digest. Equal contents may be made several
-times: a dataset's version is the run that made it, as of the run that reads it. A run's inputs are what its output was
-made from, and only a run that made its output has one; everything else is in the custom facet `baton`.
+times: a dataset's version is the run that made it, as of the run that reads it. A run's inputs are the artifacts that
+its output was made from, and only a run that made its output has an output; the rest is in the custom facet `baton`.
 """
 
 import uuid
@@ -82,7 +82,7 @@ def _facet(schema: str, **fields: Any) -> dict[str, Any]:
 
 
 def _uuid(run: str) -> str:
-    """MLflow's run ids are UUIDs without their dashes."""
+    """A run's UUID: MLflow's run ids are UUIDs without their dashes."""
     try:
         return str(uuid.UUID(run))
     except ValueError:

@@ -41,7 +41,7 @@ from infra.tracking.relations import DESCRIBED, Relation
 
 LIVE_CURVES = ("loss", "validation_loss", "reward", "kl")  # on an execution's page, of the stages that run
 REPORT = "report.html"
-STEP_UNITS = {"endpoint": "client"}  # what a step counts, by the kind of a run's output
+STEP_UNITS = {"endpoint": "client"}  # the unit of a step, by the kind of a run's output
 TIME_UNITS = ((7200, 3600.0, "hour"), (180, 60.0, "minute"), (0, 1.0, "second"))
 
 Query = Mapping[str, str]
@@ -124,7 +124,7 @@ class Pages:
         }
 
     def recipe(self, id: str) -> Any:
-        """The recipe of an execution with the source of its functions, as `pyflyte run --recipe` takes it."""
+        """The recipe of an execution with the source of its functions, as `pyflyte run --recipe` accepts it."""
         self.graph.refresh()
         run = self._execution(id).run_id
         with self.engine.connect() as connection:
@@ -142,7 +142,7 @@ class Pages:
         return changes
 
     def run(self, id: str, query: Query) -> Page:
-        """`x=time` draws curves over time, `y=log` on a logarithmic axis."""
+        """One run. `x=time` draws curves over time, `y=log` on a logarithmic axis."""
         graph, run = self.graph.refresh(), self._run(id)
         inputs = graph.inputs(id)
         with self.engine.connect() as connection:
@@ -222,7 +222,7 @@ class Pages:
         return path
 
     def artifact(self, digest: str, query: Query) -> Page:
-        """`to` names another artifact: the path between the two is marked."""
+        """One artifact. `to` names another: the path between the two is marked."""
         graph = self.graph.refresh()
         digest = graph.resolve(digest)
         to = graph.resolve(query["to"]) if query.get("to") else None
@@ -340,11 +340,11 @@ def _how(run: Run, maker: Run | None) -> str:
     """How a run came to have an artifact as its output."""
     if run.cached:
         return "took it from the cache"
-    return "made it" if run is maker else "chose it" if run.handed_on else "made it again"
+    return "made it" if run is maker else "chose it" if run.handed_on else "recomputed it"
 
 
 def _relation_to(run: Run, digest: str) -> str:
-    """What a run's output is to an artifact that it read: of several relations, the closest."""
+    """The relation of a run's output to an artifact that it read; if there are several, the closest."""
     kinds = {run.relation.to(run.output, name, run.inputs) for name, read in run.inputs.items() if read == digest}
     return min(kinds, key=lambda each: each == DESCRIBED)
 
@@ -354,7 +354,7 @@ def _yaml(recipe: Any) -> str:
 
 
 def _ordered(settings: Any, recipe: Any) -> Any:
-    """The settings in the recipe's order: tags have none."""
+    """Sort the settings as in the recipe: tags have no order."""
     if not (isinstance(settings, dict) and isinstance(recipe, dict)):
         return settings
     names = [*(name for name in recipe if name in settings), *(name for name in settings if name not in recipe)]

@@ -1,4 +1,4 @@
-"""The model registry: versions, their scores, and what each was trained from."""
+"""The model registry: versions, their scores, and the artifacts that each was trained from."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -57,7 +57,7 @@ def versions_of(connection: Connection, digest: str) -> list[dict[str, Any]]:
 
 
 def _origins(graph: Graph, digest: str) -> list[str]:
-    """The artifacts that its content was imported as: the text of each increment, rows, models; oldest first."""
+    """The artifacts by which its content was imported: the text of each increment, rows, models; oldest first."""
     made_at: dict[str, float] = {}  # by digest
     maker = graph.maker(digest)
     waiting, seen = [maker.id] if maker else [], set[str]()
@@ -86,7 +86,7 @@ def scores_of(tags: dict[str, str]) -> dict[str, float]:
 
 
 def _undecided(tags: dict[str, str]) -> str | None:
-    """What became of a version without an outcome."""
+    """The state of a version without an outcome."""
     match facts.json_or(tags.get(TERMS_TAG, "")):
         case [*_, {"why": str(why)}] if why.startswith(ROLLED_BACK):
             return ROLLED_BACK
@@ -94,7 +94,7 @@ def _undecided(tags: dict[str, str]) -> str | None:
 
 
 def _shown(versions: list[dict[str, Any]]) -> list[str]:
-    """The metrics of the versions, those that most versions have first."""
+    """The metrics of the versions, the most frequent first."""
     counts = Counter(name for row in versions for name in row["scores"])
     return sorted(counts, key=lambda name: (-counts[name], name))[:MOST]
 
@@ -108,7 +108,7 @@ def _evaluations(graph: Graph, connection: Connection, models: Collection[str]) 
 
 
 def _over_versions(versions: list[dict[str, Any]]) -> list[Any]:
-    """The metrics over the versions, interrupted where they were measured on something else than before."""
+    """The metrics over the versions, interrupted where the data or settings of the measurement change."""
     drawn = []
     for name in _shown(versions):
         rows = sorted((row for row in versions if name in row["scores"]), key=lambda row: int(row["version"]))

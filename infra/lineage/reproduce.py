@@ -1,4 +1,4 @@
-"""Reproduction commands: the code, the command and the recipe that were recorded."""
+"""Commands that reproduce an execution from the recorded code, command and recipe."""
 
 import math
 import re
@@ -17,23 +17,25 @@ COMMIT = re.compile(r"[0-9a-f]{7,64}")
 RECIPE, DIFF = "recipe.json", "repository.diff"
 LAUNCH_PLANS, RECIPE_VARIABLE = "launch_plans.py", "BATON_CONTINUOUS"  # its command names no recipe
 CONTINUOUS = (LAUNCH_PLANS, "continuous.py")
-POD_COMMANDS = ("pyflyte-execute", "pyflyte-fast-execute")  # of an execution on a cluster, in its first pod
-FIRST_TASKS = {  # module and task of the first pod -> what a client runs
+POD_COMMANDS = ("pyflyte-execute", "pyflyte-fast-execute")  # in the first pod of an execution on a cluster
+FIRST_TASKS = {  # module and task of the first pod -> the file and workflow that a client runs
     ("workflows.pretrain_to_rl", "stages"): ("workflows/pretrain_to_rl.py", "pretrain_to_rl"),
     ("workflows.continuous", "ingest"): ("workflows/continuous.py", "continue_training"),
     ("workflows.continuous", "refresh"): ("workflows/continuous.py", "refresh_rl"),
 }
-WORKFLOWS = ("pretrain_to_rl.py", *CONTINUOUS)  # files of Baton's
-CONTINUES = "# continues from the generations in the registry, on the source's current text; an empty one starts anew"
+WORKFLOWS = ("pretrain_to_rl.py", *CONTINUOUS)  # Baton's own files
+CONTINUES = (
+    "# continues from the generations in the registry, on the source's current text; an empty registry starts anew"
+)
 
 
 def code(tags: dict[str, str]) -> dict[str, str]:
-    """{"commit", "dirty", "diff", "archive"}, those that are known."""
+    """{"commit", "dirty", "diff", "archive"}, as far as they are known."""
     return {name: tags[key] for name, key in CODE_TAGS.items() if tags.get(key)}
 
 
 def repository(tags: dict[str, str]) -> dict[str, str]:
-    """The user's repository (infra/tracking/repository.py), those facts that are known."""
+    """The user's repository (infra/tracking/repository.py), as far as its facts are known."""
     names = ("origin", "commit", "path", "digest", "untracked")
     facts = {name: tags[f"{REPOSITORY_TAG}{name}"] for name in names if tags.get(f"{REPOSITORY_TAG}{name}")}
     diff = whole_text(f"{REPOSITORY_TAG}diff.", tags)
@@ -53,7 +55,7 @@ def commands(tags: dict[str, str], execution: str) -> list[str]:
             words[number : number + 1] = ["--recipe", RECIPE]
         elif number and words[number - 1] == "--recipe":
             words[number] = RECIPE
-        elif word.startswith("/") and word.rpartition("/workflows/")[2] in WORKFLOWS:  # of what is checked out
+        elif word.startswith("/") and word.rpartition("/workflows/")[2] in WORKFLOWS:  # a file of the checkout
             words[number] = f"workflows/{Path(word).name}"
     files = {Path(word).name for word in words}
     if LAUNCH_PLANS in files:
@@ -75,7 +77,7 @@ def _of_pod(words: list[str]) -> list[str]:
 
 
 def _checkout(tags: dict[str, str], execution: str) -> list[str]:
-    """The user's repository as it was, and Baton's where it is another."""
+    """The commands that restore the user's repository, with Baton's commit if that is another repository."""
     user, baton = repository(tags), code(tags)
     known = bool(COMMIT.fullmatch(baton.get("commit", "")))  # in a pod it may be the name of an archive of code
     if "commit" not in user:
@@ -93,14 +95,14 @@ def _checkout(tags: dict[str, str], execution: str) -> list[str]:
 
 
 def whole_recipe(tags: dict[str, str], params: dict[str, str]) -> Any:
-    """The recipe of an execution with the source of its functions, as `--recipe` takes it; of a very long
-    recipe, without that source."""
+    """The recipe of an execution with the source of its functions, as `--recipe` accepts it; a very long recipe lacks
+    that source."""
     recorded = json_or(whole_text(RECIPE_TAG, tags)) or recipe(params)
     return redact(_without_digests(recorded), code=partial(redact_code, literals=True))
 
 
 def _without_digests(value: Any) -> Any:
-    """Without what stands for a placement's setup, which is not recorded."""
+    """Remove the digests in place of placements' setups, which are not recorded."""
     if isinstance(value, dict):
         return {name: _without_digests(item) for name, item in value.items() if name != SETUP_DIGEST}
     return [_without_digests(item) for item in value] if isinstance(value, list) else value

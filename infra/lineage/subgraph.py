@@ -1,6 +1,6 @@
 """The part of the graph that is drawn: boxes, each an artifact with the run that made it, and folds for the rest.
 
-Where equal contents were made several times, from different inputs, each has a separate box.
+If equal contents were made several times, from different inputs, each has a separate box.
 
 Many children of one kind are folded into one box, except the newest; so are the boxes beyond `limit`. A fold opens
 when its node's id is in `opened`.
@@ -13,15 +13,15 @@ from infra.drawing.graph import Box
 from infra.lineage.graph import FOLD, Graph
 
 FEW = 4  # children of one title that are all shown
-SHOWN = 3  # of more, the newest
+SHOWN = 3  # if there are more, the newest ones
 LIMIT = 60  # boxes, by default
 MOST = 300
 
 
 def of_execution(graph: Graph, execution: str, opened: Iterable[str] = (), limit: int = MOST) -> list[Box]:
-    """Its stages, cached ones included, with their inputs and outputs."""
+    """The stages of an execution, cached ones included, with their inputs and outputs."""
     boxes: dict[str, Box] = {}
-    key_of: dict[str, str] = {}  # of each stage
+    key_of: dict[str, str] = {}  # stage -> its box
     for run in graph.stages(execution):
         first = run.output if run.output and not run.handed_on else run.id
         key = key_of[run.id] = first if first not in boxes else run.id
@@ -32,14 +32,14 @@ def of_execution(graph: Graph, execution: str, opened: Iterable[str] = (), limit
         box.parents = [key_of.get(origins.get(digest) or "", digest) for digest in made_from]
         box.others = [digest for digest in read.values() if digest not in made_from]
     for parent in [parent for box in boxes.values() for parent in (*box.parents, *box.others)]:
-        boxes.setdefault(parent, Box(parent, parent))  # of another execution
+        boxes.setdefault(parent, Box(parent, parent))  # an artifact of another execution
     return _folded(graph, boxes, frozenset(opened), limit)
 
 
 def of_artifact(graph: Graph, focus: str, opened: Iterable[str] = (), limit: int = LIMIT) -> list[Box]:
-    """Its ancestors and its descendants, the nearest first."""
+    """The ancestors and the descendants of an artifact, the nearest first."""
     open_ = frozenset(opened)
-    boxes = {key: _box(graph, key) for key in (focus, *_again(graph, focus))}
+    boxes = {key: _box(graph, key) for key in (focus, *_later_makers(graph, focus))}
     folds: dict[str, Box] = {}
     chosen = list(boxes)
     for upward in (True, False):
@@ -82,21 +82,21 @@ def _key(graph: Graph, run: str) -> str:
 
 
 def _parents(graph: Graph, key: str) -> list[str]:
-    """The boxes that it was made from."""
+    """The boxes that a box was made from."""
     run = _maker(graph, key)
     origins = graph.ancestry.origins(run) if run else {}
     return [_key(graph, maker) if maker else digest for digest, maker in origins.items()]
 
 
 def _children(graph: Graph, key: str) -> list[str]:
-    """The boxes that were made from it, oldest first."""
+    """The boxes that were made from a box, oldest first."""
     maker = _maker(graph, key)
     digest = graph.runs[maker].output if maker else key
     readers = graph.ancestry.readers(digest or key)
     return [_key(graph, run) for run in readers if graph.ancestry.origins(run)[digest or key] == maker]
 
 
-def _again(graph: Graph, artifact: str) -> list[str]:
+def _later_makers(graph: Graph, artifact: str) -> list[str]:
     """The boxes of later makers whose output was read too."""
     makers = (graph.ancestry.origins(run)[artifact] for run in graph.ancestry.readers(artifact))
     keys = dict.fromkeys(_key(graph, maker) for maker in makers if maker)

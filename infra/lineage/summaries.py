@@ -94,7 +94,7 @@ def _execution_row(graph: Graph, execution: Execution, stages: list[Run], measur
 
 
 def silent_s(graph: Graph, execution: Execution, stages: list[Run], tags: dict[str, dict[str, str]]) -> float | None:
-    """Seconds since the last sign of life, if an execution that should be running elsewhere gives none."""
+    """Seconds since the last sign of life of an execution that should be running elsewhere; None if it gives signs."""
     if not execution.live or execution.id in graph.alive_here:
         return None
     signs = [execution.started, *(run.ended or run.started for run in stages)]
@@ -116,8 +116,8 @@ def run_silent_s(graph: Graph, connection: Connection, run: Run) -> float | None
 
 def _best(stages: list[Run], measured: _Measured) -> Row | None:
     """The chosen model and its metric, if the execution chose one; else the best value of the metric that the newest
-    evaluation names as its headline, and the model's label; without an evaluation, the lowest validation loss. Of
-    models that another execution made, such as the champion, only if none of its own was evaluated."""
+    evaluation names as its headline, and the model's label; without an evaluation, the lowest validation loss. Models
+    that another execution made, such as the champion, count only if none of its own was evaluated."""
     evaluated = [run for run in stages if facts.HEADLINE in measured.tags.get(run.id, {})]
     made = {run.output for run in stages}
     chosen = [run for run in evaluated if run.kind == "choice"]
@@ -167,8 +167,8 @@ def _float(value: Any) -> float:
 
 
 def in_order(stages: list[Run], tags: dict[str, str]) -> list[Run]:
-    """Stages as planned, those of one title and unplanned ones in the order of their start: on a cluster, what came
-    from the cache is recorded last."""
+    """Stages as planned, those of one title and unplanned ones in the order of their start: on a cluster, cached stages
+    are recorded last."""
     places = {title: place for place, title in reversed([*enumerate(_plan(tags))])}
     return sorted(stages, key=lambda run: places.get(run.title, len(places)))
 

@@ -20,7 +20,7 @@ from infra.text import uncoloured
 from infra.tracking.redact import redact_text
 
 LOG_PATIENCE_S = 20.0
-KEY_LINES = 200  # read before the shown ones, in which a private key may begin
+KEY_LINES = 200  # read before the shown lines, since a private key may begin there
 
 # Errors of an unreachable server, or of one that restarts during a call
 AWAY = (
@@ -44,7 +44,7 @@ def dashboard(number: int | None) -> str:
 
 
 def answers() -> bool:
-    """Whether the server is reachable. Call it first: SkyPilot's client would start a server if it finds none."""
+    """Return whether the server is reachable. Call it first: SkyPilot's client would start a missing server."""
     try:
         return requests.get(f"{get_server_url()}/api/health", timeout=10).ok
     except requests.RequestException:
@@ -52,8 +52,8 @@ def answers() -> bool:
 
 
 def jobs_named(name: str) -> list[ManagedJobRecord]:
-    """All managed jobs with this name, oldest first. An error within the server is no answer: on a busy machine its own
-    query of the jobs may be cut off."""
+    """Return all managed jobs with this name, oldest first. Raises RuntimeError for an error within the server: on a
+    busy machine its own query of the jobs may be cut off."""
     try:
         records, *_counts = sdk.get(jobs.queue_v2(refresh=False, fields=None, name_match=name))
     except exceptions.CloudError as error:
@@ -62,8 +62,8 @@ def jobs_named(name: str) -> list[ManagedJobRecord]:
 
 
 def is_launching(name: str) -> bool:
-    """Whether the server is processing a launch of a job with this name. Call it before `jobs_named`: a launch that
-    ends between the two calls has its job in the queue."""
+    """Return whether the server is processing a launch of a job with this name. Call it before `jobs_named`: a launch
+    that ends between the two calls has its job in the queue."""
     launches = [request for request in sdk.api_status() if request.name.endswith(RequestName.JOBS_LAUNCH)]
     return any((json.loads(request.request_body) or {}).get("name") == name for request in launches)
 
@@ -93,12 +93,12 @@ def status(record: ManagedJobRecord) -> str:
 
 
 def has_task(record: ManagedJobRecord) -> bool:
-    """Return whether the server knows what the job runs. A submission that was cut off leaves a record without it."""
+    """Return whether the server knows the job's task. A submission that was cut off leaves a record without it."""
     return bool((record.user_yaml or "").strip())
 
 
 def output_prefix(record: ManagedJobRecord) -> str | None:
-    """Where the job writes its outputs; None: it is not a stage's."""
+    """The place where the job writes its outputs, or None if it is not the job of a stage."""
     return _environment(record).get(OUTPUT_PREFIX)
 
 
@@ -118,8 +118,8 @@ def has_waiting_requests() -> bool:
 
 
 def log_end(number: int, lines: int, controller: bool = False) -> str:
-    """The last lines of a job's log, or of its controller's, redacted; empty if there is none, or it is not available
-    soon."""
+    """The last lines of a job's log, or of its controller's log, redacted; empty if there is no log, or it is not
+    available soon."""
     text = io.StringIO()
     queries = BackgroundQueries()
     read = lines + KEY_LINES

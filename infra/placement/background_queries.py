@@ -9,15 +9,15 @@ T = TypeVar("T")
 
 
 class BackgroundQueries:
-    """Runs each query once at a time, in a daemon thread. A result that was too late for one caller goes to the
-    next."""
+    """Runs each query in a daemon thread, one at a time per name. A result that was too late for one caller goes to
+    the next."""
 
     def __init__(self) -> None:
         self._open: dict[str, Future[Any]] = {}
         self._lock = threading.Lock()
 
     def start(self, name: str, query: Callable[[], T]) -> Future[T]:
-        """The future result of this query, or of a pending one with the same name."""
+        """Start the query, unless one with the same name is pending; return its future result."""
         with self._lock:
             if name not in self._open:
                 self._open[name] = Future()
@@ -25,7 +25,7 @@ class BackgroundQueries:
             return self._open[name]
 
     def take(self, name: str, patience_s: float = 0.0) -> Any:
-        """The result, or the query's exception. Raises TimeoutError if it is still running."""
+        """Return the result, or raise the query's exception. Raises TimeoutError if the query is still running."""
         future = self._open[name]
         try:
             return future.result(patience_s)

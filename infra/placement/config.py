@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-TASK_TYPE = "skypilot"  # Flyte's, of a placed task: the connector service runs it
+TASK_TYPE = "skypilot"  # Flyte's type of a placed task, which the connector service runs
 MACHINE_FAULT = 75  # the job's exit code (EX_TEMPFAIL) if a restart may help: SkyPilot recovers the job
 NO_IMAGE = "baton.invalid/no-image"  # for a placed task without an image, which Flyte requires for a container
-UNUSED = f"{NO_IMAGE}:unused"  # for a family of which a run has no pod: flytekit asks for the images of all tasks
+UNUSED = f"{NO_IMAGE}:unused"  # for a family without a pod in a run: flytekit asks for the images of all tasks
 
 Accelerator = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z][\w.\-]*(:(0\.[0-9]{1,3}|[1-9][0-9]{0,3}(\.[0-9]{1,3})?))?$")
@@ -20,8 +20,8 @@ Accelerator = Annotated[
 Infra = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]+(/[^/\s]+)*$")]
 CloudOrRegion = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]+(/[^/\s]+)?$")]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
-HAVE_NO_CATALOG = ("slurm", "kubernetes", "k8s", "ssh")  # whose regions are the user's own clusters
-BARE = ("slurm",)  # without containers, unless an image is set
+HAVE_NO_CATALOG = ("slurm", "kubernetes", "k8s", "ssh")  # their regions are the user's own clusters
+BARE = ("slurm",)  # runs jobs without containers, unless an image is set
 SPOT = {"spot": (True,), "on_demand": (False,), "spot_first": (True, False)}
 
 
@@ -32,11 +32,11 @@ def is_rented(place: str) -> bool:
 
 
 class Placement(BaseModel):
-    """Where a stage may run. Omitted fields don't restrict it: SkyPilot takes the cheapest place with capacity."""
+    """Where a stage may run. Omitted fields don't restrict it: SkyPilot uses the cheapest place with capacity."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
-    accelerators: list[Accelerator] = Field([], description="Acceptable ones, for each node: [H100:8, A100-80GB:8]")
+    accelerators: list[Accelerator] = Field([], description="Acceptable kinds, for each node: [H100:8, A100-80GB:8]")
     infra: list[Infra] = Field(
         [], description="Where it may run: [aws, gcp/us-central1, slurm/alpha/cpu, k8s/my-cluster]; default: anywhere"
     )
@@ -46,15 +46,15 @@ class Placement(BaseModel):
     )
     spot: Literal["spot", "on_demand", "spot_first"] = Field("on_demand", description="Kind of machine")
     nodes: int = Field(1, ge=1, le=4096, description="Machines; as many as the stage's layout has nodes")
-    cpus: float | None = Field(None, gt=0, le=10_000, description="CPUs of each node, at least")
-    memory_gb: float | None = Field(None, gt=0, le=1e6, description="Memory of each node, at least, GB")
+    cpus: float | None = Field(None, gt=0, le=10_000, description="Minimum CPUs of each node")
+    memory_gb: float | None = Field(None, gt=0, le=1e6, description="Minimum memory of each node, GB")
     disk_gb: int | None = Field(None, ge=1, le=1_000_000, description="Disk of each node, GB")
-    max_price_per_hour: float | None = Field(None, gt=0, le=1e9, description="Of all nodes together, US dollars")
+    max_price_per_hour: float | None = Field(None, gt=0, le=1e9, description="Limit for all nodes together, US dollars")
     max_price_per_run: float | None = Field(
         None,
         gt=0,
         le=1e9,
-        description="Of the whole stage, US dollars: the connector, while it is running, stops the stage at this cost",
+        description="Limit for the stage, US dollars: a running connector stops the stage at this cost",
     )
     time_limit_h: float | None = Field(None, gt=0, le=87_600, description="Hours after which the stage is stopped")
     restarts: int = Field(
@@ -63,7 +63,7 @@ class Placement(BaseModel):
     image: str | None = Field(
         None,
         min_length=1,
-        description="Container image; default: the stage's, from BATON_IMAGE_REGISTRY or Flyte's configuration",
+        description="Container image; default: the stage's image, from BATON_IMAGE_REGISTRY or Flyte's configuration",
     )
     setup: str | None = Field(
         None, description="Shell lines before the command, such as `. /shared/baton/.venv/bin/activate`; no secrets"
@@ -91,11 +91,11 @@ class Placement(BaseModel):
         return self
 
     def _is_excluded(self, place: str) -> bool:
-        """Whether a place is one of `exclude`, or within one."""
+        """Return whether a place is one of `exclude`, or within one."""
         return any(f"{place.lower()}/".startswith(f"{other.lower()}/") for other in self.exclude)
 
     def _is_split(self, place: str) -> bool:
-        """Whether a part of a place is excluded."""
+        """Return whether a part of a place is excluded."""
         return any(other.lower().startswith(f"{place.lower()}/") for other in self.exclude)
 
     def _is_bare(self, place: str) -> bool:
@@ -103,8 +103,8 @@ class Placement(BaseModel):
 
     def choices(self, docker: str | None = None, clouds: Sequence[str] = ()) -> list[dict[str, Any]]:
         """The acceptable kinds of machine in the recipe's order, each as SkyPilot's `resources:`. `docker`: the
-        container image, if any. `clouds`: those that SkyPilot has access to, for a placement with `exclude` but without
-        `infra`.
+        container image, if any. `clouds`: the clouds that SkyPilot has access to, for a placement with `exclude` but
+        without `infra`.
 
         If some regions of a cloud are excluded, imports SkyPilot and reads its catalog. Raises ValueError if no place
         is left."""

@@ -1,8 +1,8 @@
-"""The words for a job that failed: its cause, the last useful lines of its log and the way out, in few lines."""
+"""Describe a failed job in few lines: its cause, the last useful lines of its log, and a way out."""
 
 import re
 
-LINES = 7  # with a terminal's frame around them, and what it adds, ten
+LINES = 7  # ten with the frame and the lines that a terminal adds
 WIDTH = 76  # of a line in that frame
 TITLE = 20  # characters that a caller puts before the first line
 
@@ -23,12 +23,12 @@ def cut(text: str, length: int) -> str:
 
 
 def _rows(line: str) -> int:
-    """The rows that a line takes when it is wrapped."""
+    """The number of rows of a line when it is wrapped."""
     return max(1, -(-len(line) // WIDTH))
 
 
 def _first(lines: list[str], rows: int) -> list[str]:
-    """As many as fit; the last of them is cut."""
+    """The first lines, as many as fit; the last of them is cut."""
     kept: list[str] = []
     for line in dict.fromkeys(each.rstrip() for each in lines if each.strip()):
         if rows <= 0:
@@ -39,7 +39,7 @@ def _first(lines: list[str], rows: int) -> list[str]:
 
 
 def _useful(log: str) -> list[str]:
-    """The job's own output without SkyPilot's prefix; of a job that wrote nothing, SkyPilot's words."""
+    """The lines of the job's own output without SkyPilot's prefix; if the job wrote nothing, SkyPilot's lines."""
     lines = [line for line in log.splitlines() if line.strip()]
     own = [_OF_THE_JOB.sub("", line) for line in lines if _OF_THE_JOB.match(line)]
     return [line for line in own if line.strip()] or lines

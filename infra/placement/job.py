@@ -34,9 +34,10 @@ STORAGE_SECRETS = (
 )
 GOOGLE_FILE, GOOGLE_KEY = "GOOGLE_APPLICATION_CREDENTIALS", "BATON_GOOGLE_KEY"  # a local path, and the file's content
 
-# All that the job writes on a machine is in one folder, which is removed at the end: a machine of Slurm's outlives it.
-# The shell passes SIGTERM on, and waits until the stage has saved; a machine that is taken so is no fault to count. If
-# the code could not be fetched, nothing has run: Flyte's command does not retry, and reports "Forbidden" for any error.
+# All that the job writes on a machine is in one folder, which is removed at the end: a Slurm machine outlives the job.
+# The shell forwards SIGTERM, and waits until the stage has saved; a machine lost in this way is not counted as a fault.
+# If the code could not be fetched, nothing has run, and the command is repeated: Flyte's command itself does not retry,
+# and reports "Forbidden" for any error.
 RUN = f"""\
 here="$HOME/baton-{{attempt}}-$SKYPILOT_NODE_RANK"
 rm -rf "$here" && mkdir -p "$here/code" || exit 1
@@ -71,13 +72,13 @@ exit $?
 
 @dataclass(frozen=True)
 class Order:
-    """What the connector gets: the placement from the input `how`, the rest from the task's template."""
+    """The connector's order for a job: the placement from the input `how`, the rest from the task's template."""
 
     placement: dict[str, Any]
     storage: str
     execution: str  # tracked execution that the job belongs to
     code: dict[str, str]  # code version: the job's machine has no git checkout
-    environment: dict[str, str] = field(default_factory=dict)  # of the task
+    environment: dict[str, str] = field(default_factory=dict)  # the task's environment variables
 
 
 def sky_task(
@@ -125,8 +126,8 @@ def _refuse_home(order: Order, resources: dict[str, Any]) -> None:
 
 
 def _secrets(placement: Placement, order: Order, output_prefix: str) -> dict[str, str]:
-    """The job's secrets for SkyPilot: those in the task's environment, and from this process's what the job, its
-    storage and its placement need. Raises UserError."""
+    """The job's secrets for SkyPilot: those in the task's environment, and those in this process's environment that the
+    job, its storage and its placement need. Raises UserError."""
     environment = os.environ | order.environment
     if missing := [name for name in placement.secrets if not environment.get(name)]:
         where = "where the job is started: here, or in the connector's environment on a Flyte cluster"
@@ -142,7 +143,7 @@ def _secrets(placement: Placement, order: Order, output_prefix: str) -> dict[str
 
 
 def seconds(placement: Placement) -> float | None:
-    """The job's time limit, as far as it is known without a machine: at the highest allowed price."""
+    """The job's time limit in seconds, as far as it is known without a machine: at the highest allowed price."""
     hours = [placement.time_limit_h] if placement.time_limit_h else []
     if placement.max_price_per_run and placement.max_price_per_hour:
         hours.append(placement.max_price_per_run / placement.max_price_per_hour)

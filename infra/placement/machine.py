@@ -1,17 +1,17 @@
-"""What the machines of a job agree on through its storage: faults are counted, and a failure on one machine ends all.
+"""Coordinate the machines of a job through its storage: count faults, and end all machines when the stage fails on one.
 
 SkyPilot does not count restarts, and would restart forever. Of several machines, the first exits last, with the code of
 the stage that failed first on any of them, and the others exit with 0: if another exited with its own code, Slurm would
-end the rest with SIGTERM and report 143 of all of them, and Ray would kill them before they have saved anything.
+end the rest with SIGTERM and report 143 for all of them, and Ray would kill them before they have saved anything.
 
-    STORAGE/placed/<attempt>/            of a job, on whatever machines it has been
-        faults/1, faults/2, …            those that have been counted
+    STORAGE/placed/<attempt>/            one job, on all machines that it has been on
+        faults/1, faults/2, …            the counted faults
         hello/<start>                    a machine, except the first, has started; `start` is unique
         answer/<start>                   the first machine's answer: the name of the round, its own `start`
         <round>/<rank>-<code>-<time>     the stage has ended on a machine; 0 if another failure has stopped it
-        <round>/failed                   it has failed on one: the others stop
+        <round>/failed                   the stage has failed on one machine: the others stop
 
-A round that is repeated after a recovery has another name, so that it sees nothing of the one before. On the job's
+After a recovery, the round has another name, so that it sees nothing of the previous one. On the job's
 machines, job.py's script runs `python3 -m infra.placement.machine CODE` after the stage has ended with that code, and
 exits with the code of this process.
 """
@@ -40,8 +40,8 @@ WAIT_S = 2 * STOP_S  # for the other machines
 
 @dataclass(frozen=True)
 class Machine:
-    """One of a job's machines in one round, which lasts from a launch to the next recovery. `folder`: of the job, in
-    storage. `start`: the machine's own name in this round; the first machine's is the round's name."""
+    """One of a job's machines in one round, which lasts from a launch to the next recovery. `folder`: the job's folder
+    in storage. `start`: the machine's own name in this round; the first machine's name is that of the round."""
 
     folder: str
     rank: int
@@ -50,7 +50,7 @@ class Machine:
     start: str
 
     def round(self) -> str | None:
-        """The round's name; None: the first machine has not answered yet. Raises StorageError."""
+        """The round's name, or None if the first machine has not answered yet. Raises StorageError."""
         return self.start if self.rank == 0 else self._content(f"answer/{self.start}")
 
     def join(self) -> None:
@@ -59,16 +59,16 @@ class Machine:
             self._write(f"hello/{self.start}")
 
     def has_failed(self) -> bool:
-        """Return whether the stage has failed on any machine. The first one looks at what the others have written, and
-        answers them; the others read one file each, however many there are. Raises StorageError."""
+        """Return whether the stage has failed on any machine. The first machine reads what the others have written, and
+        answers them; each of the others reads one file, however many there are. Raises StorageError."""
         if self.rank == 0:
             return bool(self._failures(self._names()))
         round = self.round()
         return round is not None and self._content(f"{round}/failed") is not None
 
     def note_end(self, code: int) -> None:
-        """Record how this machine's stage has ended: with 0 if it was stopped because of another. Raises
-        StorageError."""
+        """Record the code with which this machine's stage has ended, or 0 if another machine's failure stopped it.
+        Raises StorageError."""
         deadline = time.monotonic() + WAIT_S
         while (round := self.round()) is None:
             if code == 0 or time.monotonic() > deadline:
@@ -78,8 +78,8 @@ class Machine:
         self._write(f"{round}/{self.rank}-{cause}-{time.time():.3f}")
 
     def first_failure(self) -> int:
-        """The code with which the stage has failed first on any machine, once it has ended on all; 0: on none so far.
-        Raises StorageError."""
+        """The code with which the stage has failed first on any machine, once it has ended on all; 0 if it has failed
+        on none so far. Raises StorageError."""
         deadline = time.monotonic() + WAIT_S
         while failures := self._failures(names := self._names()):
             if len(self._ends(names)) >= self.nodes or time.monotonic() > deadline:
@@ -88,7 +88,7 @@ class Machine:
         return 0
 
     def restarts_left(self) -> int:
-        """Raises StorageError."""
+        """The number of restarts left. Raises StorageError."""
         return self.restarts - len(_files(f"{self.folder}/faults"))
 
     def final_code(self, code: int) -> int:
@@ -103,7 +103,7 @@ class Machine:
         return MACHINE_FAULT
 
     def _names(self) -> set[str]:
-        """All files of the job. The first machine answers those that have said hello."""
+        """List all files of the job, after answering the machines that have said hello."""
         names = _files(self.folder)
         for other in (name.partition("/")[2] for name in names if name.startswith("hello/")):
             if f"answer/{other}" not in names:
@@ -111,14 +111,14 @@ class Machine:
         return names
 
     def _failures(self, names: set[str]) -> list[tuple[float, int]]:
-        """When the stage has failed on machines of this round, and with which codes; the others are informed."""
+        """The times and codes with which the stage has failed on machines of this round; informs the others."""
         failures = [(at, code) for at, code in self._ends(names) if code]
         if failures and f"{self.start}/failed" not in names:
             self._write(f"{self.start}/failed")
         return failures
 
     def _ends(self, names: set[str]) -> list[tuple[float, int]]:
-        """When the stage has ended on machines of this round, and with which codes."""
+        """The times and codes with which the stage has ended on machines of this round."""
         files = [name.split("/")[1] for name in names if name.startswith(f"{self.start}/")]
         ends = [name.split("-") for name in files if name != "failed"]
         return [(float(at), int(code)) for _rank, code, at in ends]
@@ -139,7 +139,7 @@ def _files(place: str) -> set[str]:
 
 
 def this_machine() -> Machine:
-    """From the environment that job.py sets."""
+    """This machine, from the environment that job.py sets."""
     name = os.environ
     folder = f"{storage_of(None)}/placed/{name[ATTEMPT]}"
     return Machine(folder, int(name["NODE_RANK"]), int(name[NODES]), int(name[RESTARTS]), name[START])
@@ -177,7 +177,7 @@ def _watch(machine: Machine, ended: threading.Event) -> None:
                 joined = True
             failed = machine.has_failed()
         except StorageError as error:
-            say(f"{error}\nThe stage goes on; until this can be read, it does not see failures of other machines.")
+            say(f"{error}\nThe stage continues; until this can be read, it does not see failures of other machines.")
             continue
         if failed and not ended.is_set():
             say("The stage has failed on another machine; stopping it here")

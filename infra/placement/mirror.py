@@ -1,11 +1,11 @@
-"""A running job's record, metrics, progress and log, on the machine that started it.
+"""Mirror a running job's record, metrics, progress and log on the machine that started it.
 
-A job whose home is the storage itself, a folder that the machines share, needs none of this. Any other sends them to
+A job whose home is the storage itself, a folder that the machines share, needs none of this. Another job sends them to
 
     STORAGE/executions/<execution>/<job>/<stage>/run.json      its record, named by the stage's folder in the spool
     STORAGE/jobs/<job directory's name>/                       see FILES; its checkpoints are there too (offsite.py)
 
-whenever they have changed (`sending`), and the machine that started it fetches them from there (`Mirror`).
+whenever they have changed (`sending`), and the machine that started the job fetches them from there (`Mirror`).
 """
 
 import contextvars
@@ -41,9 +41,9 @@ from infra.tracking.spool import (
 METRICS, PROGRESS, LOG = "metrics.jsonl", "progress.json", "log.txt"
 FILES = (METRICS, PROGRESS, NOTICES, LOG)
 EVERY_S = 4.0  # between two looks for changes
-BYTES_PER_S = 1e6  # a large file is sent less often, so that it takes no more than this on average
+BYTES_PER_S = 1e6  # a large file is sent less often, so that it uses no more than this on average
 RETRY_S = 30.0  # after the storage could not be reached
-LAST_S, LAST_BEFORE_KILL_S = 60.0, 0.5  # for what is sent at the end; before SIGKILL
+LAST_S, LAST_BEFORE_KILL_S = 60.0, 0.5  # for the last transfer; left before SIGKILL
 
 
 # -- on the job's machine ------------------------------------------------------------------------
@@ -51,8 +51,8 @@ LAST_S, LAST_BEFORE_KILL_S = 60.0, 0.5  # for what is sent at the end; before SI
 
 @contextmanager
 def sending() -> Iterator[None]:
-    """Send the job's record, metrics, progress and log while the body runs, and once more at its end. The storage may
-    be slow or away: that delays the end by at most a minute, and never stops the stage."""
+    """Send the job's record, metrics, progress and log while the body runs, and once more at its end. Slow or
+    unreachable storage delays the end by at most a minute, and never stops the stage."""
     storage = storage_of(None)
     if f"{baton_home()}/".startswith(f"{storage}/") or os.environ["NODE_RANK"] != "0":
         yield
@@ -78,7 +78,7 @@ class _Sender:
     def __init__(self, storage: str, stop: threading.Event) -> None:
         self.storage, self.stop = storage, stop
         self.execution = execution_folder(execution_id())
-        self.copies = baton_home() / "sending"  # what is sent: files may grow or be replaced meanwhile
+        self.copies = baton_home() / "sending"  # copies to send, since files may grow or be replaced meanwhile
         self.sent: dict[Path, tuple[int, ...]] = {}
         self.due: dict[Path, float] = {}
         self.logs: dict[Path, _RedactedCopy] = {}
@@ -98,7 +98,7 @@ class _Sender:
                 reported = True
 
     def _send_changed(self, last: bool) -> None:
-        """The record last, so that one that has ended has all of its metrics."""
+        """Send the record last, so that the record of an ended stage has all of its metrics."""
         for folder in stage_folders(self.execution):
             run = read_stage(folder)
             if run.job_dir:
@@ -129,7 +129,7 @@ class _Sender:
                 self.due[path] = time.monotonic() + state[0] / BYTES_PER_S
 
     def _copied(self, path: Path, copy: Path) -> bool:
-        """False if the engine has removed it meanwhile."""
+        """Copy a file; return False if the engine has removed it meanwhile."""
         try:
             if path.name == LOG:
                 self.logs.setdefault(path, _RedactedCopy()).update(path, copy)
@@ -158,7 +158,7 @@ class _RedactedCopy:
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """Of a file, what changes with its content; None: there is none. Its size first."""
+    """A file's size, followed by other values that change with its content; None if there is no file."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -171,19 +171,19 @@ def _state(path: Path) -> tuple[int, ...] | None:
 
 @dataclass
 class Mirror:
-    """Fetches what is new of a job of this execution. Does nothing if both sides share a folder. `where`: SkyPilot's
-    facts about the job, for its record."""
+    """Fetches new records and files of a job of this execution. Does nothing if both sides share a folder. `where`:
+    SkyPilot's facts about the job, for its record."""
 
     storage: str
     execution: Path
     job: str
     where: dict[str, Any] = field(default_factory=dict)
-    fetched: dict[str, object] = field(default_factory=dict)  # what the storage says about each file
+    fetched: dict[str, object] = field(default_factory=dict)  # the storage's information about each file
     away: bool = False
 
     @contextmanager
     def following(self) -> Iterator["Mirror"]:
-        """Fetch while the body runs, and once more at its end: storage that is slow or away does not delay the body."""
+        """Fetch while the body runs, and once more at its end: slow or unreachable storage does not delay the body."""
         ended = threading.Event()
         context = contextvars.copy_context()  # Flyte's: it has the credentials
         thread = threading.Thread(target=context.run, args=(self._follow, ended), name="mirror", daemon=True)
@@ -202,7 +202,7 @@ class Mirror:
             self.update()
 
     def update(self) -> None:
-        """Fetch what is new. Storage that cannot be read is read again next time."""
+        """Fetch new records and files. If the storage cannot be read, the next call tries again."""
         if not is_bucket(self.storage):
             return
         try:
@@ -210,7 +210,7 @@ class Mirror:
             self.away = False
         except StorageError as error:
             if not self.away:
-                say(f"the progress of {self.job} cannot be read; the job runs on, and this retries: {error}")
+                say(f"the progress of {self.job} cannot be read; the job continues, and this retries: {error}")
             self.away = True
 
     def _update(self) -> None:
@@ -245,7 +245,7 @@ class Mirror:
 
     def _record(self, run: StageRun) -> None:
         """Write a stage's record. If an earlier machine of this job has finished the stage and was lost before it could
-        say so, the next one finds the artifact: the stage was not cached, the earlier machine made it."""
+        record that, the next machine finds the artifact; the stage counts as made by the earlier one, not as cached."""
         known = next((known for _, known in stages_of(self.execution, self.job) if known.title == run.title), None)
         if run.cached and known and not known.cached:
             run = replace(

@@ -1,10 +1,10 @@
 """Prices of a placement, and the order of its places: one function for the plan and for the job.
 
-They come from SkyPilot's catalogs, in this process, by the functions of its optimizer: of each cloud the cheapest
-machine that a choice allows, in each of its regions. A region's zones count as one place.
+They are looked up in SkyPilot's catalogs, in this process, by the functions of its optimizer: for each cloud the
+cheapest machine that a choice allows, in each of its regions. A region's zones count as one place.
 
 A job gets its places as `ordered`: SkyPilot's controller of managed jobs turns `any_of` into a list in the order of a
-set (skypilot#10489). tests/placement/test_order.py fails when a release has the cure (#10490). Import this only if
+set (skypilot#10489). tests/placement/test_order.py fails when a release has the fix (#10490). Import this only if
 there is a placement: loading SkyPilot takes some seconds.
 """
 
@@ -33,7 +33,7 @@ class NoPrices(Exception):
 
 @dataclass(frozen=True)
 class Offer:
-    """One place. Prices are in US dollars per hour for all nodes; None: it has no such machines."""
+    """One place. Prices are in US dollars per hour for all nodes, and None if the place has no such machines."""
 
     place: str  # aws/us-east-1
     instance: str | None  # None on Kubernetes and Slurm
@@ -66,11 +66,11 @@ def offers(placement: Placement, most: int = SHOWN) -> list[Offer]:
 
 
 def ordered(placement: Placement, docker: str | None, clouds: Sequence[str]) -> dict[str, Any]:
-    """The `resources:` of a job: its places in the order of `offers`. `clouds`: those that SkyPilot's API server has
-    access to. Raises ValueError if SkyPilot rejects the placement.
+    """The `resources:` of a job: its places in the order of `offers`. `clouds`: the clouds that SkyPilot's API server
+    has access to. Raises ValueError if SkyPilot rejects the placement.
 
-    The choices follow if there are more places, and stand alone where SkyPilot must find the places itself: without
-    catalogs here, and on clouds that are not enabled (its error names them)."""
+    The placement's choices follow if there are more places, and stand alone where SkyPilot must find the places itself:
+    without catalogs here, and on clouds that are not enabled (its error names them)."""
     choices = placement.choices(docker, clouds)
     places: list[dict[str, Any]] = []
     try:
@@ -118,8 +118,8 @@ def _machines(
     placement: Placement, choice: dict[str, Any], clouds: Sequence[str], is_job: bool
 ) -> Iterator[sky.Resources]:
     """The cheapest machine that a choice allows on each cloud, in each region and zone that has it. For a job, a
-    cluster that cannot be asked here, or has no such machine as far as is known here, stays: SkyPilot's server may know
-    more."""
+    cluster is kept even if it cannot be queried here or has no such machine as far as is known here: SkyPilot's server
+    may know more."""
     config = placement.each_node() | {name: value for name, value in choice.items() if name != "image_id"}
     (wanted,) = sky.Resources.from_yaml_config(config)
     for cloud in [wanted.cloud] if wanted.cloud else map(CLOUD_REGISTRY.from_str, sorted(clouds)):
@@ -130,7 +130,7 @@ def _machines(
             continue
         try:
             machines = list(_asked(cloud, wanted, placement.nodes))
-        except Exception:  # each kind of cluster has its own for one that is not known, or away
+        except Exception:  # each kind of cluster has its own error for one that is unknown or unreachable
             machines = []
         yield from machines or [wanted.copy(cloud=cloud)]
 
@@ -151,10 +151,10 @@ def _is_cluster(cloud: Any) -> bool:
 
 
 def _offer(machine: sky.Resources, choice: dict[str, Any], nodes: int) -> tuple[Offer | None, dict[str, Any]]:
-    """A machine as an offer and as `resources:` that allow no other; None: it has no price."""
+    """A machine as an offer and as `resources:` that allow no other; the offer is None if there is no price."""
     accelerator, count = next(iter((machine.accelerators or {}).items()), (None, 0))
     cloud, named = str(machine.cloud).lower(), str(choice.get("infra", ""))
-    # a zone that the recipe names, and a partition of Slurm's, stay as they are
+    # a zone that the recipe names, and a Slurm partition, stay as they are
     place = named if named.count("/") > 1 else "/".join(filter(None, (cloud, machine.region)))
     prices = [_price(machine, use_spot, nodes) for use_spot in (True, False)]
     if prices[0 if machine.use_spot else 1] is None:
@@ -166,7 +166,7 @@ def _offer(machine: sky.Resources, choice: dict[str, Any], nodes: int) -> tuple[
 
 
 def _price(machine: sky.Resources, use_spot: bool, nodes: int) -> float | None:
-    if machine.instance_type is None:  # a cluster that could not be asked
+    if machine.instance_type is None:  # a cluster that could not be queried
         return 0.0
     try:
         if use_spot and machine.cloud:  # some catalogs fail an assertion on unsupported spot machines

@@ -1,4 +1,4 @@
-"""Read SkyPilot's record of a managed job: where it runs, at what price, and whether it exceeds a limit."""
+"""Read SkyPilot's record of a managed job: its place, its price, and the limit that it exceeds, if any."""
 
 import re
 from typing import Any
@@ -49,12 +49,12 @@ def summary(facts: dict[str, Any]) -> str:
 
 
 def _dollars(cost: float, exact: bool) -> str:
-    """`exact`: not if the job was in several places: the cost is at the price of the last one."""
+    """Format a cost. It is not `exact` if the job was in several places, since the price is that of the last one."""
     return "less than $0.01" if cost < 0.005 else f"{'' if exact else 'about '}${cost:.2f}"
 
 
 def _place(cloud: str, region: str, zone: str) -> str:
-    """In the words of `placement.infra`: aws/us-west-2, slurm/alpha/cpu."""
+    """Format a place as in `placement.infra`: aws/us-west-2, slurm/alpha/cpu."""
     words = (cloud.lower(), region, "" if zone.startswith(region) else zone)
     return "/".join(word for word in words if word not in ("", "-"))
 
@@ -83,7 +83,7 @@ def _instance(record: ManagedJobRecord) -> tuple[int, str, bool] | None:
 
 
 def _machine(record: ManagedJobRecord) -> str | None:
-    """2 × p5.48xlarge spot."""
+    """A job's machines in words: 2 × p5.48xlarge spot."""
     if (found := _instance(record)) is None:
         return None
     nodes, instance, spot = found
@@ -91,8 +91,8 @@ def _machine(record: ManagedJobRecord) -> str | None:
 
 
 def price_per_hour(record: ManagedJobRecord) -> float | None:
-    """The price of a job's machines in US dollars, by SkyPilot's catalog; None: not in the catalog, or there is none
-    here."""
+    """The price of a job's machines in US dollars per hour, by SkyPilot's catalog; None if the catalog does not have
+    them, or there is no catalog here."""
     if (found := _instance(record)) is None:
         return None
     nodes, instance, spot = found
@@ -100,18 +100,18 @@ def price_per_hour(record: ManagedJobRecord) -> float | None:
     try:
         machine = sky.Resources(infra=place, instance_type=instance, accelerators=record.accelerators, use_spot=spot)
         return nodes * float(machine.get_cost(3600))
-    except (requests.RequestException, ValueError):  # it cannot be downloaded, or is another than the server's
+    except (requests.RequestException, ValueError):  # the catalog cannot be downloaded, or differs from the server's
         return None
 
 
 def _cost(record: ManagedJobRecord) -> float | None:
-    """Of an ended job, in US dollars."""
+    """The cost of an ended job in US dollars."""
     price = price_per_hour(record)
     return round(price * (record.job_duration or 0) / 3600, 4) if price else None
 
 
 def unchecked_limit(limits: Placement, record: ManagedJobRecord) -> str | None:
-    """The limit of a price that cannot be checked while a job runs, since the price of its machine is unknown here."""
+    """The price limit that cannot be checked while a job runs, since the price of its machine is unknown here."""
     if (found := _instance(record)) is None or price_per_hour(record) is not None:
         return None
     named = [name for name in ("max_price_per_hour", "max_price_per_run") if getattr(limits, name) is not None]
@@ -120,7 +120,7 @@ def unchecked_limit(limits: Placement, record: ManagedJobRecord) -> str | None:
 
 def over_limit(limits: Placement, record: ManagedJobRecord) -> str | None:
     """The limit of the placement that a job exceeds, if any. SkyPilot has no limit for a run's price, and its hourly
-    limit leaves out accelerators that are priced apart from the machine."""
+    limit leaves out accelerators that are priced separately from the machine."""
     hours, price = (record.job_duration or 0) / 3600, price_per_hour(record) or 0.0
     for name, value, limit in (
         ("time_limit_h", hours, limits.time_limit_h),

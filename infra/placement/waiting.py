@@ -1,4 +1,4 @@
-"""The state of a job that has not ended, in words: what SkyPilot waits for, and why its last launch failed."""
+"""Describe the state of a job that has not ended: what SkyPilot waits for, and why its last launch failed."""
 
 import re
 from collections import Counter
@@ -27,10 +27,10 @@ _OF_CLOUD = re.compile(r"An error occurred \((\w+)\) when calling the \w+ operat
 class FailedLaunch:
     """SkyPilot's last launch of a job, which failed."""
 
-    places: int  # that were tried; 0: unknown
+    places: int  # number of places that were tried; 0 if unknown
     reasons: tuple[str, ...]
     at: str  # hh:mm:ss of the server's clock
-    retry_s: float | None  # from then to the next launch
+    retry_s: float | None  # from `at` to the next launch
 
     def words(self) -> str:
         tried = f"all {self.places} places were tried" if self.places > 1 else "its launch failed"
@@ -47,7 +47,7 @@ def failed_launch(log: str) -> FailedLaunch | None:
     answers = Counter(
         _reason(line[found.start() :]) for line in before.splitlines() for found in _OF_CLOUD.finditer(line)
     )
-    often = tuple(answer for answer, _ in answers.most_common())  # what is asked once, before, may fail and not matter
+    often = tuple(answer for answer, _ in answers.most_common())  # a single query before the launch may fail harmlessly
     head = [found["time"] for found in _HEAD.finditer(log[: begins[-1]])][-1:]
     text = _HEAD.sub("", log[begins[-1] :])
     retry = _RETRY.search(text)
@@ -58,8 +58,8 @@ def failed_launch(log: str) -> FailedLaunch | None:
 
 
 def _reasons(text: str, answers: tuple[str, ...]) -> tuple[str, ...]:
-    """Each different reason once, with the first place that it is about. `answers`: the clouds', in the log of the
-    launch; SkyPilot's own summary may have none."""
+    """Each different reason once, with the first place that it is about. `answers`: the clouds' answers in the log of
+    the launch; SkyPilot's own summary may lack them."""
     if answers and _ACQUIRE.search(text) and "Reason: " not in text:
         return answers[:MOST_REASONS]
     _, *parts = _PLACE.split(text)
@@ -74,7 +74,7 @@ def _reasons(text: str, answers: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _reason(text: str) -> str:
-    """A cloud's own words in the text about one place, in one line."""
+    """A cloud's own explanation in the text about one place, in one line."""
     _, has_reason, reason = text.partition("Reason: ")
     lines = [line.strip() for line in (reason if has_reason else text).splitlines() if line.strip()]
     words = clause(_OF_CLOUD.sub(r"\1: ", lines[0])) if lines else "no reason is given"

@@ -5,10 +5,10 @@
 and in that module
 
     if __name__ == "__main__":
-        reply(work)             # work(request, folder): anything that JSON has
+        reply(work)             # work(request, folder) returns a JSON value
 
-It and all that it has started end with the answer, at the limit, and with the parent. What the code prints is for
-messages about its failure.
+The process and all that it has started end after the answer, at the time limit, and when the parent ends. Its output
+is shown only if it fails.
 """
 
 import json
@@ -26,7 +26,7 @@ from infra.process.process_group import stop_group
 from infra.tracking.redact import redact_text
 
 REQUEST, ANSWER, LOG, WORK = "request", "answer.json", "log.txt", "work"  # in the process's folder
-MOST_TOLD = 500  # characters
+SHOWN_CHARACTERS = 500  # of its output
 
 
 class ChildFailed(Exception):
@@ -34,11 +34,11 @@ class ChildFailed(Exception):
 
 
 class ChildTooSlow(ChildFailed):
-    """It was ended at the limit."""
+    """The process was stopped at its time limit."""
 
 
 def ask(module: str, request: str, limit_s: float) -> Any:
-    """The answer of `python -m module FOLDER`. Raises ChildFailed."""
+    """Return the answer of `python -m module FOLDER`. Raises ChildFailed."""
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     with TemporaryDirectory(prefix="baton-") as name:
@@ -60,14 +60,14 @@ def ask(module: str, request: str, limit_s: float) -> Any:
             finally:
                 stop_group(process)
         if process.returncode or not (folder / ANSWER).exists():
-            output = redact_text(end_of(folder / LOG).decode(errors="replace").strip())[-MOST_TOLD:]
+            output = redact_text(end_of(folder / LOG).decode(errors="replace").strip())[-SHOWN_CHARACTERS:]
             without = "" if process.returncode else " and without an answer"
             raise ChildFailed(f"its process exited with code {process.returncode}{without}: {output}")
         return json.loads((folder / ANSWER).read_text())
 
 
 def reply(work: Callable[[str, Path], Any]) -> None:
-    """The process's side: write what `work` answers. It gets an empty folder, and nothing on standard input."""
+    """In the child process, call `work` with an empty folder and no standard input, and write its answer."""
     folder = Path(sys.argv[1])
     parent = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

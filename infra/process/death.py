@@ -11,7 +11,8 @@ LONGEST = 300  # characters of an error that are compared
 
 @dataclass(frozen=True)
 class Death:
-    """How and where a start of an engine ended. Equal ones are the same failure, whichever rank reported it."""
+    """The way and the step in which a start of an engine ended. Equal deaths are the same failure, whichever rank
+    reported it."""
 
     step: int
     way: str  # "was killed by SIGABRT"
@@ -19,10 +20,10 @@ class Death:
 
 
 def death(steps: list[int], way: str, summary: str) -> Death | None:
-    """None if no rank has reported a step. `steps`: those that the ranks had completed."""
+    """Return a death, or None if no rank has reported a step. `steps` are those that the ranks had completed."""
     return Death(max(steps), way, summary) if steps else None
 
 
 def unvarying(error: str) -> str:
-    """The part of an exception's text that is the same whenever it is raised, without secrets."""
+    """Return the part of an exception's text that is the same whenever it is raised, without secrets."""
     return VARYING.sub("", redact_text(error)[:LONGEST])

@@ -1,4 +1,4 @@
-"""Format an engine's failure, and tell whether a restart may help."""
+"""Format an engine's failure, and decide whether a restart may help."""
 
 import re
 import shutil
@@ -18,8 +18,8 @@ from infra.tracking.redact import redact_text
 FULL_DISK_BYTES = 1 << 20  # with less free space than this, the message names the disk as a cause too
 TERMINATED = {-signal.SIGTERM, 128 + signal.SIGTERM}  # exit codes of ranks that torchrun ended
 HINTS: dict[int, str] = {
-    signal.SIGKILL: " (out of memory? `dmesg` says so if it was)",
-    signal.SIGBUS: " (is /dev/shm full? A pod's has 64 MB unless pod.resources.shared_memory says otherwise)",
+    signal.SIGKILL: " (out of memory? If so, `dmesg` shows it)",
+    signal.SIGBUS: " (is /dev/shm full? In a pod it has 64 MB unless pod.resources.shared_memory says otherwise)",
 }
 # signals that are never the consequence of another rank's failure
 NEVER_AN_EFFECT = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
@@ -44,7 +44,7 @@ class Failure:
     details: str  # its last lines, and where to find more
     curable: bool  # a restart may help; False: the user must change something
     memory_mib: int | None = None  # the limit at which it was killed for memory
-    death: Death | None = None  # of one that may happen again at the same step
+    death: Death | None = None  # of a failure that may happen again at the same step
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def diagnose(title: str, job_dir: Path, returncode: int, supervisor: Supervisor,
     """Examine what an engine left, after its last process has ended."""
     result = read_result(job_dir)
     folder, log = f"  Folder: {job_dir}", f"\n  (log: {job_dir / 'log.txt'})"
-    if this_pod():  # its disk is lost with it: the pod's log has the end of the engine's
+    if this_pod():  # its disk is lost with it; the pod's log has the end of the engine's log
         folder = log = ""
     first = _first(logs.torchrun_log(), supervisor.killed)
     if memory_kills() > supervisor.memory_kills and (limit := memory_limit()):
@@ -104,7 +104,7 @@ def diagnose(title: str, job_dir: Path, returncode: int, supervisor: Supervisor,
 
 
 def _first(torchrun: str, killed: set[int]) -> _Failed | None:
-    """The rank whose failure caused the others', among those that torchrun saw fail by themselves."""
+    """Return the rank whose failure caused the other failures, among those that torchrun saw fail by themselves."""
     failed = [_Failed(int(rank), int(code), int(pid)) for rank, code, pid in FAILED.findall(torchrun)]
     by_themselves = [rank for rank in failed if rank.pid not in killed and rank.exit_code not in TERMINATED]
     seen_first = FIRST.search(torchrun)

@@ -35,7 +35,7 @@ class Hang:
 
 
 def collect_stacks(job_dir: Path, beats: dict[int, Beat]) -> dict[int, str]:
-    """Each rank's stacks, dumped by faulthandler; empty for a rank that does not respond."""
+    """Return each rank's stacks, dumped by faulthandler; empty for a rank that does not respond."""
     for beat in [beat for beat in beats.values() if beat.alive]:
         try:
             os.kill(beat.pid, signal.SIGUSR1)
@@ -50,8 +50,8 @@ def collect_stacks(job_dir: Path, beats: dict[int, Beat]) -> dict[int, str]:
 
 
 def judge(beats: dict[int, Beat], stacks: dict[int, str], absent: list[int], silent_s: float) -> Hang:
-    """Name the rank that holds up the others. `beats`: of the ranks that should be running; `absent`: ranks that never
-    sent a heartbeat; `silent_s`: time since the last heartbeat of any rank."""
+    """Name the rank that holds up the others. `beats` has the ranks that should be running, `absent` those that never
+    sent a heartbeat; `silent_s` is the time since the last heartbeat of any rank."""
     for_long = f"no heartbeat for {silent_s:.0f} s"
     unanswered = [rank for rank in beats if not stacks[rank]]
     if unanswered:
@@ -76,7 +76,7 @@ def judge(beats: dict[int, Beat], stacks: dict[int, str], absent: list[int], sil
 
 
 def _ranks(ranks: list[int], one: str, several: str) -> str:
-    """The ranks with a verb."""
+    """Return the ranks with a verb."""
     return f"rank {ranks[0]} {one}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} {several}"
 
 
@@ -85,21 +85,21 @@ def _at(beats: dict[int, Beat], ranks: Iterable[int]) -> str:
 
 
 def _state(pid: int) -> str:
-    """Why a process does not respond, with its state from /proc if available."""
+    """Return that a process does not respond, with its state from /proc if available."""
     status = Path(f"/proc/{pid}/status")
     state = re.search(r"^State:\s*(.*)$", status.read_text(), re.MULTILINE) if status.exists() else None
     return f"it does not respond ({state[1]})" if state else "it does not respond"
 
 
 def _main_thread(stacks: str) -> list[str]:
-    """Frames as `File "…", line 1 in f`, innermost first. faulthandler lists the newest thread first, so the main
-    thread is the last."""
+    """Return the main thread's frames as `File "…", line 1 in f`, innermost first. faulthandler lists the newest thread
+    first, so the main thread is the last."""
     main = re.split(r"^(?:Current thread|Thread) .*$", stacks, flags=re.MULTILINE)[-1]
     return [line.strip() for line in main.splitlines() if line.strip()]
 
 
 def _waits(stacks: str) -> bool:
-    """Whether the main thread is in a collective, by its current source line."""
+    """Return whether the main thread is in a collective, by its current source line."""
     frames = _main_thread(stacks)
     frame = re.match(r'File "(.*)", line (\d+) in', frames[0]) if frames else None
     return bool(frame and WAITS.search(linecache.getline(frame[1], int(frame[2]))))

@@ -50,18 +50,18 @@ class Beat:
 
     @property
     def place(self) -> tuple[int, int]:
-        """A position in the run that is comparable between ranks."""
+        """The rank's position in the run, comparable between ranks."""
         return self.step, PHASES.index(self.phase) if self.phase else -1
 
     @property
     def judged(self) -> bool:
-        """Whether hang_timeout_s applies to this rank. Not at the end: how long one rank copies and digests the result,
-        while the others wait, depends on its size."""
+        """True if hang_timeout_s applies to this rank. It does not at the end: how long one rank copies and digests the
+        result, while the others wait, depends on the result's size."""
         return self.phase not in (None, "hand-over", "done")
 
     @property
     def alive(self) -> bool:
-        """Whether its process exists. A dead one does until torchrun has reaped it."""
+        """True if the rank's process exists. A dead process exists until torchrun has reaped it."""
         return exists(self.pid, self.started)
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class Heartbeat:
         self._stacks = rank_file(job_directory, rank, "stacks")
         self._record.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(self._record, os.O_WRONLY | os.O_CREAT, 0o644)
-        fcntl.flock(self._file, fcntl.LOCK_SH)  # until this process is gone, with its sockets and GPU memory
+        fcntl.flock(self._file, fcntl.LOCK_SH)  # held until this process is gone, with its sockets and GPU memory
         self._last = Beat(os.getpid(), None, 0, None, time.time(), start_time(os.getpid()) or UNKNOWN)
         self._write(self._last)
 
@@ -129,7 +129,7 @@ def rank_file(job_directory: Path, rank: int, suffix: Literal["json", "stacks"])
 
 
 def read_beats(job_directory: Path, ranks: Iterable[int]) -> dict[int, Beat]:
-    """The newest beat of each rank that has started."""
+    """Return the newest beat of each rank that has started."""
     beats = {}
     for rank in ranks:
         try:

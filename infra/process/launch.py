@@ -3,7 +3,7 @@ an error that the user can act on.
 
 The job directory's name is derived from the stage, its version, its spec and its inputs' digests. The same job always
 gets the same directory, so a killed stage continues from its last complete checkpoint, and a second copy started at the
-same time waits for the first and takes its result.
+same time waits for the first and uses its result.
 
 When a rank dies or hangs, the whole engine is stopped within a minute (infra/process/supervisor.py), the rank is named
 (infra/process/failure_report.py), and if that may help, the engine is restarted from its checkpoint.
@@ -45,13 +45,13 @@ from infra.storage.durable import make_folder, write_json
 from infra.tracking.redact import redact_text
 from infra.tracking.remote_run import JOB
 
-STOP_GRACE = "BATON_STOP_GRACE_S"  # from SIGTERM to SIGKILL, if something else sends the latter
+STOP_GRACE = "BATON_STOP_GRACE_S"  # from SIGTERM to SIGKILL, if another program sends SIGKILL
 STOP_GRACE_S = 60.0  # on this machine
 POD_GRACE_S = 30.0  # Kubernetes' default
 SENDING_SHARE = 1 / 3  # of the grace where a disk is lost with the job, reserved for uploading the last checkpoint
 POLL_S = 0.2
 # OpenMP threads that spin while waiting keep the cores from other processes: beside one other busy process, vLLM on two
-# cores ran 20 times slower with libgomp's default than with this.
+# cores ran 20 times slower with libgomp's default than with this value.
 SHORT_WAITS = {"GOMP_SPINCOUNT": "1000"}
 
 
@@ -67,30 +67,30 @@ _killed_at: float | None = None  # when SIGKILL follows the SIGTERM that this pr
 
 
 def grace_left_s() -> float | None:
-    """Time until SIGKILL; None: no SIGTERM was received."""
+    """Return the seconds until SIGKILL, or None if no SIGTERM was received."""
     return None if _killed_at is None else max(0.0, _killed_at - time.monotonic())
 
 
 def stop_grace_s() -> float:
-    """Time from SIGTERM to SIGKILL, to write a checkpoint and, in a pod, to upload it. Raises UserError."""
+    """Return the seconds from SIGTERM to SIGKILL, to write a checkpoint and, in a pod, upload it. Raises UserError."""
     given = os.environ.get(STOP_GRACE)
     if not given:
         return POD_GRACE_S if this_pod() else STOP_GRACE_S
-    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", given):  # float() takes nan too, for which nothing ends
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", given):  # float() accepts nan too, which never elapses
         raise UserError(f"{STOP_GRACE}={given}: seconds from SIGTERM to SIGKILL, such as 60")
     return float(given)
 
 
 def engine_grace_s() -> float:
-    """The engine's part of it."""
+    """Return the engine's share of the time from SIGTERM to SIGKILL."""
     loses_disk = this_pod() or (JOB in os.environ and is_bucket(os.environ.get("BATON_STORAGE", "")))
     return stop_grace_s() * (1 - SENDING_SHARE if loses_disk else 1)
 
 
 class EngineFailed(UserError):
     """An engine ended without a result; the message has its last lines and its folder. `curable`: a retry, perhaps on
-    another machine, may help. `memory_mib`: the limit at which it was killed for memory. `death`: what a retry compares
-    its own with."""
+    another machine, may help. `memory_mib`: the limit at which it was killed for memory. `death`: how it ended, for a
+    retry to compare its own end with."""
 
     def __init__(
         self, message: str, curable: bool = False, memory_mib: int | None = None, death: Death | None = None
@@ -102,9 +102,9 @@ class EngineFailed(UserError):
 @dataclass(frozen=True)
 class Engine:
     """A stage's program. `version` is part of every job's identity and cache key: raise it when the same spec and
-    inputs would give another result. `helper` is the module that machines beside the engine's run, for engines that can
-    have such. One that `repeats` runs in a finished job too: its result is also outside of the job's folder, such as in
-    a registry, and it keeps the output that is there."""
+    inputs would give another result. `helper` is the module that additional machines run, for engines that support
+    them. An engine that `repeats` runs in a finished job too: its result is also outside of the job's folder, such as
+    in a registry, and it keeps the existing output."""
 
     stage: str
     module: str
@@ -138,13 +138,13 @@ class Launch:
 
 
 def job_directory(engine: Engine, spec: dict[str, Any], digests: dict[str, str]) -> Path:
-    """A job's folder, identified by what the job computes and never by where it runs."""
+    """Return a job's folder, identified by what the job computes and never by where it runs."""
     identity = json.dumps([engine.stage, engine.module, engine.version, spec, digests], sort_keys=True)
     return baton_home() / "jobs" / f"{engine.stage}-{blake3(identity.encode()).hexdigest()[:16]}"
 
 
 def is_finished(job_dir: Path) -> bool:
-    """Whether JOB_DIR/output has the job's result."""
+    """Return whether JOB_DIR/output has the job's result."""
     return "digest" in read_result(job_dir) and (job_dir / "output" / "manifest.json").exists()
 
 
@@ -167,10 +167,10 @@ def run_engine(
     `request` becomes spec.json. `title` is shown in the terminal. `processes`: on each of `nodes` machines. This is one
     of them, or of the `helpers` that come after them and run the engine's helper. `max_restarts` is for engines that
     write checkpoints and heartbeats (infra/process/heartbeat.py); one without a heartbeat for `hang_timeout_s` counts
-    as hung (None: never). One that ends in the same way at the same step as in a start before it, or as `died`, in
-    another pod, is not started again. Nodes that do not `share_folder` have a folder each, and the first one's gets the
-    output; none of them restarts its engine, since all have to be started together. Raises EngineFailed, NotPlaced;
-    KeyboardInterrupt and SystemExit (on SIGTERM) pass through after the engine has stopped.
+    as hung (None: never). An engine that ends in the same way at the same step as an earlier start, or as `died` in
+    another pod, is not started again. Nodes that do not `share_folder` have a folder each, and the output is in the
+    first node's; none of them restarts its engine, since all have to be started together. Raises EngineFailed,
+    NotPlaced; KeyboardInterrupt and SystemExit (on SIGTERM) pass through after the engine has stopped.
     """
     node = this_node(nodes, helpers)
     ranks, environment = node.ranks(processes), {ADDRESS: node.address}
@@ -250,7 +250,7 @@ def _run(
 
 
 def _succeeded(returncode: int, job_dir: Path, peers: Peers) -> bool:
-    return returncode == 0 and (is_finished(job_dir) or isinstance(peers, FirstNode))  # which has the result
+    return returncode == 0 and (is_finished(job_dir) or isinstance(peers, FirstNode))  # the first node has the result
 
 
 def _module_path() -> dict[str, str]:
@@ -269,21 +269,21 @@ def _stop(process: subprocess.Popen[bytes], supervisor: Supervisor, grace_s: flo
 
 
 def _tries(end: Failure, deaths: Sequence[Death], restarts: int, max_restarts: int) -> str:
-    """Why an engine with `max_restarts` is not restarted (again)."""
+    """Explain why an engine with `max_restarts` is not restarted (again)."""
     after = f"after {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""
     if not after and max_restarts and end.curable and not (deaths and end.death):
         after = "not restarted: it had not completed a step"
-    said = f"{after}{_compared(end, deaths)}".removeprefix("; ")
-    return f" ({said})" if said else ""
+    reason = f"{after}{_compared(end, deaths)}".removeprefix("; ")
+    return f" ({reason})" if reason else ""
 
 
 def _compared(end: Failure, deaths: Sequence[Death]) -> str:
-    """Compare an engine's end with those of the starts before it, in words; empty if there were none."""
+    """Compare an engine's end with those of earlier starts, in words; empty if there were none."""
     if not deaths or not end.death:
         return ""
     if end.death in deaths:
-        return f"; the second time in this way at step {end.death.step}, so it is not tried a third time"
-    return f"; the start before ended in another way: {deaths[-1].summary}"
+        return f"; the second failure of this kind at step {end.death.step}, so it is not started a third time"
+    return f"; the previous start ended differently: {deaths[-1].summary}"
 
 
 def _log(log: IO[bytes], message: str) -> None:
@@ -295,9 +295,9 @@ def _log(log: IO[bytes], message: str) -> None:
 
 @contextmanager
 def _locked_log(job_dir: Path, node: Node, ranks: range) -> Iterator[IO[bytes]]:
-    """The job's log, open for appending and locked. Every process of the engine has it as its stdout, and with it the
-    lock (or its own locked log): no second engine can start while one of them is still saving, even if the launcher is
-    gone."""
+    """Open the job's log for appending and lock it. Every process of the engine has the log as its stdout, and with it
+    the lock (or its own locked log): no second engine can start while one of them is still saving, even if the launcher
+    is gone."""
     with node_log(job_dir, node.rank).open("ab") as log:
         lock(log, f"{job_dir.name}: another run is working on this; waiting for its result")
         wait_for_earlier(job_dir, ranks)

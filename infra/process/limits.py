@@ -1,4 +1,4 @@
-"""What this process may use: the memory and the CPUs that its cgroup (version 1 or 2) has, and its kills for memory."""
+"""The memory and the CPUs that this process's cgroup (version 1 or 2) may use, and its kills for memory."""
 
 import os
 import re
@@ -8,12 +8,12 @@ from pathlib import Path
 CGROUPS = Path("/sys/fs/cgroup")
 PROC_CGROUP = Path("/proc/self/cgroup")
 MIB = 2**20
-OOM_SCORE = 500  # to the kernel as if the engine used so many thousandths of the limit more
-UNLIMITED = 2**62  # version 1 writes a number near 2**63 for no limit
+OOM_SCORE = 500  # the kernel treats the engine as if it used this many thousandths of the limit more
+UNLIMITED = 2**62  # version 1 writes a number near 2**63 if there is no limit
 
 
 def memory_limit(root: Path = CGROUPS, proc: Path = PROC_CGROUP) -> int | None:
-    """Bytes; None: no limit."""
+    """Return the limit in bytes, or None if there is none."""
     limits = [
         int(words)
         for controller, name in (("", "memory.max"), ("memory", "memory.limit_in_bytes"))
@@ -24,8 +24,8 @@ def memory_limit(root: Path = CGROUPS, proc: Path = PROC_CGROUP) -> int | None:
 
 
 def memory_kills(root: Path = CGROUPS, proc: Path = PROC_CGROUP) -> int:
-    """How many of the cgroup's processes the kernel has killed for memory. Version 1 kills only the one that grew, so
-    the others can tell; under version 2 Kubernetes has all of a container's processes killed."""
+    """Return how many of the cgroup's processes the kernel has killed for memory. Version 1 kills only the process that
+    grew, so the others can report it; under version 2 Kubernetes has all of a container's processes killed."""
     for controller, name in (("", "memory.events"), ("memory", "memory.oom_control")):
         for words in _values(controller, name, root, proc)[:1]:
             if counts := re.search(r"^oom_kill (\d+)$", words, re.MULTILINE):
@@ -43,7 +43,7 @@ def prefer_oom_kill(pid: int) -> None:
 
 
 def cpu_limit(root: Path = CGROUPS, proc: Path = PROC_CGROUP) -> float | None:
-    """Cores, perhaps a part of one; None: no limit."""
+    """Return the limit in cores, perhaps a fraction of one, or None if there is none."""
     shares = [words.split() for words in _values("", "cpu.max", root, proc)]
     for controller in ("cpu", "cpu,cpuacct"):
         quotas, periods = (_values(controller, f"cpu.cfs_{name}_us", root, proc) for name in ("quota", "period"))
@@ -52,26 +52,26 @@ def cpu_limit(root: Path = CGROUPS, proc: Path = PROC_CGROUP) -> float | None:
 
 
 def cores() -> int:
-    """How many processes can compute at the same time."""
+    """Return how many processes can compute at the same time."""
     limit = cpu_limit()
     allowed = len(os.sched_getaffinity(0))
     return allowed if limit is None else max(1, min(allowed, int(limit)))
 
 
 def memory() -> int:
-    """Bytes of the machine, or of the container."""
+    """Return the memory of the machine, or of the container, in bytes."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(machine, memory_limit() or machine)
 
 
 def resident_memory() -> int:
-    """Bytes of this process in memory (proc_pid_statm(5))."""
+    """Return the resident memory of this process in bytes (proc_pid_statm(5))."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _values(controller: str, name: str, root: Path, proc: Path) -> list[str]:
-    """A file of this process's cgroup and of those above it. Where the container has no namespace of cgroups, the path
-    in /proc is the node's, and the container's own cgroup is at the root."""
+    """Return the contents of a file in this process's cgroup and in those above it. Where the container has no cgroup
+    namespace, the path in /proc is that of the node, and the container's own cgroup is at the root."""
     hierarchy = root / controller
     lines = [line.split(":", 2) for line in proc.read_text().splitlines()] if proc.exists() else []
     paths = [

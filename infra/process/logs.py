@@ -21,7 +21,7 @@ from infra.text import shown
 from infra.tracking.redact import redact_text
 
 LINES = 20  # the end of a log, shown for a failure
-LINE = 500  # characters of each
+LINE = 500  # characters shown of each
 READ_BYTES = 1 << 16  # at most, from the end of a log
 TORCHRUN_SAW_IT = re.compile(
     r"^[WE]\d{4} .*torch/distributed/elastic/.*(?:closing signal|failed \(exitcode)", re.MULTILINE
@@ -48,8 +48,8 @@ def print_to_own_log(job_dir: Path, rank: int) -> None:
 
 
 def redact_tracebacks() -> None:
-    """Let the tracebacks of uncaught exceptions, also those of threads, be printed without secrets: the message of an
-    exception often has the address of a request or its headers."""
+    """Print the tracebacks of uncaught exceptions, also in threads, without secrets: the message of an exception often
+    has the address of a request or its headers."""
 
     def show(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
         sys.stderr.write(redact_text("".join(traceback.format_exception(kind, error, trace))))
@@ -79,11 +79,11 @@ class LogReader:
         self._starts = {path: path.stat().st_size if path.exists() else 0 for path in paths}
 
     def torchrun_log(self) -> str:
-        """The output of torchrun and of processes that share its log."""
+        """Return the output of torchrun and of processes that share its log."""
         return self._read(self._node_log)
 
     def rank_log(self, rank: int) -> str:
-        """The output of a rank, without torchrun's messages about failed ranks."""
+        """Return the output of a rank, without torchrun's messages about failed ranks."""
         return TORCHRUN_SAW_IT.split(self._read(rank_log(self._job_dir, rank)))[0]
 
     def _read(self, path: Path) -> str:
@@ -91,7 +91,7 @@ class LogReader:
 
 
 def end_of(path: Path, start: int = 0) -> bytes:
-    """The last READ_BYTES after `start` of a growing file; empty if the file does not exist."""
+    """Return the last READ_BYTES after `start` of a growing file; empty if the file does not exist."""
     try:
         with path.open("rb") as file:
             file.seek(max(start, os.fstat(file.fileno()).st_size - READ_BYTES))
@@ -101,5 +101,5 @@ def end_of(path: Path, start: int = 0) -> bytes:
 
 
 def tail(text: str) -> str:
-    """The last lines of a text, indented, cut and redacted."""
+    """Return the last lines of a text, indented, cut and redacted."""
     return "".join(f"    {shown(line.rstrip(), LINE)}\n" for line in redact_text(text).splitlines()[-LINES:])

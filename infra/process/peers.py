@@ -1,10 +1,10 @@
-"""The other machines of a run: by their ranks' heartbeats in the job's folder if the machines share it, else by torch's
-store on the first one.
+"""Follow the other machines of a run, by their ranks' heartbeats in the job's folder if the machines share it, else by
+torch's store on the first one.
 
 A launcher supervises the ranks of its own machine. When they wait for a rank of another machine that has ended, in a
-collective or at torch's store, they may not notice; its launcher, which starts it again, removes its heartbeats first,
-and that is seen here. A rank that starts again must not meet the ranks of the previous start, so launchers wait for
-each other in between.
+collective or at torch's store, they may not notice; but the launcher that restarts it removes its heartbeats first,
+which is detected here. A restarted rank must not meet the ranks of the previous start, so launchers wait for each
+other in between.
 """
 
 import socket
@@ -16,7 +16,7 @@ from infra.progress import say
 
 LOOK_S = 5.0  # between two reads of the other machines' heartbeats, which may lie on a network file system
 CONNECT_S = 2.0  # the launcher does nothing else meanwhile
-STOP_S = 120.0  # for every launcher to see that one starts again, and to stop its engine
+STOP_S = 120.0  # for every launcher to detect that one restarts its engine, and to stop its own
 
 
 class Peers:
@@ -24,12 +24,12 @@ class Peers:
 
     def __init__(self, job_dir: Path, ranks: list[int]) -> None:
         self.job_dir, self.ranks = job_dir, ranks
-        self.restarted: int | None = None  # a rank that was at work, and is not any more
+        self.restarted: int | None = None  # a rank that was at work and no longer is
         self._at_work: set[int] = set()
         self._next = 0.0
 
     def look(self) -> bool:
-        """Whether all of them still take part. Call it once a step has been completed: then all were at work."""
+        """Return whether all other machines still take part. Call it only after a step: by then all were at work."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + LOOK_S
             at_work = {rank for rank, beat in read_beats(self.job_dir, self.ranks).items() if is_at_work(beat)}
@@ -39,20 +39,20 @@ class Peers:
 
     def wait_until_stopped(self, timeout_s: float = STOP_S) -> int | None:
         """Wait for the end of the previous start on every machine; returns a rank that has not ended by then."""
-        end, told = time.monotonic() + timeout_s, False
+        end, announced = time.monotonic() + timeout_s, False
         while at_work := [rank for rank, beat in read_beats(self.job_dir, self.ranks).items() if is_at_work(beat)]:
             if time.monotonic() > end:
                 return at_work[0]
-            if not told:
+            if not announced:
                 say(f"{self.job_dir.name}: waiting for rank {at_work[0]}, on another machine, to stop")
-                told = True
+                announced = True
             time.sleep(0.2)
         return None
 
 
 class FirstNode(Peers):
-    """The first machine, for another one that shares no folder with it. Its torchrun has torch's store, and ends with
-    the engine there. That another machine has ended, the first one sees in its collectives or by hang_timeout_s."""
+    """The first machine, as seen by another that shares no folder with it. Its torchrun hosts torch's store, and ends
+    with the engine there. The first machine detects the end of another in its collectives or by hang_timeout_s."""
 
     def __init__(self, address: str, port: int) -> None:
         super().__init__(Path(), [])
@@ -66,10 +66,10 @@ class FirstNode(Peers):
             except ConnectionRefusedError:
                 self.restarted = 0
             except OSError:
-                pass  # a machine that does not answer: torch's own connections will say so
+                pass  # the machine does not answer, which torch's own connections will report
         return self.restarted is None
 
 
 def is_at_work(beat: Beat) -> bool:
-    """Whether the rank is past its start, which no rank completes without the others."""
+    """Return whether the rank is past its start, which no rank completes without the others."""
     return beat.began is not None

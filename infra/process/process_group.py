@@ -1,7 +1,7 @@
 """End a program with all processes of its group, and nothing else.
 
 A program that is started with `start_new_session=True` leads a process group. The group lasts while any process is in
-it, also after its leader, and so long the kernel gives its number to no other process. Later it may.
+it, even after its leader has ended. Only then may the kernel give its number to another process.
 """
 
 import os
@@ -16,7 +16,7 @@ def kill_group(pid: int, signum: signal.Signals, started: int = UNKNOWN) -> None
     """Signal all processes of the group that this process leads or led."""
     now = start_time(pid)
     if now is not None and started not in (now, UNKNOWN):
-        return  # another process has the pid, so the group is no more
+        return  # another process has the pid, so the group has ended
     try:
         os.killpg(pid, signum)
     except ProcessLookupError:
@@ -24,8 +24,8 @@ def kill_group(pid: int, signum: signal.Signals, started: int = UNKNOWN) -> None
 
 
 def stop_group(process: subprocess.Popen[Any], grace_s: float = 0.0) -> None:
-    """End a program and its group, also what is left of it if the program has ended: by SIGTERM, and by SIGKILL after
-    `grace_s`. Closes its standard input."""
+    """End a program and its group, or the rest of the group if the program has ended, by SIGTERM, and by SIGKILL after
+    `grace_s`. Closes the program's standard input."""
     try:
         if grace_s and process.poll() is None:
             kill_group(process.pid, signal.SIGTERM)

@@ -10,7 +10,7 @@ UNKNOWN = 0  # a start time
 
 
 def start_time(pid: int) -> int | None:
-    """When the process was started, in clock ticks since the boot (proc(5)). None: there is no such process."""
+    """Return when the process was started, in clock ticks since the boot (proc(5)), or None if it does not exist."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -19,13 +19,13 @@ def start_time(pid: int) -> int | None:
 
 
 def exists(pid: int, started: int) -> bool:
-    """Whether the process exists that was started then. One that has ended does until its parent has reaped it."""
+    """Return whether the process with this pid and start time exists: even an ended one does until it is reaped."""
     now = start_time(pid)
     return now is not None and started in (now, UNKNOWN)
 
 
 def is_running(pid: int, started: int) -> bool:
-    """Whether the process that was started then has not ended."""
+    """Return whether the process with this pid and start time has not ended."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -34,12 +34,12 @@ def is_running(pid: int, started: int) -> bool:
 
 
 def this_process() -> str:
-    """Identifies this process everywhere: "PID HOST PIDS STARTED"."""
+    """Return an identifier of this process that is unique everywhere: "PID HOST PIDS STARTED"."""
     return f"{os.getpid()} {platform.node()} {_pids()} {start_time(os.getpid())}"
 
 
 def has_ended(process: str) -> bool | None:
-    """Whether a process that `this_process` identifies has ended; None: that cannot be known here."""
+    """Return whether a process that `this_process` identifies has ended, or None if that cannot be known here."""
     try:
         pid, _, pids, started = process.split()
         return None if pids != _pids() else not exists(int(pid), int(started))
@@ -48,7 +48,7 @@ def has_ended(process: str) -> bool | None:
 
 
 def _pids() -> str:
-    """Identifies the boot and the PID namespace, which give this process's pids their meaning."""
+    """Return an identifier of the boot and the PID namespace, which give this process's pids their meaning."""
     try:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{Path('/proc/self/ns/pid').readlink()}"
     except OSError:

@@ -32,12 +32,12 @@ class Supervisor:
         self.progressed = False  # whether a step has been completed
         self.hang: Hang | None = None
         self.dead: list[int] = []  # the ranks that were gone when the first failure was seen
-        self.killed: set[int] = set()  # pids killed by us: their exit codes say nothing about the cause
+        self.killed: set[int] = set()  # pids killed by this launcher: their exit codes say nothing about the cause
         self._heard: dict[int, float] = {}  # when each rank's newest beat was read
         self._clock = 0.0
         self._looked = time.monotonic()
         self._failed: float | None = None  # when the first failure was seen
-        self._before = read_result(job_dir)  # of an earlier start: node 0 removes it when it starts again
+        self._before = read_result(job_dir)  # of an earlier start; node 0 removes it when it restarts
         self._forget_earlier()
 
     def _forget_earlier(self) -> None:
@@ -81,7 +81,7 @@ class Supervisor:
         self._looked = now
 
     def _any_failed(self) -> bool:
-        """Whether a rank is gone before it was done, or has reported an error."""
+        """Return whether a rank is gone before it was done, or has reported an error."""
         dead = [rank for rank, beat in self.beats.items() if not beat.alive]
         self._read()  # a rank reports that it is done before it exits
         self.dead = [rank for rank in dead if self.beats[rank].phase != "done"]
@@ -90,8 +90,8 @@ class Supervisor:
         return bool(self.dead) or (result != self._before and "error" in result and result.get("rank", 0) in self.ranks)
 
     def _silent(self) -> bool:
-        """No rank has sent a heartbeat in time. Ranks that wait for a slow one are silent too, but don't hang as long
-        as that one sends heartbeats."""
+        """Return whether no rank has sent a heartbeat in time. Ranks that wait for a slow one are silent too, but don't
+        hang as long as the slow one sends heartbeats."""
         heard = [self._heard[rank] for rank, beat in self.beats.items() if beat.judged]
         return bool(heard and self.hang_timeout_s and max(heard) + self.hang_timeout_s < self._clock)
 
@@ -103,7 +103,7 @@ class Supervisor:
 
     def kill_ranks(self) -> None:
         """Kill the ranks and their children: each rank leads its own session, outside torchrun's group. Returns when
-        they have ended, since whoever comes next needs the memory of their GPUs."""
+        they have ended, since the next process needs the memory of their GPUs."""
         self._read()
         for beat in self.beats.values():
             if beat.alive:
@@ -115,7 +115,7 @@ class Supervisor:
 
 
 def read_result(job_dir: Path) -> dict[str, Any]:
-    """The content of result.json; empty if there is none."""
+    """Return the content of result.json; empty if there is none."""
     try:
         return dict(json.loads((job_dir / "result.json").read_text()))
     except FileNotFoundError:

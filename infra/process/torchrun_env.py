@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from infra.errors import UserError
 
 VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
-COLLECTIVE_S = 7 * 86400  # torch's timeout: launchers find a hung rank by heartbeats, and a long save is none
+COLLECTIVE_S = 7 * 86400  # torch's timeout: launchers find a hung rank by heartbeats, and a long save is no hang
 ADDRESS = "BATON_NODE_0"  # node 0's address for engines: torchrun on one machine sets MASTER_ADDR to its own
 
 
@@ -25,16 +25,16 @@ class Node:
     port: int = 0
 
     def ranks(self, processes: int | None) -> range:
-        """The ranks on this machine, with so many processes on each."""
+        """Return the ranks on this machine, with this many processes on each machine."""
         count = processes or 1
         return range(self.rank * count, (self.rank + 1) * count)
 
     def others(self, processes: int | None) -> list[int]:
-        """A rank of each other machine; none where no ranks work together."""
+        """Return one rank of each other machine; none where no ranks work together."""
         return [node * processes for node in range(self.nodes) if node != self.rank] if processes else []
 
     def torchrun(self) -> list[str]:
-        """torchrun's options."""
+        """Return torchrun's options."""
         if self.nodes == 1:
             return ["--standalone"]
         options = ["--nnodes", str(self.nodes), "--node-rank", str(self.rank)]
@@ -47,12 +47,12 @@ def is_first_node() -> bool:
 
 
 def placed_nodes(nodes: int) -> int:
-    """`nodes` if a placement has started this, on each of them; else 1, for work that one machine can do as well."""
+    """Return `nodes` if a placement has started this on each of them; else 1, for work that one machine can do too."""
     return nodes if VARIABLES[0] in os.environ else 1
 
 
 def this_node(nodes: int, helpers: int = 0) -> Node:
-    """This machine among `nodes`, and `helpers` beside them. Raises NotPlaced."""
+    """Return this machine among `nodes` and the `helpers` beside them. Raises NotPlaced."""
     if nodes + helpers == 1:
         return Node()
     missing = [name for name in VARIABLES if name not in os.environ]

@@ -3,8 +3,8 @@
 The program sees /usr, its interpreter, the named folders (all read-only), three devices, and one writable tmpfs with a
 bound on bytes and files. It has no /proc, no network, no capability, and cannot create namespaces.
 
-bubblewrap never runs as uid 0, which resource limits do not bind: root becomes nobody first. What the caller may read
-and nobody may not (a Python below /root) is mounted into a private mount namespace before that.
+bubblewrap never runs as uid 0, which resource limits do not bind: root becomes the user nobody first. What the caller
+may read and that user may not (a Python below /root) is mounted into a private mount namespace before that.
 """
 
 import os
@@ -28,7 +28,7 @@ ENVIRONMENT = {
 _CAP_SYS_ADMIN = 21
 _STAGE = "/mnt"  # a folder that every system has; covered only in the private mount namespace
 # $1: bytes, $2: files. bubblewrap's own tmpfs has no bound on files, which take kernel memory. Each folder after them
-# is mounted where nobody can reach it
+# is mounted where the user nobody can reach it
 _MOUNT = f"""
 set -e
 size=$1 files=$2 writable={_STAGE} number=0
@@ -49,14 +49,14 @@ exec "$@"
 
 
 def missing() -> str:
-    """The tools that are not on PATH, with their Debian packages."""
+    """Return the tools that are not on PATH, with their Debian packages."""
     return ", ".join(
         f"there is no {tool} (package {package})" for tool, package in TOOLS.items() if not shutil.which(tool)
     )
 
 
 def command(argv: Sequence[str], limits: Limits, folders: Sequence[Path], seccomp_fd: int, info_fd: int) -> list[str]:
-    """The command that runs `argv`; the descriptors are for bubblewrap's --seccomp and --info-fd."""
+    """Return the command that runs `argv`; the descriptors are for bubblewrap's --seccomp and --info-fd."""
     named = [folder for folder in folders if not folder.is_relative_to("/usr")]
     root = os.getuid() == 0
     admin = root and _is_admin()
@@ -91,12 +91,12 @@ def command(argv: Sequence[str], limits: Limits, folders: Sequence[Path], seccom
 
 
 def _is_admin() -> bool:
-    """Whether this process may mount: root in a container often may not, and needs a user namespace like any other."""
+    """Return whether this process may mount. Root in a container often may not, and then needs a user namespace too."""
     lines = Path("/proc/self/status").read_text().splitlines()
     (effective,) = (int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
     return bool(effective >> _CAP_SYS_ADMIN & 1)
 
 
 def open_to_all(folder: Path) -> bool:
-    """Whether nobody can reach it."""
+    """Return whether the user nobody can reach the folder."""
     return all(place.stat().st_mode & stat.S_IXOTH for place in (folder, *folder.parents))

@@ -1,4 +1,4 @@
-"""A process under bubblewrap, which is killed with all that it started."""
+"""A process under bubblewrap, which is killed together with all that it started."""
 
 import os
 import select
@@ -13,11 +13,11 @@ from infra.sandbox.cgroup import Cgroup, delegated
 from infra.sandbox.program import MIB, Limits
 from infra.sandbox.worker import Worker, interpreter, rlimits
 
-START_S = 60.0  # until bubblewrap names its child, on a busy machine
+START_S = 60.0  # until bubblewrap reports its child, on a busy machine
 
 
 class Bubblewrapped:
-    """Standard streams are pipes. The process ends with the thread that started it (setpriv's --pdeathsig is
+    """A process whose standard streams are pipes. It ends with the thread that started it (setpriv's --pdeathsig is
     PR_SET_PDEATHSIG, which the kernel sends when that thread ends)."""
 
     def __init__(self, argv: Sequence[str], limits: Limits, folders: Sequence[Path]) -> None:
@@ -55,16 +55,16 @@ class Bubblewrapped:
         self.stdin, self.stdout, self.stderr = self._outer.stdin, self._outer.stdout, self._outer.stderr
 
     def put(self, files: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Its folder is in its own mount namespace: the runner writes them."""
+        """Return all files: the process's folder is in its own mount namespace, so the runner writes them."""
         return dict(files)
 
     def kill(self) -> None:
-        """Kill the first process of its PID namespace: the kernel kills the others with it, and unshare, which
-        waits for it, ends when none is left. One that still starts is waited for, so that there is a first process."""
+        """Kill the first process of the PID namespace: the kernel kills the others with it, and unshare, which waits
+        for it, ends when none is left. If bubblewrap is still starting, wait until there is a first process."""
         if self._outer.poll() is not None:
             return
         self._killed = True
-        started = select.poll()  # not select.select, which takes no descriptor from 1,024 on
+        started = select.poll()  # not select.select, which accepts no descriptor above 1,023
         started.register(self._info, select.POLLIN)
         if not started.poll(1000 * START_S):
             self._outer.kill()
@@ -74,7 +74,7 @@ class Bubblewrapped:
                 os.kill(int(child), signal.SIGKILL)
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """The exit code, or None after `timeout_s`."""
+        """Wait for the end of the process; return its exit code, or None after `timeout_s`."""
         if self._killed:  # unshare (util-linux 2.38) reports that, and would wait for a reader if the pipe is full
             self.stdout.close()
             self.stderr.close()
@@ -87,11 +87,11 @@ class Bubblewrapped:
         return code if code >= 0 else 128 - code
 
     def oom_killed(self) -> bool:
-        """Whether a process was killed for memory."""
+        """Return whether a process was killed for memory."""
         return self._cgroup is not None and self._cgroup.oom_killed()
 
     def close(self) -> None:
-        """Kill it if it still runs, and wait until nothing is left of it."""
+        """Kill the process if it still runs, and wait until nothing is left of it."""
         self.kill()
         self.wait()
         for stream in (self.stdin, self.stdout, self.stderr):
@@ -102,10 +102,10 @@ class Bubblewrapped:
 
 
 def start(limits: Limits, folders: Sequence[Path]) -> Worker:
-    """A sandbox that waits for its program."""
+    """Start a sandbox, which waits for its program."""
     argv, required = interpreter()
-    # RLIMIT_AS binds one process: without a cgroup each gets its share. RLIMIT_NPROC counts this user namespace, the
-    # runner too
+    # RLIMIT_AS binds one process: without a cgroup each gets its share. RLIMIT_NPROC counts this user namespace,
+    # including the runner
     shares = 1 if delegated() else limits.processes
     bounds = rlimits(limits, limits.memory_mb * MIB // shares, limits.processes + 1)
     return Worker(Bubblewrapped(argv, limits, [*required, *folders]), limits, bounds, folders)

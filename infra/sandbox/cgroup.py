@@ -1,7 +1,7 @@
-"""A bound on the memory of a whole sandbox by a cgroup (version 2), where this process may make one.
+"""Limit the memory of a sandbox by a cgroup (version 2), where this process may make one.
 
-It counts what all processes use, with what the kernel keeps for them, where resource limits can only give each process
-its share of it. See Documentation/admin-guide/cgroup-v2.rst in Linux.
+A cgroup counts the memory of all processes together, with what the kernel keeps for them; resource limits can only give
+each process a share of the limit. See Documentation/admin-guide/cgroup-v2.rst in Linux.
 """
 
 import os
@@ -11,15 +11,15 @@ from pathlib import Path
 
 from infra.sandbox.program import MIB, Limits
 
-OWN_MB = 48  # of bubblewrap and the runner
+OWN_MB = 48  # memory that bubblewrap and the runner use
 _ROOT = Path("/sys/fs/cgroup")
 _numbers = count()
 
 
 @cache
 def delegated() -> Path | None:
-    """Where cgroups with a limit on memory can be made: this process's own cgroup, or the one above, which systemd
-    delegates to a user's session; None if neither allows it."""
+    """Return the cgroup in which cgroups with a memory limit can be made: this process's own, or the one above, which
+    systemd delegates to a user's session; None if neither allows it."""
     lines = Path("/proc/self/cgroup").read_text().splitlines()
     current = next((_ROOT / line.removeprefix("0::/") for line in lines if line.startswith("0::/")), None)
     for folder in (current, current.parent) if current else ():
@@ -43,14 +43,14 @@ class Cgroup:
             (self._folder / "memory.swap.max").write_text("0")
 
     def enter(self) -> list[str]:
-        """The beginning of a command that runs in it."""
+        """Return the beginning of a command that runs in the cgroup."""
         return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self._folder / "cgroup.procs")]
 
     def oom_killed(self) -> bool:
-        """Whether a process was killed for memory."""
+        """Return whether a process was killed for memory."""
         events = dict(line.split() for line in (self._folder / "memory.events").read_text().splitlines())
         return events["oom_kill"] != "0"
 
     def remove(self) -> None:
-        """Delete it, once its processes have ended."""
+        """Delete the cgroup, once its processes have ended."""
         self._folder.rmdir()

@@ -1,8 +1,9 @@
-"""A sandbox where namespaces are not allowed: sandlock (Landlock and seccomp), with an additional seccomp filter.
+"""A sandbox for machines that do not allow namespaces: sandlock (Landlock and seccomp), with an additional seccomp
+filter.
 
-It is stricter than bubblewrap's: one process without threads, no writable file, no socket but socketpair. A program can
-see whether a path of the host exists. As with bubblewrap, root becomes nobody first. The wheel has its own library; it
-needs Linux 6.12.
+It is stricter than bubblewrap: one process without threads, no writable file, no socket but socketpair. A program can
+see whether a path of the host exists. As with bubblewrap, root becomes the user nobody first. sandlock's wheel includes
+its native library; it needs Linux 6.12.
 """
 
 import importlib.util
@@ -24,7 +25,7 @@ REAP_S = 1.0  # until a checker whose program was killed has ended
 
 
 def missing() -> str:
-    """What this machine lacks; empty if nothing."""
+    """Return the requirement that this machine lacks; empty if it has all."""
     if importlib.util.find_spec("sandlock") is None:
         return "there is no Python package sandlock"
     from sandlock import landlock_abi_version, min_landlock_abi
@@ -63,7 +64,7 @@ class Landlocked:
         self.stdin, self.stdout, self.stderr = self._process.stdin, self._process.stdout, self._process.stderr
 
     def put(self, files: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Write them: the program itself cannot."""
+        """Write the files: the program itself cannot."""
         for name, data in files.items():
             path = self._folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +83,7 @@ class Landlocked:
                     os.kill(self._pid, signal.SIGKILL)
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """The exit code, or None after `timeout_s`."""
+        """Wait for the end of the process; return its exit code, or None after `timeout_s`."""
         if self._code is None:
             result = self._process.wait(timeout_s)
             ended = result.exit_code if result.signal <= 0 else 128 + result.signal
@@ -90,11 +91,11 @@ class Landlocked:
         return self._code
 
     def oom_killed(self) -> bool:
-        """Whether a process was killed for memory: it fails to allocate before that."""
+        """Return False: an allocation fails before the kernel kills the process for memory."""
         return False
 
     def close(self) -> None:
-        """Kill it if it still runs, and delete its folder."""
+        """Kill the process if it still runs, and delete its folder."""
         self.kill()
         self.wait()
         for stream in (self.stdin, self.stdout, self.stderr):
@@ -103,7 +104,7 @@ class Landlocked:
 
 
 def start(limits: Limits, folders: Sequence[Path]) -> Worker:
-    """A sandbox that waits for its program. Raises NoSandbox."""
+    """Start a sandbox, which waits for its program. Raises NoSandbox."""
     if limits.processes > MOST_PROCESSES:
         raise NoSandbox(f"processes: {limits.processes}: sandlock allows {MOST_PROCESSES}; more need bubblewrap")
     argv, required = interpreter()

@@ -12,8 +12,8 @@ from infra.sandbox.worker import Worker
 
 
 class Pool:
-    """`workers` slots. While a slot's program runs, the sandbox of its next one starts. Each is used once, so that no
-    program sees what another one left."""
+    """`workers` slots. While a slot's program runs, the sandbox of its next program starts. Each sandbox is used once,
+    so that no program sees what another one left."""
 
     def __init__(self, sandbox: Sandbox, workers: int) -> None:
         self._sandbox = sandbox
@@ -27,14 +27,14 @@ class Pool:
         self.close()
 
     def map(self, programs: Iterable[Program]) -> list[Result]:
-        """Each program's result, in order. Raises NoSandbox."""
+        """Return each program's result, in order. Raises NoSandbox."""
         return list(self._executor.map(self._run, programs))
 
     def close(self) -> None:
         """Wait for the running programs, and stop the waiting sandboxes."""
         self._close_waiting()  # before their threads end: the kernel then kills bubblewrap, and init gets its child
         self._executor.shutdown(cancel_futures=True)
-        self._close_waiting()  # of programs that still ran
+        self._close_waiting()  # those started by programs that still ran
 
     def _close_waiting(self) -> None:
         while self._next:

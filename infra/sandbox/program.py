@@ -1,4 +1,4 @@
-"""What runs in a sandbox: a program, its limits, and its result."""
+"""A program for a sandbox, its limits, and its result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,8 @@ class NoSandbox(UserError):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one program and all its children together, except where stated. A checker has the same, apart."""
+    """Limits of one program and all its children together, except where stated. A checker has the same limits, counted
+    separately."""
 
     wall_s: float = 10.0
     cpu_s: int = 10  # per process
@@ -31,8 +32,9 @@ class Program:
     """Python source, or `argv`; run in an empty folder with `files` (by relative path).
 
     With a `checker` there are two processes. The program has no input and no output but errors and two pipes, its
-    descriptors 3 (from the checker) and 4. The checker has them as `pipes` (from the program, to it), gets `stdin`, and
-    writes the result's `stdout`; it sets `gone` if the program has closed its end: the exit code is then the program's.
+    descriptors 3 (from the checker) and 4 (to the checker). The checker has them as `pipes` (from the program, to the
+    program), gets `stdin`, and writes the result's `stdout`; it sets `gone` if the program has closed its end, and the
+    exit code is then that of the program.
     """
 
     source: str | CodeType = ""
@@ -40,13 +42,13 @@ class Program:
     files: Mapping[str, bytes] = field(default_factory=dict)
     stdin: bytes = b""
     checker: CodeType | None = None
-    modules: Mapping[str, CodeType] = field(default_factory=dict)  # what both may import
+    modules: Mapping[str, CodeType] = field(default_factory=dict)  # modules that both may import
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a program ended. `limit` is the limit it met, if any: wall, cpu, output, memory, processes or files. The last
-    three are taken from a Python program's exception, so a program that handles it reports none."""
+    """How a program ended. `limit` is the limit that it reached, if any: wall, cpu, output, memory, processes or files.
+    The last three are inferred from a Python program's exception, so that a program that handles it has none."""
 
     exit_code: int  # 128 + n after signal n, as in a shell
     stdout: bytes

@@ -1,10 +1,10 @@
-"""The first process of a sandbox: it waits for a program on standard input, and runs it with lower limits.
+"""The first process of a sandbox, which waits for a program on standard input and runs it with lower limits.
 
 It is passed to `python -c` as text and imports nothing of Baton. The program comes marshalled, after its length in 8
 bytes; what follows is the program's own standard input, or that of its checker. When the first process of a PID
 namespace ends, the kernel kills all others, so nothing that the program started outlives it.
 
-A checker runs in this first process, the program in a child that has nothing of it but two pipes: the child is forked
+A checker runs in this first process, the program in a child that shares only two pipes with it: the child is forked
 before the checker's input is read, and the kernel lets no process of a PID namespace kill or stop the first one.
 """
 
@@ -17,7 +17,7 @@ import sys
 import time
 import types
 
-ENDS_S = 0.2  # of a program that has closed its pipe, until its exit code is known
+ENDS_S = 0.2  # how long to wait for the exit code of a program that has closed its pipe
 
 
 def take(count: int) -> bytes:
@@ -31,7 +31,7 @@ def take(count: int) -> bytes:
 
 
 def ended(child: int, wait_s: float | None = None) -> int | None:
-    """The exit code of a child, as in a shell; None if it still runs after `wait_s`."""
+    """Return the exit code of a child, as in a shell; None if it still runs after `wait_s`."""
     deadline = time.monotonic() + (wait_s or 0)
     while not (status := os.waitpid(child, 0 if wait_s is None else os.WNOHANG))[0]:
         if time.monotonic() > deadline:
@@ -55,8 +55,8 @@ def refuse_calls(filter: bytes) -> None:
     failed = libc.prctl(38, 1, 0, 0, 0)  # no_new_privs
     if checker and not child:
         failed |= libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with its checker
-        # a Landlock domain below its checker's, whose descriptors in /proc it could open otherwise; every domain has to
-        # forbid something: this one, to make a device
+        # without a Landlock domain below its checker's, it could open the checker's descriptors in /proc; every domain
+        # has to forbid something, and this one forbids making a device
         ruleset = libc.syscall(444, ctypes.byref(ctypes.c_uint64(1 << 6)), 8, 0)  # landlock_create_ruleset
         failed |= ruleset < 0 or libc.syscall(446, ruleset, 0)  # landlock_restrict_self
         os.close(ruleset)

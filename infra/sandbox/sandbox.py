@@ -1,10 +1,10 @@
-"""Chooses the sandbox of this machine and starts it.
+"""Choose the kind of sandbox that works on this machine, and start it.
 
     with Sandbox(Limits(wall_s=5)).start() as worker:
         worker.run(Program("print(input())", stdin=b"4"))
 
-bubblewrap where it can be had, otherwise sandlock, otherwise NoSandbox: never a bare subprocess. Each is tried by
-self_test before its first use in a process.
+bubblewrap is preferred to sandlock. If neither works, NoSandbox is raised: a program never runs in a bare subprocess.
+Each is tested by self_test before its first use in a process.
 """
 
 import os
@@ -28,14 +28,14 @@ class Sandbox:
     def __init__(
         self, limits: Limits | None = None, folders: Sequence[str | Path] = (), kind: str | None = None
     ) -> None:
-        self.kind = kind or _first_that_holds()
+        self.kind = kind or _first_usable()
         if problem := unusable(self.kind):
             raise NoSandbox(f"{self.kind}: {problem}")
         self.limits = limits or Limits()
         self.folders = [_readable(Path(folder)) for folder in folders]
 
     def start(self) -> Worker:
-        """A started sandbox, which waits for its program."""
+        """Start a sandbox, which waits for its program."""
         return KINDS[self.kind](self.limits, self.folders)
 
     def run(self, program: Program) -> Result:
@@ -54,11 +54,11 @@ def _readable(folder: Path) -> Path:
 
 @cache
 def unusable(kind: str) -> str:
-    """Why this machine cannot use a kind of sandbox; empty if it can. Its first call takes about two seconds."""
+    """Return why this machine cannot use a kind of sandbox; empty if it can. The first call takes about two seconds."""
     return _MISSING[kind]() or faults(KINDS[kind], _TRIED_WITH[kind])
 
 
-def _first_that_holds() -> str:
+def _first_usable() -> str:
     problems = {}
     for kind in KINDS:
         if not (problem := unusable(kind)):

@@ -34,8 +34,8 @@ DENIED = {
     "mbind": 237, "set_mempolicy": 238, "migrate_pages": 256, "move_pages": 279, "set_mempolicy_home_node": 450,
 }
 # fmt: on
-# without its own namespaces a program is also denied: starting anything, sockets of the host, the metadata of the
-# user's files and the limits of the user's processes, which Landlock does not cover
+# without its own namespaces, a program may not do the following either, which Landlock does not cover: start processes,
+# use sockets of the host, change the metadata of the user's files or the limits of the user's processes
 # fmt: off
 DENIED_ALONE = {
     "fork": 57, "vfork": 58, "clone": 56, "socket": 41, "connect": 42, "sched_setaffinity": 203,
@@ -56,14 +56,14 @@ _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_
 
 
 def program(alone: bool = False) -> bytes:
-    """The filter's instructions (struct sock_filter); with `alone`, DENIED_ALONE too."""
+    """Return the filter's instructions (struct sock_filter); with `alone`, DENIED_ALONE is refused too."""
     steps = [
         _step(_LOAD, _ARCHITECTURE),
         _step(_EQUAL, _X86_64, yes=1),
         _step(_RETURN, _KILL),
         _step(_LOAD, _NUMBER),
         *_refuse(_GREATER, LAST_KNOWN, errno.ENOSYS),  # newer than this list; the x32 calls too
-        *_refuse(_EQUAL, CLONE3, errno.ENOSYS),  # its flags are out of a filter's sight; libc falls back to clone
+        *_refuse(_EQUAL, CLONE3, errno.ENOSYS),  # a filter cannot read its flags; libc falls back to clone
     ]
     for number in (DENIED | (DENIED_ALONE if alone else {})).values():
         steps += _refuse(_EQUAL, number, errno.EPERM)

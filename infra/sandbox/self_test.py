@@ -1,7 +1,7 @@
-"""Tries, before its first use, whether a kind of sandbox holds on this machine.
+"""Test, before its first use, whether a kind of sandbox is secure on this machine.
 
-A harmless program attempts what the sandbox must prevent, each by little more than the limit: so even where nothing
-holds, it does no damage.
+A harmless program attempts what the sandbox must prevent, and exceeds each limit by little, so that it does no damage
+even where nothing is prevented.
 """
 
 import json
@@ -16,11 +16,11 @@ from pathlib import Path
 from infra.sandbox.program import MIB, Limits, NoSandbox, Program
 from infra.sandbox.worker import Worker
 
-BUSY_S = 300.0  # however busy the machine is: what holds ends within seconds
+BUSY_S = 300.0  # enough on a busy machine: a secure sandbox ends within seconds
 LIMITS = Limits(wall_s=BUSY_S, cpu_s=10, memory_mb=192, output_kb=16, disk_mb=1, files=20)
 Start = Callable[[Limits, Sequence[Path]], Worker]
 
-# Prints the names of what it could do
+# Prints the names of the attempts that succeeded
 _PROBE = """
 import ctypes, json, os, signal, socket, time
 
@@ -93,7 +93,7 @@ attempt("write more files than the limit", write_many)
 print(json.dumps(done))
 """
 
-# Tells through the pipe to its checker which of the checker's descriptors it could open
+# Reports to its checker, through the pipe, how many of the checker's descriptors it could open
 _BESIDE = """
 import os
 
@@ -107,7 +107,7 @@ os.write(4, b"%d" % len(opened))
 """
 _CHECKER = "import os; os.write(1, os.read(pipes[0], 100))"
 
-# More than the limit with a child, less than it alone; a cgroup kills it rather than tell
+# Uses more memory than the limit together with a child, and less alone; a cgroup kills it without an error message
 _TOGETHER = """
 import os, time
 size = %d
@@ -126,7 +126,7 @@ os._exit(0)
 
 
 def faults(start: Start, processes: int) -> str:
-    """What the sandbox, asked for so many processes, fails to prevent; empty if it holds."""
+    """Return what a sandbox for this many processes fails to prevent; empty if it prevents all."""
     try:
         limits = replace(LIMITS, processes=processes)
         done = _attempted(start, limits) + _not_stopped(start, limits) + _checked(start, limits)
@@ -166,7 +166,7 @@ def _attempted(start: Start, limits: Limits) -> list[str]:
 
 
 def _not_stopped(start: Start, limits: Limits) -> list[str]:
-    """Limits that only a program that breaks them can try."""
+    """Return the limits that do not stop a program, among those that only a program that exceeds them can test."""
     tries = {
         "wall": ("run longer than the limit", "import time; time.sleep(20)", Limits(wall_s=0.2)),
         "cpu": ("compute longer than the limit", "while True: pass", Limits(wall_s=BUSY_S, cpu_s=1)),
@@ -184,7 +184,7 @@ def _not_stopped(start: Start, limits: Limits) -> list[str]:
 
 
 def _checked(start: Start, limits: Limits) -> list[str]:
-    """What a program could do to its checker, but kill it."""
+    """Return what a program can do to its checker, apart from killing it."""
     with start(limits, []) as worker:
         result = worker.run(Program(_BESIDE, checker=compile(_CHECKER, "checker.py", "exec")))
     return [] if result.stdout == b"0" else ["open the files of the process that checks it"]

@@ -1,4 +1,4 @@
-"""One sandbox: it starts ahead of its program, runs one, and is gone."""
+"""One sandbox, which starts ahead of its program, runs one program, and is removed."""
 
 import errno
 import marshal
@@ -17,7 +17,7 @@ from infra.sandbox.program import MIB, Limits, NoSandbox, Program, Result
 
 RUNNER = Path(__file__).with_name("runner.py").read_text()
 START_S = 300.0  # until a sandbox is ready, on a busy machine
-# the last line of a Python program's standard error -> the limit it met
+# a limit -> the last line of a Python program's standard error when it reaches the limit
 _EXCEPTIONS = {
     "memory": re.compile(rb"MemoryError\b.*|OSError: \[Errno 12\].*"),
     "processes": re.compile(rb"BlockingIOError: \[Errno 11\].*|RuntimeError: can't (start new thread|allocate lock)"),
@@ -33,7 +33,7 @@ class Process(Protocol):
     stderr: IO[bytes]
 
     def put(self, files: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Write the files to its folder; those that it must write itself are returned."""
+        """Write the files to the process's folder; return those that the process must write itself."""
         ...
 
     def kill(self) -> None: ...
@@ -41,7 +41,7 @@ class Process(Protocol):
     def wait(self, timeout_s: float | None = None) -> int | None: ...
 
     def oom_killed(self) -> bool:
-        """Whether a process was killed for memory."""
+        """Return whether a process was killed for memory."""
         ...
 
     def close(self) -> None: ...
@@ -68,11 +68,11 @@ class Worker:
         self.close()
 
     def close(self) -> None:
-        """Kill all of it; when this returns, no process and no file is left."""
+        """Kill all processes of the sandbox; when this returns, no process and no file is left."""
         self._process.close()
 
     def run(self, program: Program) -> Result:
-        """Run it to its end or to a limit. Raises NoSandbox if the sandbox did not start."""
+        """Run the program to its end or to a limit. Raises NoSandbox if the sandbox did not start."""
         self._until_ready()
         files = self._process.put(program.files)
         job = marshal.dumps(
@@ -117,7 +117,7 @@ class _Exchange:
         return stdout, stderr
 
     def until_closed(self, data: bytes) -> str | None:
-        """Until both outputs are closed; the limit that came first, if any."""
+        """Exchange data until both outputs are closed; return the limit that was reached first, if any."""
         with selectors.DefaultSelector() as selector:
             left = memoryview(data)
             selector.register(self._process.stdin, selectors.EVENT_WRITE)
@@ -150,7 +150,7 @@ class _Exchange:
 
 
 def _written(stream: IO[bytes], data: memoryview) -> memoryview:
-    """What is left of the data; nothing if the program does not read it."""
+    """Write a part of the data; return the rest, which is empty if the program does not read it."""
     try:
         return data[os.write(stream.fileno(), data) :]
     except BrokenPipeError:
@@ -158,7 +158,7 @@ def _written(stream: IO[bytes], data: memoryview) -> memoryview:
 
 
 def _limit(code: int, stderr: bytes) -> str | None:
-    """The limit that ended a program."""
+    """Return the limit that ended a program, if any."""
     if code in (128 + signal.SIGXCPU, 128 + signal.SIGKILL):  # the second for one that ignores the first
         return "cpu"
     last = stderr.rstrip().rpartition(b"\n")[2]
@@ -166,7 +166,8 @@ def _limit(code: int, stderr: bytes) -> str | None:
 
 
 def rlimits(limits: Limits, memory: int, processes: int) -> dict[str, tuple[int, int]]:
-    """What the runner sets: `memory` in bytes and `processes` in number, as the kind of sandbox counts them."""
+    """Return the resource limits that the runner sets, with `memory` (bytes) and `processes` as the kind of sandbox
+    counts them."""
     disk = limits.disk_mb * MIB
     return {
         "RLIMIT_AS": (memory, memory),
@@ -182,6 +183,6 @@ def rlimits(limits: Limits, memory: int, processes: int) -> dict[str, tuple[int,
 
 
 def interpreter() -> tuple[list[str], list[Path]]:
-    """The command that runs the runner in this process's Python, without its virtual environment, and the folder that
-    it needs."""
+    """Return the command that runs the runner in this process's Python, without its virtual environment, and the folder
+    that it needs."""
     return [os.path.realpath(sys.executable), "-s", "-S", "-P", "-B", "-c", RUNNER], [Path(sys.base_prefix).resolve()]

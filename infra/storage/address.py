@@ -29,8 +29,8 @@ from infra.storage.durable import rename, sync_tree, write_text
 
 DIGEST = "#blake3="
 _DIGEST = re.compile(f"{DIGEST}([0-9a-f]{{64}})$")
-BLOCK_BYTES = 8 << 20  # of a file at an address, in memory at a time
-PATIENCE_S = 20.0  # for listing a storage
+BLOCK_BYTES = 8 << 20  # read into memory at a time, of a file at an address
+PATIENCE_S = 20.0  # how long listing a storage is retried
 VERSIONS = ("ETag", "etag", "blob_id", "mtime", "LastModified", "last_modified", "created")  # fsspec's keys
 
 
@@ -41,24 +41,25 @@ class File:
     place: str
     name: str  # relative to the given folder, or to a glob's part before any wildcard
     size: int
-    version: str  # changes with the file; empty: it never changes
+    version: str  # changes with the file; empty for a file that never changes
 
     @classmethod
     def local(cls, path: Path, root: Path, *, unpacked: bool = False) -> "File":
-        """A file of this machine. `unpacked`: from an archive that a digest names, so that the file's times mean
-        nothing, and differ between machines."""
+        """Return a file of this machine. `unpacked`: it comes from an archive that a digest identifies, so that the
+        file's times mean nothing, and differ between machines."""
         about = path.stat()
         return cls(str(path), path.relative_to(root).as_posix(), about.st_size, "" if unpacked else _version(about))
 
     def changed(self) -> bool:
-        """Whether a file of this machine is not what it was. At an address, reading it says so. Raises OSError."""
+        """Return whether a file of this machine has changed. A change at an address is detected on reading. Raises
+        OSError."""
         if is_bucket(self.place):
             return False
         about = Path(self.place).stat()
         return about.st_size != self.size or (self.version not in ("", _version(about)))
 
     def open(self) -> IO[bytes]:
-        """A seekable stream. Raises OSError, StorageError."""
+        """Open the file as a seekable stream. Raises OSError, StorageError."""
         if not is_bucket(self.place):
             return Path(self.place).open("rb")
         return cast(IO[bytes], io.BufferedReader(_Stream(self.place), BLOCK_BYTES))
@@ -90,14 +91,14 @@ class _Stream(io.RawIOBase):
         return len(content)
 
     def readall(self) -> bytes:
-        """Python's default reads 8 KB at a time."""
+        """Read in large blocks: Python's default reads 8 KB at a time."""
         return b"".join(iter(lambda: self.read(BLOCK_BYTES) or b"", b""))
 
     def _read(self, size: int) -> bytes:
         try:
             return bytes(self._file.read(size))
         except OSError as error:
-            if type(error).__name__ != "FileExpired":  # of s3fs, which is not imported here
+            if type(error).__name__ != "FileExpired":  # an exception of s3fs, which is not imported here
                 raise
             message = f"{self._place}: was replaced while it was read. Run the same command again"
             raise StorageError(message, curable=False) from error
@@ -108,14 +109,14 @@ class _Stream(io.RawIOBase):
 
 
 def _version(about: os.stat_result) -> str:
-    """Times of the content and of the inode. Programs can set the former, and `cp -p`, `rsync -t` and `tar` do, so that
-    another file may have it; the latter is the kernel's."""
+    """Return the times of the content and of the inode. Programs can set the former, and `cp -p`, `rsync -t` and `tar`
+    do, so that another file may have the same; only the kernel sets the latter."""
     return f"{about.st_mtime_ns}.{about.st_ctime_ns}"
 
 
 def find(address: str) -> list[File]:
-    """The file at an address, all files in a folder, or those that match a glob, sorted; hidden ones only if the
-    address names them. Raises StorageError."""
+    """Return the file at an address, all files in a folder, or the files that match a glob, sorted. Hidden files are
+    included only if the address names them. Raises StorageError."""
     files = file_system(address)
     path = str(files._strip_protocol(address)).rstrip("/")
 
@@ -154,13 +155,13 @@ def _file(files: Any, place: str, name: str, info: dict[str, Any]) -> File:
 
 
 def files_in(folder: Path, *inner: str) -> list[File]:
-    """The files directly in a local folder and in these folders of it; none if it does not exist."""
+    """Return the files directly in a local folder and in its `inner` folders; none if the folder does not exist."""
     folders = [each for each in (folder, *(folder / name for name in inner)) if each.is_dir()]
     return [File.local(path, folder) for each in folders for path in sorted(each.iterdir()) if path.is_file()]
 
 
 def state_of(files: Iterable[File]) -> str:
-    """BLAKE3 over the files' names, sizes and versions."""
+    """Return BLAKE3 over the files' names, sizes and versions."""
     hasher = blake3()
     for file in files:
         hasher.update(f"{file.name}\0{file.size}\0{file.version}\n".encode(errors="surrogateescape"))
@@ -168,13 +169,13 @@ def state_of(files: Iterable[File]) -> str:
 
 
 def digest_of(path: str) -> str | None:
-    """The digest in an address, if any."""
+    """Return the digest in an address, if any."""
     match = _DIGEST.search(path)
     return match[1] if match else None
 
 
 def selected(files: Iterable[File], patterns: Sequence[str]) -> list[File]:
-    """The files whose names match one of the patterns, in which * stands for no slash."""
+    """Return the files whose names match one of the patterns, in which * does not match a slash."""
     return [file for file in files if any(_matches(file.name, pattern) for pattern in patterns)]
 
 
@@ -183,8 +184,8 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def fetch(address: str, patterns: Sequence[str] = ("*",)) -> Path:
-    """Download an archive's files, or those of a folder that match `patterns`, into this node's cache, unless it has
-    them unchanged; returns the complete folder. Raises StorageError."""
+    """Download an archive's files, or those of a folder that match `patterns`, into this node's cache, unless the cache
+    has them unchanged; returns the complete folder. Raises StorageError."""
     digest = digest_of(address)
     cache = cache_folder("brought")
     files = [] if digest else _existing(selected(find(address), patterns), address)
@@ -198,7 +199,7 @@ def fetch(address: str, patterns: Sequence[str] = ("*",)) -> Path:
         if folder.exists():
             say(f"{address}: its copy in {folder} was changed or is incomplete. Fetching it again.")
             shutil.rmtree(folder)
-        for left in cache.glob(f"{key}.*.partial"):  # by killed processes, since we hold the lock
+        for left in cache.glob(f"{key}.*.partial"):  # of killed processes, since this one holds the lock
             shutil.rmtree(left)
         partial = staged = cache / f"{key}.{uuid4().hex}.partial"
         try:
@@ -217,7 +218,7 @@ def fetch(address: str, patterns: Sequence[str] = ("*",)) -> Path:
 
 
 def _existing(files: list[File], address: str) -> list[File]:
-    """The files, if there are any. Raises StorageError."""
+    """Return the files, if there are any. Raises StorageError."""
     if not files:
         fix = " any more: submit the run again from the machine with its files" if digest_of(address) else ""
         raise StorageError(f"{address}: nothing exists there{fix}", curable=False)
@@ -228,7 +229,7 @@ _intact: dict[Path, list[tuple[str, int, int, int]]] = {}  # the state of copies
 
 
 def _is_intact(folder: Path) -> bool:
-    """Whether a copy is complete and what was downloaded, by its digest."""
+    """Return whether a copy is complete and unchanged since its download, by its digest."""
     if not folder.is_dir() or not _record(folder).exists():
         return False
     about = [(str(path), path.stat()) for path in sorted(folder.rglob("*"))]
@@ -241,12 +242,12 @@ def _is_intact(folder: Path) -> bool:
 
 
 def _record(folder: Path) -> Path:
-    """The file with the digest of a copy."""
+    """Return the file with the digest of a copy."""
     return folder.with_suffix(".content")
 
 
 def _content_of(folder: Path) -> str:
-    """BLAKE3 over the names and contents of a folder's files."""
+    """Return BLAKE3 over the names and contents of a folder's files."""
     hasher = blake3()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         content = blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest()
@@ -294,8 +295,8 @@ def pack(files: Iterable[File], archive: Path) -> str:
 
 
 def send_packed(files: Iterable[File], root: str) -> str:
-    """The address below the storage `root` of an archive of local files, with its digest; uploaded unless it exists.
-    Raises StorageError."""
+    """Upload an archive of local files below the storage `root`, unless it exists there; returns its address with its
+    digest. Raises StorageError."""
     with TemporaryDirectory() as folder:
         archive = Path(folder, "files.tar")
         digest = pack(files, archive)

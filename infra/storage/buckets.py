@@ -34,22 +34,22 @@ FILES = 4  # transferred at once
 PARTS = 4  # of a large file, transferred at once
 PART_BYTES = 16 << 20  # so at most 256 MB of memory
 MOST_PARTS = 10_000  # of one file, on S3
-PATIENCE_S = 180.0  # for one file, or one query
+PATIENCE_S = 180.0  # how long one file, or one query, is retried
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0  # between retries
-REPORT_AFTER_S, REPORT_EVERY_S = 2.0, 15.0  # of a transfer's progress
-# Errors that a retry would not fix: of the local disk, and of the arguments
+REPORT_AFTER_S, REPORT_EVERY_S = 2.0, 15.0  # when a transfer's progress is printed
+# Errors of the local disk and of the arguments, which a retry would not fix
 _REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
-# Of botocore, google-auth and azure-core, which are not imported here
+# Exceptions of botocore, google-auth and azure-core, which are not imported here
 _NO_CREDENTIALS = {
     "NoCredentialsError",
     "PartialCredentialsError",
     "DefaultCredentialsError",
     "ClientAuthenticationError",
 }
-# The HTTP status of what a store refuses. Those of the second row may pass; 409 is of two writers at once
+# HTTP statuses of refused requests. Those in the second row may be temporary; 409 is the answer to concurrent writers
 _REFUSED_STATUS = (*range(400, 500), 501)
 _NOT_REFUSED = (408, 409, 425, 429)
-# S3's codes, with such a status too, of transfers that were disturbed, of clocks and of limits
+# S3's error codes, with one of these statuses, for disturbed transfers, wrong clocks and rate limits
 _DISTURBED = {
     *("RequestTimeout", "IncompleteBody", "BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch"),
     *("RequestTimeTooSkewed", "RequestExpired", "SlowDown", "Throttling", "ThrottlingException", "OperationAborted"),
@@ -70,18 +70,18 @@ class StorageError(UserError):
         self.curable = curable
 
     def __reduce__(self) -> tuple[type["StorageError"], tuple[str, bool]]:
-        """For worker processes, which hand their errors on."""
+        """Let a worker process pass the error to its parent."""
         return type(self), (self.message, self.curable)
 
 
 def is_bucket(place: str) -> bool:
-    """Whether a place is an address (s3://…, gs://…) and not a folder."""
+    """Return whether a place is an address (s3://…, gs://…) and not a folder."""
     return "://" in place
 
 
 def storage_of(named: str | None) -> str:
-    """The storage of a placed stage, or of any stage in a pod: as `named` by a placement, else BATON_STORAGE, else in a
-    pod a folder beside the raw data of all executions, else Baton's home."""
+    """Return the storage of a placed stage, or of any stage in a pod: as `named` by a placement, else BATON_STORAGE,
+    else in a pod a folder beside the raw data of all executions, else Baton's home."""
     place = named or os.environ.get("BATON_STORAGE") or _beside_raw_data() or str(baton_home())
     return place.rstrip("/") if is_bucket(place) else str(Path(place).expanduser().absolute())
 
@@ -93,14 +93,15 @@ def is_home(storage: str) -> bool:
 
 
 def _beside_raw_data() -> str | None:
-    """A pod's own raw data is in PREFIX/<two letters>/<pod>."""
+    """Return a folder beside the raw data of all executions, or None outside a pod. A pod's own raw data is in
+    PREFIX/<two letters>/<pod>."""
     if this_pod() is None:
         return None
     return str(_access().raw_output_prefix).rstrip("/").rsplit("/", 2)[0] + "/baton"
 
 
 def sizes(place: str) -> dict[str, int]:
-    """The sizes in bytes of all files under a place, by relative path. Raises StorageError."""
+    """Return the sizes in bytes of all files under a place, by relative path. Raises StorageError."""
     files = file_system(place)
     root = str(files._strip_protocol(place)).rstrip("/") + "/"
 
@@ -116,7 +117,7 @@ def sizes(place: str) -> dict[str, int]:
 
 
 def check_bucket(address: str) -> None:
-    """Raises StorageError if an address's bucket does not exist."""
+    """Raise StorageError if an address's bucket does not exist."""
     protocol, _, rest = address.partition("://")
     bucket = rest.partition("/")[0]
     if protocol not in BUCKETS:
@@ -315,15 +316,15 @@ def _parts(files: Any, size: int) -> dict[str, int]:
 def with_retries(
     work: Callable[[], T], place: str, stop: threading.Event | None = None, patience_s: float | None = None
 ) -> T:
-    """Retry until it works, the patience is exhausted, or `stop` is set. Raises FileNotFoundError, StorageError; errors
-    of the local disk pass through."""
+    """Call `work` until it succeeds, the patience is exhausted, or `stop` is set. Raises FileNotFoundError,
+    StorageError; errors of the local disk pass through."""
     began, wait = time.monotonic(), FIRST_WAIT_S
     while True:
         try:
             return work()
         except (*_FINAL, StorageError):
             raise
-        except Exception as error:  # each file system raises another one for an unreachable server
+        except Exception as error:  # each file system raises a different error for an unreachable server
             answer = _answer(error)
             if (answer is None and isinstance(error, PermissionError)) or (answer and answer.is_forbidden):
                 words = answer.words if answer else clause(error)
@@ -335,7 +336,7 @@ def with_retries(
                 ) from error
             if answer is not None and answer.is_refusal:
                 fix = "Check the address and the store's settings (for S3, FLYTE_AWS_ENDPOINT and AWS_DEFAULT_REGION)"
-                raise StorageError(f"{place}: the storage refuses it: {answer.words}. {fix}", False) from error
+                raise StorageError(f"{place}: the storage refuses the request: {answer.words}. {fix}", False) from error
             if answer is None and isinstance(error, OSError) and error.errno in _REFUSED:
                 raise
             if type(error).__name__ in _NO_CREDENTIALS:
@@ -353,9 +354,9 @@ def with_retries(
 class _Answer:
     """A store's answer to a request that failed."""
 
-    status: int  # of HTTP
+    status: int  # the HTTP status
     words: str
-    is_passing: bool  # by its code: the transfer was disturbed, or is limited for now
+    is_temporary: bool  # its code says that the transfer was disturbed, or that a rate limit was reached
 
     @property
     def is_forbidden(self) -> bool:
@@ -365,11 +366,11 @@ class _Answer:
     def is_refusal(self) -> bool:
         """True if the answer to a retry would be the same."""
         is_final = self.status in _REFUSED_STATUS and self.status not in _NOT_REFUSED
-        return is_final and not self.is_passing
+        return is_final and not self.is_temporary
 
 
 def _answer(error: BaseException | None) -> _Answer | None:
-    """The answer behind an error of botocore, gcsfs, azure-core, aiohttp or huggingface_hub; None: there was none."""
+    """Return the answer behind an error of botocore, gcsfs, azure-core, aiohttp or huggingface_hub, if there is one."""
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, dict) and "Error" in response:  # botocore's
@@ -394,12 +395,12 @@ def _path(files: Any, place: str) -> Path:
 
 
 def _unfinished(path: Path) -> Path:
-    """A name that is unique across processes and containers."""
+    """Return a name that is unique across processes and containers."""
     return path.with_name(f"{path.name}.{uuid4().hex}.partial")
 
 
 def file_system(place: str) -> Any:
-    """fsspec's file system, with Flyte's credentials or its own. Raises StorageError."""
+    """Return fsspec's file system, with Flyte's credentials or its own. Raises StorageError."""
     protocol = place.partition("://")[0] if is_bucket(place) else "file"
     try:  # az is an alias of abfs, for which Flyte has credentials
         return _access().get_filesystem("abfs" if protocol == "az" else protocol, path=place)
@@ -410,7 +411,7 @@ def file_system(place: str) -> Any:
 
 
 def _access() -> Any:
-    """Flyte's file access; imported late, since recipes are checked without it."""
+    """Return Flyte's file access; imported late, since recipes are checked without it."""
     from flytekit import FlyteContextManager
 
     return FlyteContextManager.current_context().file_access

@@ -1,4 +1,4 @@
-"""Errors of a disk that is full, read-only or failing, named for the user."""
+"""Errors of a disk that is full, read-only or failing, as messages for the user."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ from infra.pod import this_pod
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DISK = (*FULL, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 
-# what Python, Rust (safetensors, tokenizers) and torch say about a full disk
+# messages of Python, Rust (safetensors, tokenizers) and torch for a full disk
 NO_SPACE = re.compile(
     r"No space left on device|Disk quota exceeded|\b(code:|os error) (27|28|122)\b"
     r"|PytorchStreamWriter failed writing|inline_container\.cc.* unexpected pos"
@@ -40,22 +40,22 @@ def disk_errors_named() -> Iterator[None]:
 
 
 def full_disk(error: BaseException) -> str | None:
-    """The message of a full disk, an exceeded quota or a limit on a file's size, in `error` or in an exception that it
-    was raised from or while handling; None: it has another cause. Closing an archive after a failed write, torch raises
-    "unexpected pos" in place of the write's error."""
-    said: str | None = None
+    """Return the message of a full disk, an exceeded quota or a limit on a file's size, in `error` or in an exception
+    that it was raised from or while handling, or None if it has another cause. Closing an archive after a failed write,
+    torch raises "unexpected pos" in place of the write's error."""
+    message: str | None = None
     each: BaseException | None = error
     while each:
         if isinstance(each, OSError) and each.errno in FULL:
             return str(each)
         if NO_SPACE.search(str(each)):
-            said = str(each)
+            message = str(each)
         each = each.__cause__ or each.__context__
-    return said
+    return message
 
 
 def disk_refused(reason: str, path: str | None, full: bool, folder: Path | None = None) -> DiskRefused:
-    """The error, with the free space where Baton and Flyte write. `folder`: of the job, by default the home folder."""
+    """Return the error, with the free space where Baton and Flyte write. `folder`: the job's, by default the home."""
     home = folder or home_path()  # not baton_home(), which could fail itself
     existing = next(place for place in (home, *home.parents) if place.exists())
     places = dict.fromkeys((str(existing), tempfile.gettempdir()))

@@ -1,7 +1,7 @@
-"""Read JSON without what Python's `json` changes silently or lets pass.
+"""Read JSON strictly, where Python's `json` silently changes or accepts invalid content.
 
 strict_json(content)                          a file's content
-json.loads(text, object_pairs_hook=unique)    of an object in which a key occurs twice, `json` takes the last value
+json.loads(text, object_pairs_hook=unique)    for an object with a key that occurs twice, `json` keeps the last value
 """
 
 import json
@@ -12,8 +12,9 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # an escape of half a pair, or of
 
 
 def strict_json(content: bytes) -> Any:
-    """The value of JSON in UTF-8. Raises ValueError, also for other encodings, a byte order mark, a key that occurs
-    twice, NaN and half of a surrogate pair. Infinity, which JSON lacks, is in the configs of some model families."""
+    """Return the value of JSON in UTF-8. Raises ValueError, also for other encodings, a byte order mark, a key that
+    occurs twice, NaN and half of a surrogate pair. Infinity, which JSON lacks, is accepted: the configs of some model
+    families have it."""
     text = content.decode("utf-8")
     value = json.loads(text, object_pairs_hook=unique, parse_constant=_no_nan)
     if _SURROGATE.search(text):
@@ -31,7 +32,7 @@ def _no_nan(name: str) -> float:
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of these keys and values. Raises ValueError if a key occurs twice."""
+    """Return an object of these keys and values. Raises ValueError if a key occurs twice."""
     content = dict(pairs)
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]

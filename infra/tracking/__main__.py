@@ -29,7 +29,7 @@ def status() -> None:
 
 
 @main.command()
-@click.option("--all", "everything", is_flag=True, help="Also what was delivered before, for a new store.")
+@click.option("--all", "everything", is_flag=True, help="Also send what was delivered before, for a new store.")
 def sync(everything: bool) -> None:
     """Deliver every undelivered execution; running ones deliver themselves. Then close executions of a Flyte cluster
     that have ended without being closed. Exit code 1 if some could not be delivered."""
@@ -39,7 +39,8 @@ def sync(everything: bool) -> None:
 
 
 def close_ended_executions() -> None:
-    """See flyte.py; not for a file, which no cluster uses. Raises TrackingUnreachable."""
+    """Close ended executions of a Flyte cluster (infra/flyte/executions.py), unless the store is a file, which no
+    cluster uses. Raises TrackingUnreachable."""
     if store_file(tracking_uri()):
         return
     prepare_client()

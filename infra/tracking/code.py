@@ -12,7 +12,7 @@ from infra.pod import code_archive, this_pod
 from infra.tracking.remote_run import CODE
 
 PROJECT = Path(__file__).resolve().parents[2]
-LARGE = 1 << 20  # bytes; of a larger untracked file, only name and size are digested
+LARGE = 1 << 20  # bytes; only the name and size of a larger untracked file are digested
 
 
 @cache

@@ -1,6 +1,6 @@
 """Record a stage's inputs and outputs for MLflow's own pages, as dataset inputs and logged models.
 
-The lineage graph itself is in the tags `baton.input.<name>` and `baton.output`, with whole digests: MLflow cuts a
+The lineage graph itself is in the tags `baton.input.<name>` and `baton.output`, with complete digests: MLflow cuts a
 dataset's digest at 36 characters.
 """
 

@@ -54,8 +54,8 @@ from infra.tracking.uploader import Uploader
 # How long an exiting process may wait for the store: a tenth of its runtime, within these bounds
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 1.5, 5.0
 POD_WAIT_S = 240.0  # in a pod, whose disk is lost with it
-MARGIN_S = 1.0  # before SIGKILL follows SIGTERM there, for what else happens at the end
-LOCAL_STALL_S = 60.0  # for a local file: wait on as long as a record was stored within this time
+MARGIN_S = 1.0  # left before SIGKILL in a pod, for other work at the end
+LOCAL_STALL_S = 60.0  # a local file is waited for as long as a record was stored within this time
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ _opening = threading.Lock()
 
 
 def execution_id() -> str:
-    """The id of this process's execution: BATON_EXECUTION, in a pod Flyte's, or a new one, which is then set in
+    """The id of this process's execution: BATON_EXECUTION, in a pod Flyte's id, or a new id, which is then set in
     BATON_EXECUTION. New ids sort by time (UTC)."""
     id = os.environ.get("BATON_EXECUTION")
     if not id and (pod := this_pod()):
@@ -96,7 +96,7 @@ def begin_execution(
 ) -> str:
     """Open an execution and start tracking it; returns its id. `settings` are the recipe's fields that differ from
     their defaults, `plan` the titles of the stages that will run, `whole` the recipe with the source of its functions,
-    to run it again anywhere. Raises DiskRefused, and TrackingUnreachable if the
+    for running it again anywhere. Raises DiskRefused, and TrackingUnreachable if the
     store is unreachable (in a pod FlyteRecoverableException, after retries)."""
     with recoverable():
         wait_until_reachable()
@@ -118,8 +118,8 @@ def end_execution(status: str = FINISHED, metrics: dict[str, float] | None = Non
 
 
 def mark_last() -> None:
-    """Mark this process as the execution's last: it ends with this process's success. On a Flyte cluster no other pod
-    could tell."""
+    """Mark this process as the execution's last, so that the execution ends with this process's success. On a Flyte
+    cluster no other pod could know."""
     global _last  # noqa: PLW0603 - of this process
     _last = True
     if this_pod():
@@ -172,7 +172,7 @@ def wake() -> None:
 
 
 def flush(timeout_s: float = LONGEST_WAIT_S) -> bool:
-    """Wait briefly until what is spooled now is uploaded. Returns whether it is."""
+    """Wait briefly until everything spooled now is uploaded. Returns whether it is."""
     return _open is None or _open.uploader.flush(timeout_s)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from infra.pod import this_pod
 from infra.process import limits
 
-CONSOLE = "FLYTE_PLATFORM_CONSOLE_ENDPOINT"  # flytekit's name for it
+CONSOLE = "FLYTE_PLATFORM_CONSOLE_ENDPOINT"  # the variable's name in flytekit
 LINEAGE = "BATON_LINEAGE"
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 

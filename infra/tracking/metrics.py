@@ -19,24 +19,24 @@ def points_after(path: Path, offset: int) -> tuple[list[Point], int]:
     A resumed engine may repeat the steps after its last checkpoint: only the last point per name and step is returned.
     A line that was truncated by a kill is skipped: its step is repeated by the resume, or was never completed.
     """
-    lines, end = _whole_lines(path, offset)
+    lines, end = _complete_lines(path, offset)
     return [*{(point.name, point.step): point for line in lines for point in _points(line)}.values()], end
 
 
-def _whole_lines(path: Path, offset: int) -> tuple[list[bytes], int]:
-    """The lines from byte `offset` on, and the end of the last; one without its newline is left for later."""
+def _complete_lines(path: Path, offset: int) -> tuple[list[bytes], int]:
+    """The lines from byte `offset` on, and the end of the last one; a line without its newline is left for later."""
     try:
         with path.open("rb") as stream:
             if stream.seek(0, 2) < offset:
                 offset = 0  # the job was restarted from scratch
             stream.seek(offset)
-            # After a power cut, lost lines are zeros. A resumed run repeats what follows them; if it were uploaded now,
-            # its steps would count as the newest, and the lost ones would be skipped
+            # After a power cut, lost lines are zeros. A resumed run repeats the lines after them; if those were sent
+            # now, their steps would count as the newest, and the lost ones would be skipped
             content = stream.read().partition(b"\0")[0]
     except FileNotFoundError:
         return [], offset
-    whole = content[: content.rfind(b"\n") + 1]
-    return whole.splitlines(), offset + len(whole)
+    complete = content[: content.rfind(b"\n") + 1]
+    return complete.splitlines(), offset + len(complete)
 
 
 def _points(line: bytes) -> list[Point]:

@@ -1,10 +1,10 @@
-"""Names in MLflow, and back: what is distinct stays distinct, and Baton shows it as it was given.
+"""Convert names to MLflow's, and back: distinct names stay distinct, and Baton shows them as they were given.
 
     mlflow_name("sums.pass@4")          "sums.pass:at:4"
     given_name("sums.pass:at:4")        "sums.pass@4"
 
-MLflow (3.17) takes letters and digits of any script, _ - . : / and space, as a normalized path. Other characters are
-written as `:at:`, `:comma:`, or their code point, `:2b:`. A name that is too long ends in its digest, and stays so.
+MLflow (3.17) accepts letters and digits of any script, _ - . : / and space, as a normalized path. Other characters are
+written as `:at:`, `:comma:`, or their code point, `:2b:`. A name that is too long ends in its digest, in Baton too.
 """
 
 import posixpath
@@ -20,7 +20,7 @@ _ESCAPE = re.compile(rf":({'|'.join(_CHARACTERS)}|[0-9a-f]{{2,5}}|10[0-9a-f]{{4}
 
 
 def mlflow_name(name: str) -> str:
-    """A name that MLflow takes."""
+    """The name in a form that MLflow accepts."""
     if not name:
         return ":empty:"
     if _REFUSED.search(name) or _ESCAPE.search(name) or not _is_normalized(name):

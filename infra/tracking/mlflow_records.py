@@ -13,20 +13,20 @@ from infra.tracking.spool import Execution, StageRun
 T = TypeVar("T")
 
 PARENT_TAG = "mlflow.parentRunId"
-NAME_TAG = "baton.name"  # of the execution
-POD_TAG = "baton.pod"  # of the stage's attempt
+NAME_TAG = "baton.name"  # the execution's name
+POD_TAG = "baton.pod"  # the pod of the stage's attempt
 FLYTE_TAG = "baton.flyte"  # project/domain/id
 SHOWN_TAG = "baton.output."  # + detail, family: how the lineage pages show a stage's output
-OUTPUT = "output/"  # + name: a metric: a number among the facts of a stage's output
+OUTPUT = "output/"  # + name: a metric, from a number among the facts of a stage's output
 METRIC_TAG = "baton.metric."  # + name: an output metric's details, as JSON
 SETTING_TAG = "baton.setting."  # + field: a value of the recipe that differs from its default
 PLAN_TAG = "baton.plan"  # JSON list: the titles of the stages that an execution will run
 REPOSITORY_TAG = "baton.repository."  # + commit, origin, …: of the user's repository
 RECIPE_TAG = "baton.recipe."  # + number: a part of the recipe with the source of its functions, as JSON
-PART = 4_900  # characters of a part, within what a tag may have
+PART = 4_900  # characters of a part, within the limit of a tag
 MOST_PARTS = 60
 ERROR_TAG = "baton.error"
-CODE_TAGS = {  # of code.py's facts
+CODE_TAGS = {  # a fact of code.py -> its tag
     "commit": "mlflow.source.git.commit",
     "dirty": "baton.code.dirty",
     "diff": "baton.code.diff",
@@ -52,7 +52,7 @@ class MlflowRecord:
 
 
 def execution_record(execution: Execution) -> MlflowRecord:
-    """A process that joined an execution records only what identifies it."""
+    """Convert an execution. Of a joined execution, another process records the name, the command and the code."""
     tags = {f"baton.link.{mlflow_name(name)}": address for name, address in execution.links.items()}
     if execution.flyte:
         tags |= {FLYTE_TAG: execution.flyte}
@@ -79,7 +79,7 @@ def execution_record(execution: Execution) -> MlflowRecord:
 
 
 def stage_record(execution: Execution, stage: str, run: StageRun, parent: str, name: str = "") -> MlflowRecord:
-    """`parent`: the run id of the execution. `name`: of a joined execution."""
+    """Convert a stage. `parent`: the run id of the execution. `name`: the name of a joined execution."""
     tags = {PARENT_TAG: parent, NAME_TAG: name or execution.name, "baton.cached": json.dumps(run.cached)}
     tags |= _named({f"baton.input.{name}": digest for name, digest in run.inputs.items()})
     for group, values in (("version", run.versions), ("machine", run.machine), ("placed", run.placed)):
@@ -93,7 +93,7 @@ def stage_record(execution: Execution, stage: str, run: StageRun, parent: str, n
         tags |= {"baton.output.kind": run.output["kind"], "baton.output": run.output["digest"]}
         tags |= {f"{SHOWN_TAG}{name}": text for name, text in run.output.get("shown", {}).items()}
         facts = {name: fact for name, fact in run.output["facts"].items() if fact not in (None, {}, [])}
-        for name, metric in facts.pop("metrics", {}).items():  # of an evaluation (see tasks/core/metric.py)
+        for name, metric in facts.pop("metrics", {}).items():  # an evaluation's (see tasks/core/metric.py)
             metrics[f"{OUTPUT}{mlflow_name(name)}"] = metric["value"]
             tags[f"{METRIC_TAG}{mlflow_name(name)}"] = json.dumps(metric)
         for name, value in flatten(facts).items():

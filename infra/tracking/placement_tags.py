@@ -1,4 +1,4 @@
-"""Add SkyPilot's facts about a job (place, price, recoveries) to its stage's MLflow run. For a cluster's connector,
+"""Add SkyPilot's facts about a job (place, price, recoveries) to its stage's MLflow run. Used by a cluster's connector,
 which does not share a disk with the job."""
 
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from infra.tracking.store import EXPERIMENT, PushFailed, passed_on, prepare_clie
 
 
 def note(environment: Mapping[str, str], execution: str, job: str, where: dict[str, Any]) -> bool:
-    """Set the tags. `environment`: the job's, with its tracking server. Returns whether the run exists by now, or there
-    is no server. Raises PushFailed. Imports MLflow."""
+    """Set the tags. `environment`: the job's environment, with its tracking server. Returns True if the run exists by
+    now, or if there is no server. Raises PushFailed. Imports MLflow."""
     server = environment.get("MLFLOW_TRACKING_URI", "")
     if not passed_on(server):
         return True

@@ -1,5 +1,5 @@
 """Upload one spooled execution to MLflow. This is idempotent: runs are found by their tags, parameters and tags are set
-to the same values, and of a metric only points that MLflow does not have are sent.
+to the same values, and only metric points that MLflow does not have are sent.
 
 A repeated step is sent again if its value differs, as after a roll-back: MLflow keeps both points; the newest counts.
 """
@@ -71,9 +71,9 @@ FILE_CLOCK_S = 0.1  # a killed run's end is its files' mtime, whose clock is coa
 
 @dataclass(frozen=True)
 class Pushed:
-    """What of one spooled record is already in MLflow (pushed.json)."""
+    """The part of a spooled record that is already in MLflow (pushed.json)."""
 
-    store: str  # digest of the store's address: nothing is in another store
+    store: str  # digest of the store's address; another store has nothing of the record
     run_id: str
     sent: str = ""  # digest of the record as last sent
     progress: str = ""  # as last sent
@@ -170,7 +170,7 @@ def _push_records(client: MlflowClient, folder: Path, progressed: Callable[[], N
     known = runs_with(client, {"baton.execution": execution.id, "baton.role": "stage"}) if new else []
     progressed()
     for stage, run in stages.items():
-        # a cached stage's curves are its maker's
+        # a cached stage has no curves of its own: the stage that made the artifact has them
         job = Path(located(run.job_dir)) if run.job_dir and not run.cached else None
         record = stage_record(execution, stage.name, run, parent, name)
         if execution.flyte and run.cached and _read_pushed(stage) is None and _is_made(known, run):
@@ -227,7 +227,7 @@ def _push_record(
 
 
 def _forget_error(client: MlflowClient, run_id: str) -> None:
-    """Remove the error of an earlier attempt, or of a pod that was taken for lost and lived on."""
+    """Remove the error of an earlier attempt, or of a pod that was considered lost and continued."""
     try:
         client.delete_tag(run_id, ERROR_TAG)
     except MlflowException as error:
@@ -236,7 +236,8 @@ def _forget_error(client: MlflowClient, run_id: str) -> None:
 
 
 def _failed_at(client: MlflowClient, record: MlflowRecord) -> float | None:
-    """When a stage of another pod failed the execution, seconds since the epoch; not if that stage was tried again.
+    """The time at which a stage in another pod failed the execution, in seconds since the epoch, unless the stage was
+    tried again.
 
     Flyte ends the other pods of a failed execution, some of them before they have reported their start."""
     newest: dict[str, Run] = {}  # attempt of each node
@@ -278,7 +279,7 @@ def _push_metrics(client: MlflowClient, folder: Path, pushed: Pushed, record: Ml
 
 
 def _push_progress(client: MlflowClient, folder: Path, pushed: Pushed, job: Path) -> Pushed:
-    """Send a running engine's progress.json as one tag, with its first progress and that one's time."""
+    """Send a running engine's progress.json as one tag, with the first progress and its time."""
     try:
         progress = json.loads((job / "progress.json").read_text())
     except (OSError, ValueError):  # not synced: empty after a power cut until it is written again
@@ -309,7 +310,7 @@ def _send_record(client: MlflowClient, run_id: str, record: MlflowRecord) -> Non
 
 
 def cut(value: str, longest: int) -> str:
-    """A value that fits; what is left out of a longer one is told by its digest, so that a difference shows."""
+    """Cut a value to a maximum length. A cut value ends in its digest, so that differences still show."""
     if len(value) <= longest:
         return value
     left_out = f"… ({len(value):,} characters, blake3 {blake3(value.encode(errors='replace')).hexdigest()[:32]})"
@@ -381,7 +382,7 @@ def _end_lost_attempts(client: MlflowClient, key: dict[str, str], known: Sequenc
 
 
 def _is_made(known: Sequence[Run], run: StageRun) -> bool:
-    """Whether another pod of the execution made what is cached for this one."""
+    """Return whether another pod of the execution made the artifact that is cached for this one."""
     return run.output is not None and any(_has(other, {"baton.output": run.output["digest"]}) for other in known)
 
 
@@ -413,7 +414,7 @@ def _experiment(uri: str, name: str) -> str:
 
 
 def _belongs(point: Point, record: MlflowRecord) -> bool:
-    """Not a point that another execution added after it resumed the job that this one did not finish."""
+    """Return whether a point is this execution's, not one that another execution added after it resumed the job."""
     return record.ended is None or record.status == FINISHED or point.time <= record.ended + FILE_CLOCK_S
 
 
@@ -427,7 +428,7 @@ def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _read_pushed(folder: Path) -> Pushed | None:
-    """What was uploaded to the current store."""
+    """The note of what was uploaded, if that was to the current store."""
     note = read_note(folder)
     return Pushed(**note) if note.get("store") == store_digest(tracking_uri()) else None
 

@@ -36,7 +36,7 @@ RESERVED = 2**20  # bytes of a pod's disk for what a failure writes: its record,
 
 @dataclass
 class Record:
-    """What the stage adds to its record."""
+    """The part of the record that the stage adds."""
 
     output: dict[str, Any] | None = None
 
@@ -90,7 +90,7 @@ def note_cached(
     without_pod: bool = False,
 ) -> None:
     """Record a stage whose artifact came from Flyte's cache, with the spec, inputs and job directory that made it.
-    `shown`: as in Record.log_output. `without_pod`: it had none, so that whichever pods note it write one record."""
+    `shown`: as in Record.log_output. `without_pod`: the stage had no pod; all pods that note it write one record."""
     job = str(job_dir) if job_dir else digest if this_pod() else None  # a pod may note several of one title
     folder = stage_folder(current_execution(title), title, job)
     if (folder / "run.json").exists() and read_stage(folder).status == FINISHED:
@@ -110,7 +110,7 @@ def _reserve() -> Path:
 
 
 def _run(title: str, job_dir: str | None, spec: dict[str, Any], inputs: dict[str, str], command: str) -> StageRun:
-    """A stage that starts now."""
+    """The record of a stage that starts now."""
     return StageRun(
         title=title,
         params=flatten(redact(spec)),
@@ -128,8 +128,8 @@ def _run(title: str, job_dir: str | None, spec: dict[str, Any], inputs: dict[str
 
 @contextmanager
 def failure_recorded(title: str) -> Iterator[None]:
-    """In a pod, record a stage that fails outside of `tracked`: while it gets its inputs, for example. Some of the disk
-    is reserved for that: if the stage fills it, Flyte's own file with the error could not be written either."""
+    """In a pod, record a stage that fails outside of `tracked`, such as while it gets its inputs. Some disk space is
+    reserved for the record and for Flyte's own file with the error, in case the stage fills the disk."""
     if this_pod():
         with disk_errors_named():
             _reserve().write_bytes(bytes(RESERVED))

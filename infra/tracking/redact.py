@@ -193,7 +193,7 @@ def _hide_named(text: str, hides: Callable[[re.Match[str], re.Match[str]], bool]
 
 
 def _is_named(name: re.Match[str], value: re.Match[str]) -> bool:
-    """Return whether a value in a text is the secret that its name says."""
+    """Return whether a value in a text is a secret, as its name suggests."""
     word, by, content = name["word"].lower(), name["by"].strip(), value[value.lastgroup or 0]
     bare = value.lastgroup == "bare"
     if content.startswith(HIDDEN) or NO_SECRETS.fullmatch(content.rstrip(".:")) or not re.search(r"\w", content):
@@ -238,7 +238,7 @@ def redact_code(text: str, literals: bool = False) -> str:
 
 
 def _is_literal(name: re.Match[str], value: re.Match[str]) -> bool:
-    """A string literal, of a name that in code is not one for a part of a text."""
+    """Return whether a value is a string literal, under a name that in code does not mean a token of a text."""
     return (
         value.lastgroup != "bare"
         and bool(name["by"].strip())
@@ -248,14 +248,14 @@ def _is_literal(name: re.Match[str], value: re.Match[str]) -> bool:
 
 
 def redact_spec(value: Any) -> Any:
-    """`redact` for what is stored and read again: the source code of functions stays as it was, except for secrets of a
-    recognizable format, and lists of variables' names stay."""
+    """`redact` for values that are stored and read again: the source code of functions stays as it was, except for
+    secrets of a recognizable format, and lists of variables' names stay."""
     return redact(value, code=redact_code)
 
 
 def redact(value: Any, name: str = "", code: Callable[[str], str] | None = None) -> Any:
-    """A JSON-like value with its secrets hidden. `name`: the field that holds it. `code`: what hides those of source
-    files, a dict `source` of texts by file name; default: as in other text."""
+    """A JSON-like value with its secrets hidden. `name`: the field that holds it. `code`: the function that hides
+    secrets in source files, a dict `source` of texts by file name; by default they are redacted like other text."""
     if isinstance(value, dict):
         if code and name == "source" and all(str(key).endswith(".py") for key in value):
             return {key: code(item) if isinstance(item, str) else item for key, item in value.items()}

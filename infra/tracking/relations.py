@@ -23,11 +23,11 @@ class Relation:
 
     @property
     def has_content(self) -> bool:
-        """Whether the artifact has the inputs' content, or content derived from it."""
+        """Return whether the artifact has the inputs' content, or content derived from it."""
         return self.name in (MADE, PUBLISHES)
 
     def to(self, output: str | None, name: str, inputs: Mapping[str, str]) -> str:
-        """What an artifact with the digest `output` is to the input `name`, of `inputs` (name -> digest)."""
+        """The relation of an artifact with the digest `output` to the input `name`, of `inputs` (name -> digest)."""
         if output in inputs.values():
             return HANDED_ON
         return self.name if name in self.sources(output, inputs) else DESCRIBED
@@ -42,12 +42,12 @@ class Relation:
         return {name: digest for name, digest in inputs.items() if name.partition(".")[0] == self.of}
 
     def contents(self, output: str | None, inputs: Mapping[str, str]) -> Mapping[str, str]:
-        """The ancestors among the inputs of which an artifact has content, or content derived from it."""
+        """The ancestors among the inputs whose content, or content derived from it, is in an artifact."""
         of = self.sources(output, inputs)
         return {name: digest for name, digest in of.items() if name.partition(".")[0] not in _WITHOUT}
 
     def as_tags(self) -> dict[str, str]:
-        """As a run's record has it, beside what else is shown of its output."""
+        """The relation as the tags of a run's record."""
         return {"relation": self.name} | ({"related_to": self.of} if self.of else {})
 
 

@@ -41,7 +41,7 @@ def progress_of(execution: Path, job: str) -> Path | None:
 
 
 def is_recorded(execution: Path, job: str) -> bool:
-    """Whether a job was started by this execution, and not by an earlier one."""
+    """Return whether a job was started by this execution, and not by an earlier one."""
     return bool(stages_of(execution, job))
 
 

@@ -1,4 +1,4 @@
-"""The user's repository: the commit of the working directory, and what was changed since."""
+"""The user's repository: the commit of the working directory, and the changes since."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ from blake3 import blake3
 from infra.tracking.code import git
 from infra.tracking.redact import redact_code, redact_text
 
-VARIABLE = "BATON_REPOSITORY"  # in a pod: what the client that started the run has
+VARIABLE = "BATON_REPOSITORY"  # in a pod: the repository of the client that started the run
 LARGEST_DIFF = 100_000  # bytes that are recorded
 LARGEST_VARIABLE = 60_000
 _REMOTE = re.compile(r"\w+://\S+|[\w.-]+@[\w.-]+:\S+")  # an origin that others can reach
@@ -23,9 +23,9 @@ _REMOTE = re.compile(r"\w+://\S+|[\w.-]+@[\w.-]+:\S+")  # an origin that others 
 
 @cache
 def repository() -> dict[str, str]:
-    """{"commit", "origin", "path", "diff", "digest", "untracked"} of the working directory's repository, those that
-    apply; empty outside of one. `path` is the working directory's below the repository's root. `diff` has the changes
-    of tracked files without secrets, and its beginning alone if it is long; `digest` is BLAKE3 of the whole;
+    """{"commit", "origin", "path", "diff", "digest", "untracked"} of the working directory's repository, as far as they
+    apply; empty outside of a repository. `path` is the working directory, relative to the repository's root. `diff` has
+    the changes of tracked files without secrets, cut if it is long; `digest` is BLAKE3 of the complete diff;
     `untracked` is the number of files and folders that git does not know."""
     if VARIABLE in os.environ:
         return dict(json.loads(zlib.decompress(base64.b64decode(os.environ[VARIABLE]))))
@@ -46,7 +46,7 @@ def repository() -> dict[str, str]:
 
 
 def for_pods() -> dict[str, str]:
-    """The variable that tells it to a run's pods; without a diff that is too long for one."""
+    """The environment variable that passes the repository's facts to a run's pods, without a diff that is too long."""
     facts = repository()
     for known in (facts, {name: value for name, value in facts.items() if name != "diff"}):
         text = base64.b64encode(zlib.compress(json.dumps(known).encode(), 9)).decode()

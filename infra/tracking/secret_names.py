@@ -42,7 +42,7 @@ _NO_NAME = re.compile(
 _VARIABLE = re.compile(r"[A-Z0-9_]+_(KEY|PASS|PAT|AUTH|DSN|PW|SAS)")  # upper case only: `sort_key` is no secret
 _CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
-# what follows a name in prose or in statistics, and is no secret
+# words that follow a name in prose or in statistics, and are no secrets
 NO_SECRETS = re.compile(
     r"bearer|basic|digest|none|null|true|false|yes|no|not|ok|on|off|is|are|was|were|must|cannot|can|has|have|had"
     r"|missing|unset|set|empty|required|optional|invalid|unknown|expired|wrong|incorrect|rejected|refused|denied"
@@ -50,7 +50,7 @@ NO_SECRETS = re.compile(
     re.IGNORECASE,
 )
 NUMBER = re.compile(r"[+\-−±]?\d[\d.,_±]*(e[+-]?\d+)?\s?(%|[a-zA-Z]{1,2}|it/s|tok/s)?[.:]?", re.IGNORECASE)
-# of a secret's variable, or what stands for its value: HF_TOKEN, [NAME], <token>, …
+# the name of a secret's variable, or a placeholder for its value: HF_TOKEN, [NAME], <token>, …
 PLACEHOLDER = re.compile(
     r"\[?([A-Z][A-Z0-9]*(_[A-Z0-9]+)+|[A-Z]{0,12}(KEY|TOKEN|PASSWORD|SECRET|NAME|VALUE)|X+|x{3,})\]?[:.,`]*|<[\w \-]+>"
 )
@@ -89,7 +89,7 @@ SHAPES = re.compile(
 
 
 def is_secret(name: str) -> bool:
-    """Return whether what a field, an option or a variable of this name holds is a secret, unless it is a number."""
+    """Return whether a field, an option or a variable of this name holds a secret, unless its value is a number."""
     name = name.lstrip("-")
     if _NO_NAME.search(name):
         return False
@@ -103,7 +103,7 @@ def is_path(name: str, value: str) -> bool:
 
 
 def is_short(name: str) -> bool:
-    """Return whether it is a word that prose and statistics have too, such as `pass`."""
+    """Return whether the name is a word of prose and statistics too, such as `pass`."""
     return bool(_SHORT_WORD.search(name))
 
 

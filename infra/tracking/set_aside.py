@@ -1,8 +1,8 @@
-"""Which versions of a registered model continuous training does not continue from.
+"""Find the versions of a registered model that continuous training does not continue from.
 
 The promoted and kept versions form a tree: each has the version that its training continued from as a tag. Training
 continues from the champion, or from the newest version that was kept since. All but that one and its ancestors are set
-aside. Only where the champion is decides, so that moving it back undoes a move.
+aside. This depends only on where the champion is, so that moving it back undoes a move.
 """
 
 import json
@@ -11,19 +11,19 @@ from collections.abc import Mapping
 
 OUTCOME_TAG = "baton.outcome"  # promoted, kept or rejected; a version without it is not (yet) a generation
 REFUSED_TAG = "baton.decision.refused"  # why its decision was not carried out: the champion was moved
-PARENT_TAG = "baton.parent"  # the version that its training continued from; 0: none
+PARENT_TAG = "baton.parent"  # the version that its training continued from, or 0
 TERMS_TAG = "baton.champion"  # [{"since", "until", "why"}, …], oldest first
-ROLLED_BACK = "rolled back"  # begins such a term's `why`
+ROLLED_BACK = "rolled back"  # the beginning of `why` in a term after a rollback
 
 
 def set_aside(tags: Mapping[int, Mapping[str, str]], champion: int | None) -> set[int]:
-    """Those of the versions with these tags. Where the champion is none of the promoted and kept ones, the last that
-    was champion counts."""
+    """Return the versions that are set aside, given the tags of all versions. If the champion is neither promoted nor
+    kept, the version that was champion last counts instead."""
     made = sorted(number for number, each in tags.items() if each.get(OUTCOME_TAG) in ("promoted", "kept"))
     if not made:
         return set()
     parents: dict[int, int | None] = {}
-    for number in made:  # without the tag, or of a version that was deleted: the one before
+    for number in made:  # without the tag, or if that version was deleted, the parent is the previous version
         parent = tags[number].get(PARENT_TAG, "")
         older = made[
             : bisect(made, min(int(parent), number - 1) if parent.isdecimal() and len(parent) < 10 else number - 1)
@@ -37,7 +37,7 @@ def set_aside(tags: Mapping[int, Mapping[str, str]], champion: int | None) -> se
     newest, since = at, {at}
     for number in made:
         if parents[number] in since:
-            if tags[number][OUTCOME_TAG] == "promoted":  # what was kept before it is no longer the champion's
+            if tags[number][OUTCOME_TAG] == "promoted":  # versions kept before it no longer follow the champion
                 newest, since = at, {at}
             else:
                 newest = number
@@ -50,7 +50,7 @@ def set_aside(tags: Mapping[int, Mapping[str, str]], champion: int | None) -> se
 
 
 def _last_term(tags: Mapping[str, str]) -> str:
-    """When a version became the champion last, or ceased to be it; empty if it never was."""
+    """The time at which a version became the champion last, or ceased to be it; empty if it never was."""
     try:
         last = json.loads(tags.get(TERMS_TAG, "[]"))[-1]
         return str(last.get("since") or last.get("until") or "")

@@ -17,7 +17,7 @@ from infra.pod import this_pod
 from infra.process.file_lock import try_lock
 from infra.storage.durable import make_folder, write_json
 
-LONGEST_NAME = 80  # of a stage's folder
+LONGEST_NAME = 80  # characters in the name of a stage's folder
 R = TypeVar("R", "Execution", "StageRun")
 
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"  # as in MLflow
@@ -39,7 +39,7 @@ class Execution:
     started: float  # seconds since the epoch
     ended: float | None = None
     status: str = RUNNING
-    error: str | None = None  # outside of its stages
+    error: str | None = None  # an error outside of its stages
     metrics: dict[str, float] = field(default_factory=dict)  # summary
     links: dict[str, str] = field(default_factory=dict)  # name -> URL
     joined: bool = False  # begun by another process, on another machine
@@ -66,10 +66,10 @@ class StageRun:
     error: str | None = None
     cached: bool = False
     output: dict[str, Any] | None = None  # kind, digest, facts, shown
-    command: str = ""  # that reproduces it from its job directory
+    command: str = ""  # the command that reproduces it from its job directory
     machine: dict[str, str] = field(default_factory=dict)  # see machine.py
     placed: dict[str, Any] = field(default_factory=dict)  # where it ran, if on another machine: see remote_run.py
-    pod: str = ""  # on a Flyte cluster, of this attempt
+    pod: str = ""  # the pod of this attempt, on a Flyte cluster
 
 
 def executions() -> list[Path]:
@@ -82,8 +82,9 @@ def execution_folder(execution_id: str) -> Path:
 
 
 def stage_folder(execution: Path, title: str, job_dir: str | None) -> Path:
-    """The folder of a stage: that of an earlier attempt at the same job, or a new one, also if titles differ in other
-    characters than letters and digits. In a pod, which can't see other pods' folders, its name includes the job's."""
+    """The folder of a stage: that of an earlier attempt at the same job, or a new one, even if titles differ only in
+    characters other than letters and digits. In a pod, which can't see other pods' folders, its name includes the job.
+    """
     slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:LONGEST_NAME] or "stage"
     if job_dir and this_pod():
         slug += f"-{Path(job_dir).name[-8:]}"
@@ -132,8 +133,8 @@ def _write(path: Path, record: Execution | StageRun) -> None:
 
 
 def read_note(folder: Path) -> dict[str, Any]:
-    """What of a record is in MLflow (pushed.json). Empty: nothing, or the note was lost in a power cut, and uploading
-    again changes nothing."""
+    """The note of what MLflow has of a record (pushed.json). Empty if MLflow has nothing, or if the note was lost in a
+    power cut: uploading again changes nothing."""
     try:
         return dict(json.loads((folder / "pushed.json").read_text()))
     except (FileNotFoundError, ValueError):
@@ -141,7 +142,7 @@ def read_note(folder: Path) -> dict[str, Any]:
 
 
 def write_note(folder: Path, note: dict[str, Any]) -> None:
-    """Not synced: it is written several times a second, and losing one is harmless."""
+    """Write a note without syncing it: notes are written several times a second, and losing one is harmless."""
     partial = folder / "pushed.json.partial"
     partial.write_text(json.dumps(note))
     partial.replace(folder / "pushed.json")
@@ -154,7 +155,7 @@ def forget_notes(execution: Path) -> None:
 
 
 def has_pushed_to(store: str) -> bool:
-    """Whether any of this machine's executions was uploaded to a store, by a prefix of its digest."""
+    """Return whether any of this machine's executions was uploaded to a store, by a prefix of its digest."""
     return any(read_note(path.parent).get("store", "").startswith(store) for path in _root().glob("*/pushed.json"))
 
 
@@ -168,12 +169,12 @@ def hold(execution: Path) -> int:
 
 
 def is_only_holder(descriptor: int) -> bool:
-    """Whether no other process works on the execution. Call it last: it may lose the hold."""
+    """Return whether no other process works on the execution. Call it last: it may lose the hold."""
     return try_lock(descriptor)
 
 
 def is_alive(execution: Path) -> bool:
-    """Whether any process works on an execution."""
+    """Return whether any process works on an execution."""
     with (execution / "alive.lock").open("a") as lock:
         return not try_lock(lock)
 
@@ -185,8 +186,8 @@ def beat(execution: Path) -> None:
 
 
 def settle(execution: Path) -> bool:
-    """Whether no process works on an execution. If so, records still marked as running are set to killed, at the last
-    sign of life."""
+    """Return whether no process works on an execution. If so, records still marked as running are set to killed, at the
+    last sign of life."""
     if is_alive(execution):
         return False
     record = read_execution(execution)
@@ -216,7 +217,7 @@ def is_delivered(execution: Path) -> bool:
 
 @contextmanager
 def pushing(execution: Path) -> Iterator[bool]:
-    """Whether this process may upload an execution now: one at a time, or runs would be created twice."""
+    """Yield whether this process may upload an execution now: one at a time, or runs would be created twice."""
     with (execution / "push.lock").open("a") as lock:
         yield try_lock(lock)
 

@@ -1,7 +1,7 @@
 """Create MLflow's SQLite store: atomically, never over an existing file, never by a reader.
 
-MLflow creates its tables by some fifty migrations, each its own transaction: a process killed in between leaves a file
-that no later MLflow can open. So they are created in a temporary file, which is then linked to the final name.
+MLflow creates its tables by some fifty migrations, each in its own transaction: a process killed in between leaves a
+file that no later MLflow can open. So the tables are created in a temporary file, which is then linked to its name.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ def make_tables(uri: str, recreate: bool = False) -> None:
         return
     if not path.exists():
         with _migrating, path.with_name(f"{path.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # of two executions at once, one creates it
+            fcntl.flock(lock, fcntl.LOCK_EX)  # if two executions start at once, one creates it
             if not path.exists():
                 if left_behind(path) or (was_used(uri) and not recreate):
                     raise store_missing(path)
@@ -42,15 +42,15 @@ def make_tables(uri: str, recreate: bool = False) -> None:
 
 
 def require_store(uri: str) -> None:
-    """For readers: raise NoStore, StoreMissing, StoreDamaged or StoreOlder if there is no store that they can read
-    without changing it: MLflow migrates an older one as it opens it, and the older MLflow cannot open it afterwards."""
+    """Raise NoStore, StoreMissing, StoreDamaged or StoreOlder if there is no store that can be read without changing
+    it: MLflow migrates an older store as it opens it, and the older MLflow cannot open it afterwards."""
     path = store_file(uri)
     if path is not None:
         check_file(path, was_used(uri))
         read_only = f"file:{quote(str(path))}?mode=ro"
         with suppress(sqlite3.Error), closing(sqlite3.connect(read_only, uri=True)) as store:
             found = [revision for (revision,) in store.execute("SELECT version_num FROM alembic_version")]
-            if found and found[0] != _get_latest_schema_revision():  # MLflow 3 has no public one
+            if found and found[0] != _get_latest_schema_revision():  # MLflow 3 has no public function for it
                 raise store_older(path, found[0])
 
 
@@ -80,7 +80,7 @@ def _open_only(dialect: Any, record: Any, words: list[Any], options: dict[str, A
 
 @event.listens_for(Engine, "connect")
 def _keep_what_was_committed(connection: Any, record: Any) -> None:
-    """SQLite's default syncs a transaction but not the removal of its journal: after a power cut the journal can
-    reappear and undo a committed transaction that is noted as sent (sqlite.org/pragma.html#pragma_synchronous)."""
+    """Sync the removal of a transaction's journal too. By SQLite's default, after a power cut the journal can reappear
+    and undo a committed transaction that is noted as sent (sqlite.org/pragma.html#pragma_synchronous)."""
     if isinstance(connection, sqlite3.Connection):
         connection.execute("PRAGMA synchronous=EXTRA")

@@ -44,7 +44,7 @@ class StoreOlder(TrackingUnreachable):
 
 
 def store_file(uri: str) -> Path | None:
-    """The file of an SQLite store; None: another kind of store."""
+    """The file of an SQLite store, or None for another kind of store."""
     scheme = urlsplit(uri).scheme.partition("+")[0]
     return Path(uri.partition(":///")[2].partition("?")[0]).absolute() if scheme == "sqlite" else None
 
@@ -66,7 +66,7 @@ def check_file(path: Path, was_used: bool) -> None:
             raise damaged from error
         if not path.exists():
             raise store_missing(path) from error
-        return  # locked: whoever opens it reports the error
+        return  # locked: the error is reported when MLflow opens it
     unknown = [revision for revision in revisions if not _is_known(revision)]
     if unknown or not revisions:
         reason = f"a newer MLflow has written it, schema {unknown[0]}" if unknown else "its creation was interrupted"
@@ -74,7 +74,7 @@ def check_file(path: Path, was_used: bool) -> None:
 
 
 def damage(path: Path, reason: str) -> StoreDamaged | None:
-    """The error for a message of SQLite's, if it means that the file is damaged."""
+    """The error for a message of SQLite, if the message means that the file is damaged."""
     return _damaged(path, reason) if any(words in reason for words in _DAMAGED) else None
 
 
@@ -117,8 +117,8 @@ def _move_aside(path: Path) -> str:
 
 
 def _is_known(revision: str) -> bool:
-    """Whether the installed MLflow has the migration to a schema: in MLflow 2 and 3, a file whose name begins with the
-    revision."""
+    """Return whether the installed MLflow has the migration to a schema: in MLflow 2 and 3, a file whose name begins
+    with the revision."""
     mlflow = find_spec("mlflow")
     assert mlflow and mlflow.submodule_search_locations
     migrations = Path(mlflow.submodule_search_locations[0], "store", "db_migrations", "versions")

@@ -27,19 +27,19 @@ HOME_OF_STORE = (
 )
 ADDRESSES = f"http(s)://HOST, sqlite:///FILE, or one with {', '.join(f'{scheme}://' for scheme in SCHEMES)}"
 
-# MLflow's own defaults retry one request for several minutes, and send clients for files to the server's store, by an
-# address that its network alone may know
+# By MLflow's own defaults, one request is retried for several minutes, and clients fetch files from the server's store,
+# at an address that may be known only in the server's network
 _DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # printing takes two requests per line
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # in a log a line for each file
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # it fills a log with a line for each file
     "MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false",
     "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }
-# What MLflow's client sends too, and the check does not
+# Credentials that MLflow's client sends and the check does not
 OTHER_CREDENTIALS = ("MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4")
 MLFLOW_CREDENTIALS = Path("~/.mlflow/credentials")
 
@@ -49,7 +49,7 @@ class PushFailed(Exception):
 
 
 def tracking_uri() -> str:
-    """MLFLOW_TRACKING_URI, or an SQLite file in Baton's home. Raises TrackingUnreachable if it is no address."""
+    """MLFLOW_TRACKING_URI, or an SQLite file in Baton's home. Raises TrackingUnreachable if the URI is no address."""
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     if uri and not is_address(uri):
         raise TrackingUnreachable(f"MLFLOW_TRACKING_URI={redact_text(uri)}: must be {ADDRESSES}. Correct it, {_fix()}.")
@@ -60,13 +60,13 @@ def tracking_uri() -> str:
 
 
 def can_hold_store(home: Path) -> bool:
-    """Whether the address of an SQLite file there means that file, and SQLite can open it. SQLAlchemy ends its path at
-    `?`, and decodes `%`."""
+    """Return whether SQLite can open a file in this folder by its address: SQLAlchemy ends the path at `?`, and decodes
+    `%`."""
     return not set("?%") & set(str(home)) and len(os.fsencode(home)) <= LONGEST_HOME
 
 
 def is_address(uri: str) -> bool:
-    """Whether a URI is one of `ADDRESSES`. MLflow refuses folders (`./mlruns`, `file:///…`) when it opens them."""
+    """Return whether a URI is one of `ADDRESSES`. MLflow refuses folders (`./mlruns`, `file:///…`) on opening them."""
     try:
         parts = urlsplit(uri)
         if parts.scheme in ("http", "https"):
@@ -78,7 +78,7 @@ def is_address(uri: str) -> bool:
 
 
 def artifact_location() -> str | None:
-    """The experiment's artifact location: in Baton's home; None: as the configured store decides."""
+    """The experiment's artifact location in Baton's home, or None, which leaves it to the configured store."""
     return None if os.environ.get("MLFLOW_TRACKING_URI") else (baton_home() / "mlartifacts").as_uri()
 
 
@@ -99,12 +99,12 @@ def shown_uri() -> str:
 
 
 def store_digest(uri: str) -> str:
-    """Identifies the store and its experiment; digests, because addresses can contain secrets."""
+    """An identifier of the store and its experiment, by digests because addresses can contain secrets."""
     return f"{_digest(uri)}-{blake3(experiment_name().encode()).hexdigest()[:16]}"
 
 
 def was_used(uri: str) -> bool:
-    """Whether this machine has sent records to a store, in any experiment."""
+    """Return whether this machine has sent records to a store, in any experiment."""
     return has_pushed_to(f"{_digest(uri)}-")
 
 
@@ -132,8 +132,8 @@ def prepare_client() -> None:
 
 
 def check_reachable() -> None:
-    """Check that the store is reachable and takes our credentials, or is an SQLite file yet to be created. Every other
-    HTTP response counts, since a proxy may guard the health check. Raises TrackingUnreachable."""
+    """Check that the store is reachable and accepts the credentials, or is an SQLite file yet to be created. Any HTTP
+    response but a refusal counts, since a proxy may guard the health check. Raises TrackingUnreachable."""
     uri = tracking_uri()
     if urlsplit(uri).scheme in ("http", "https"):
         _ask(uri.rstrip("/") + "/health")

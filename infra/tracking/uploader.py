@@ -23,8 +23,8 @@ REPORT_AFTER_S = 2.0  # of waiting at the end of a run
 
 
 class Uploader:
-    """Uploads one execution periodically, and what earlier ones left undelivered. Its thread is a daemon, so it never
-    delays the process's exit; only `flush` and `finish` wait for it."""
+    """Uploads one execution periodically, and the undelivered records of earlier ones. Its thread is a daemon, so it
+    never delays the process's exit; only `flush` and `finish` wait for it."""
 
     def __init__(self, execution: Path) -> None:
         self.execution = execution

@@ -39,10 +39,10 @@ def assemble(
     writes: Sequence[Path],
     known: KnownItem | None,
 ) -> None:
-    """Make the output of the written partitions. Raises StageError if a split is empty, except in an increment."""
+    """Assemble the output from written partitions. Raises StageError if a split is empty, except in an increment."""
     counts, tally, later, broken = Counts(), Tally(), Tally(), Broken()
     everything, rows, passed = Tally(), 0, 0
-    told = _scans_of(known.corpora[-1]) if known and known.corpora else set[str]()
+    counted = _scans_of(known.corpora[-1]) if known and known.corpora else set[str]()
     sizes: Sizes = {name: {split: Size() for split in SPLITS} for name in spec.by_name()}
     folders: dict[str | None, list[Path]] = {name: [] for name in spec.by_name()}
     for part, scan, folder in zip(plan, scans, writes, strict=True):
@@ -50,7 +50,7 @@ def assemble(
         everything.add(written.tally)
         rows += scanned.rows
         passed += written.known
-        if scan.name not in told:
+        if scan.name not in counted:
             counts.add(scanned.counts)
             counts.duplicates += written.duplicates
             tally.add(scanned.tally)
@@ -90,11 +90,11 @@ def assemble(
     else:
         _mix_held_out(job, folders, sizes, any(map(has_metadata, spec.by_name().values())))
         more["sources"] = {str(name): _facts(of_source) for name, of_source in sizes.items()}
-    whole = {split: Size() for split in SPLITS}
+    total = {split: Size() for split in SPLITS}
     for of_source in sizes.values():
         for split in SPLITS:
-            whole[split].add(of_source[split])
-    finish(job, whole, counts, **more)
+            total[split].add(of_source[split])
+    finish(job, total, counts, **more)
 
 
 def _scans_of(corpus: Input) -> set[str]:
@@ -105,14 +105,14 @@ def _scans_of(corpus: Input) -> set[str]:
 
 
 def _link(folders: Sequence[Path], output: Path, split: Split, name: str | None) -> None:
-    """Put a split's files of several partitions in order, numbered through."""
+    """Link a split's files of several partitions in order, numbered consecutively."""
     paths = chain.from_iterable(split_files(folder, split) for folder in folders)
     for number, path in enumerate(paths):
         os.link(path, output / file_name(stem(split, name), number))
 
 
 def _mix_held_out(job: Job, folders: Mapping[str | None, Sequence[Path]], sizes: Sizes, metadata: bool) -> None:
-    """Write the sources' held-out documents, each source's evenly spread over all of them."""
+    """Write the held-out documents of all sources, with those of each source spread evenly."""
     streams = [
         _spread(
             str(name),
@@ -134,7 +134,7 @@ def _spread(name: str, documents: Iterator[Document], count: int) -> Iterator[tu
 
 
 def _facts(sizes: Mapping[Split, Size]) -> dict[str, int]:
-    """Of a named source."""
+    """The facts of a named source."""
     train, held_out = sizes["train"], sizes["held_out"]
     return {
         "documents": train.documents,
@@ -145,7 +145,7 @@ def _facts(sizes: Mapping[Split, Size]) -> dict[str, int]:
 
 
 def finish(job: Job, splits: Mapping[Split, SplitWriter | Size], counts: Counts, **more: Any) -> None:
-    """Seal a corpus that is written, with the facts of every corpus and some `more`."""
+    """Seal a written corpus, with the facts of every corpus and some `more`."""
     train, held_out = splits["train"], splits["held_out"]
     write_samples(job)
     job.finish(

@@ -16,12 +16,12 @@ from tasks.data.curate_spec import ClassifierStep, CurateStep
 from tasks.data.source_spec import listed
 
 LABEL = "__label__"  # fastText's prefix
-LOAD_S = 300  # at most
-SPARE_BYTES = 1 << 30  # that loading needs in addition to twice the size of the file: tables of words
+LOAD_S = 300  # limit of the time to load a model
+SPARE_BYTES = 1 << 30  # needed for loading, in addition to twice the size of the file: tables of words
 
 
 def check_classifiers(steps: Sequence[CurateStep]) -> None:
-    """Raises StageError if a step's model is missing, damaged, no classifier, or lacks a label of `keep`."""
+    """Raise StageError if a step's model is missing, damaged, no classifier, or lacks a label of `keep`."""
     for step in steps:
         if step.classifier:
             _check(step.classifier)
@@ -57,7 +57,7 @@ def classify(step: ClassifierStep) -> Callable[[str], list[tuple[str, float]]]:
 
 
 def main(path: Path) -> None:
-    """Raises ValueError or MemoryError if the file is damaged, or no classifier."""
+    """Print the labels of a model. Raises ValueError or MemoryError if the file is damaged, or no classifier."""
     import fasttext
 
     in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -1,14 +1,14 @@
-"""The engine that makes one data set of the shards of several corpora, which have the same tokenizer, without the
-documents that were deleted from the source.
+"""The engine that makes one data set from the shards of several corpora with the same tokenizer, without the documents
+that were deleted from the source.
 
 In: "data.0", "data.1", …, in order. If some of their documents are gone: "newest.0", an increment whose `gone.arrow`
 lists them, and "corpora.0", …, the corpora that have them, for the sizes of held-out texts. Sequences are a corpus'
-documents in the same order, so the ids of those that remain are copied, and nothing is tokenized again.
+documents in the same order, so the ids of the remaining ones are copied, and nothing is tokenized again.
 
-A part, `train` or `train-<source>` of each named source, has the sequences of all data in their order, in one
-`.bin/.idx`, or in several of 256 MB and more (`train-00000`, …); `held_out` in one.
+A part, `train` or `train-<source>` for each named source, has the sequences of all data in their order, in one
+`.bin/.idx`, or in several of 256 MB and more (`train-00000`, …); `held_out` is in one.
 
-Facts: those of the shards engine.
+The facts are those of the shards engine.
 """
 
 import shutil
@@ -66,7 +66,7 @@ def work(job: Job) -> None:
     gone = next((Gone.read(newest) for newest in job.input_list("newest")), None)
     corpora = {job.inputs[name]["digest"]: job.input(name) for name in job.names("corpora")}
     if strange := corpora.keys() - {about.parents.get("corpus") for _, about in data}:
-        raise StageError(f"corpus {min(strange)[:12]}: none of the shards was tokenized from it; give those that were")
+        raise StageError(f"corpus {min(strange)[:12]}: none of the shards was tokenized from it; add its shards")
     parts: dict[str, list[Shard]] = {}
     held_out_bytes = 0
     for folder, about in data:
@@ -79,7 +79,7 @@ def work(job: Job) -> None:
         for part, of_part in of_data.items():
             parts.setdefault(part, []).extend(of_part)
     job.empty_output()
-    tokens: dict[str, dict[str, int]] = {}  # of each part, by prefix
+    tokens: dict[str, dict[str, int]] = {}  # the tokens of each part, by prefix
     for number, (part, shards) in enumerate(sorted(parts.items())):
         job.progress(number, len(parts), "parts")
         sizes = [int(shard.kept.sum(dtype=np.int64)) * dtype.itemsize for shard in shards]
@@ -112,20 +112,20 @@ def _shared(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def read_shard(ids: Path) -> Shard:
-    """A `.bin/.idx` of which all remains."""
+    """Read a `.bin/.idx` of which all sequences remain."""
     lengths = read_lengths(ids.with_suffix(".idx"))
     return Shard(ids, lengths, np.ones(len(lengths), bool))
 
 
 def _remaining(gone: Gone, part: CorpusPart, shards: Sequence[Shard]) -> list[Shard]:
-    """The shards of a part of a corpus without what is gone of it. Raises StageError."""
+    """The shards of a part of a corpus, without its documents that are gone. Raises StageError."""
     masks = gone.present(part, [len(shard.lengths) for shard in shards])
     return [replace(shard, keep=mask) for shard, mask in zip(shards, masks, strict=True)]
 
 
 def _lost_bytes(gone: Gone, digest: str, corpora: Mapping[str, Path], shards: Mapping[str, Sequence[Shard]]) -> int:
-    """The size of a corpus' held-out texts that are gone, after a check that the shards have all its documents, whose
-    places they are given by. Raises StageError."""
+    """The size of a corpus' held-out texts that are gone. Checks that the shards have all documents of the corpus,
+    since those that are gone are given by their places. Raises StageError."""
     if not gone.counts().get(digest):
         return 0
     if digest not in corpora:

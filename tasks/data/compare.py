@@ -1,8 +1,8 @@
 """Find the changes of a source since the known corpora (source_changes.py) in tables of names and ids, with DuckDB.
 
-A name has one document, and a document one name: of all that the corpora say of either, the last counts. So the state
-after them follows from the times at which things were said, without going through them in order; and what is said can
-be written to a file with its times, to be read instead of the corpora:
+A name has one document, and a document one name; the last statement of the corpora about either counts. So the state
+after them follows from the times of the statements, without applying these in order; and the statements can be written
+to a file with their times, to be read instead of the corpora:
 
     names.parquet    columns time, name, id, said ("train", "held_out", "moved", "deleted")
 """
@@ -20,12 +20,12 @@ from tasks.data.documents import NAMES, SPLITS, Split, name_batches, split_files
 from tasks.data.gone import Gone
 from tasks.data.source_changes import CHANGES, Changes, Edited, Named, Renamed
 
-MEMORY_MB = 768  # of DuckDB; what is more is in its files. At 512, joins of 20 million documents end out of memory
+MEMORY_MB = 768  # of DuckDB, which spills the rest to files. At 512, joins of 20 million documents run out of memory
 ROWS = 1 << 16  # of a result, in memory at a time
 BLOCK = "names.parquet"
 PLACED = NAMES.append(pa.field("place", pa.int64()))
 
-# what the corpora say, each thing at its time, and the source's documents today
+# the statements of the corpora, each with its time, and the source's documents today
 _TABLES = """
 CREATE TABLE added (time BIGINT, name VARCHAR, id VARCHAR, split VARCHAR);
 CREATE TABLE moved (time BIGINT, name VARCHAR, id VARCHAR);
@@ -48,8 +48,8 @@ CREATE VIEW lost AS
 SELECT name, id FROM deleted JOIN (SELECT max(time) AS time FROM deleted GROUP BY name) USING (time)
 WHERE NOT EXISTS (SELECT 1 FROM named WHERE named.name = deleted.name AND named.time > deleted.time);
 """
-# what no longer counts, whatever is said later: moves of unknown documents; moves after which both the name and the
-# document were in others; deletions that were said again or after which the name was used
+# statements that no longer count, whatever follows: moves of unknown documents; moves after which both the name and the
+# document were in others; deletions that were repeated or after which the name was used
 _FORGET = """
 DELETE FROM moved WHERE NOT EXISTS (SELECT 1 FROM added WHERE added.id = moved.id AND added.time < moved.time) OR (
   EXISTS (SELECT 1 FROM named WHERE named.id = moved.id AND named.time > moved.time)
@@ -61,8 +61,8 @@ OR EXISTS (
   WHERE later.name = deleted.name AND later.id = deleted.id AND later.time > deleted.time
 );
 """
-# `known`: the documents with their names, if any. `seen`: what of `today` is not in `known` under the same name (not at
-# all if `first` is NULL), and what of `known` is not in `today` (`place` is NULL)
+# `known`: the documents with their names, if any. `seen`: the documents of `today` that are not in `known` under the
+# same name (not at all if `first` is NULL), and those of `known` that are not in `today` (`place` is NULL)
 _COMPARE = """
 CREATE OR REPLACE TABLE known AS SELECT id, first, name FROM documents LEFT JOIN names USING (id);
 
@@ -117,8 +117,8 @@ class _Part(NamedTuple):
 
 
 class Known:
-    """Every document of some corpora, the source's state at the last of them, and its state today. In DuckDB: up to
-    `MEMORY_MB` in memory and, with a `folder`, the rest there."""
+    """Every document of some corpora, the source's state at the last of them, and its state today. The tables are in
+    DuckDB, which has up to `MEMORY_MB` in memory and, with a `folder`, the rest there."""
 
     def __init__(self, folder: Path | None = None, threads: int = 1) -> None:
         import duckdb  # only increments need it
@@ -134,7 +134,7 @@ class Known:
             settings["temp_directory"] = str(folder / "spilled")
         self.tables = duckdb.connect(folder / "tables.duckdb" if folder else ":memory:", config=settings)
         self.tables.execute(_TABLES)
-        self.time = 0  # of what is said next
+        self.time = 0  # of the statement to come
         self._parts: list[_Part] = []
 
     def add(self, corpus: Path, digest: str) -> None:
@@ -161,19 +161,19 @@ class Known:
             self._insert(f"{table} SELECT place, source, id", [self._timed(names)])
 
     def write(self, folder: Path, since: int) -> dict[str, Any]:
-        """Write what was said from a time on as `names.parquet`; returns the facts that `read` needs."""
+        """Write the statements from a time on as `names.parquet`; returns the facts that `read` needs."""
         tables = [("added", "split"), ("moved", "'moved'"), ("deleted", "'deleted'")]
-        said = " UNION ALL ".join(
+        statements = " UNION ALL ".join(
             f"SELECT time - {since} AS time, name, id, {what} AS said FROM {table} WHERE time >= {since}"
             for table, what in tables
         )
-        ordered = self.tables.sql(f"{said} ORDER BY time")  # the same bytes in every pod, whatever the threads
+        ordered = self.tables.sql(f"{statements} ORDER BY time")  # the same bytes in every pod, whatever the threads
         ordered.write_parquet(str(folder / BLOCK), compression="zstd", row_group_size=ROWS)
         parts = [part.later(-since) for part in self._parts if part.end > since]
         return {"time": self.time - since, "parts": [list(part) for part in parts]}
 
     def read(self, folder: Path) -> None:
-        """Add the corpora that were written there, as the next ones."""
+        """Add the corpora that `write` wrote to a folder, as the next ones."""
         facts = read_manifest(folder).facts
         for table, columns, said in (
             ("added", "name, id, said", "said NOT IN ('moved', 'deleted')"),
@@ -186,11 +186,11 @@ class Known:
         self.time += facts["time"]
 
     def forget(self) -> None:
-        """Drop what has no influence any more on a comparison now or later."""
+        """Drop statements that can no longer influence a comparison."""
         self.tables.execute(_FORGET)
 
     def compare(self, today: Iterable[pa.RecordBatch]) -> Changes:
-        """The changes from the known state to the source's documents: columns id, source, place."""
+        """The changes from the known state to the source's documents, given as columns id, source, place."""
         self.tables.execute("TRUNCATE today")
         self._insert("today SELECT place, source, id", today)
         self.tables.execute(_COMPARE)
@@ -203,7 +203,7 @@ class Known:
 
     def new(self) -> Iterator[tuple[int, str, Split | None]]:
         """The place and id of every document of today that is not known, in order, after `compare`; and the split of
-        the text that it was edited from, if any: of several the first counts."""
+        the text that it was edited from, if any; if there are several, the first counts."""
         return self._rows(_NEW)
 
     def gone(self, corpora: Sequence[str]) -> Gone:
@@ -215,18 +215,18 @@ class Known:
         return Gone({(part.digest, part.stem): times[a:b] - part.start for part, a, b in spans if b > a}, corpora)
 
     def count_known(self, prefix: str = "") -> int:
-        """The number of known names that begin so, after `compare`."""
+        """The number of known names with this prefix, after `compare`."""
         return self._count("known", prefix)
 
     def count_today(self, prefix: str = "") -> int:
-        """The number of today's names that begin so."""
+        """The number of today's names with this prefix."""
         return self._count("today", prefix)
 
     def close(self) -> None:
         self.tables.close()
 
     def _timed(self, names: pa.RecordBatch) -> pa.RecordBatch:
-        """With a column `place`: the time at which they were said."""
+        """Add a column `place` with the time of each statement."""
         start, self.time = self.time, self.time + len(names)
         return names.append_column("place", pa.array(np.arange(start, self.time)))
 

@@ -1,15 +1,15 @@
 """Compare gigatoken's ids with those of the tokenizers library, for a tokenizer and a corpus, in a process of its own:
 
-0. on the texts of 2 that are ASCII, where no difference is allowed. Most tokenizers that gigatoken misreads, such as
-   those with added tokens that stand alone (`single_word`), end here, within a second
-1. around every character of the planes of Unicode that have some, and every two that compose. Text with one where they
-   differ is left to the library, and so is text with characters that Python's tables do not know: the two have tables
-   of different years, of which characters are letters and which compose
-2. on what tokenizers disagree about: white space, line ends, digits, contractions, combining marks, the text of special
-   tokens and of all others, long words, and random mixtures
+0. on the ASCII texts of step 2, where no difference is allowed. Most tokenizers that gigatoken misreads, such as those
+   with added tokens that stand alone (`single_word`), fail here, within a second
+1. around every character of the planes of Unicode that have any, and every two that compose. Text with a character
+   where they differ is left to the library, and so is text with characters that Python's tables do not know: the tables
+   of the two are from different years, and differ in which characters are letters and which compose
+2. on texts that tokenizers disagree about: white space, line ends, digits, contractions, combining marks, the text of
+   special tokens and of all others, long words, and random mixtures
 3. on at least 8 MB of the corpus, in row groups that are chosen by a hash
 
-It ends at the first difference that is not around some rare characters.
+The comparison ends at the first difference that is not around some rare characters.
 """
 
 import json
@@ -40,7 +40,7 @@ MOST_EXCLUDED = 1_000  # characters; a tokenizer with more of them is left to th
 
 RANGE = 64  # characters
 ASSIGNED = (*range(0x40000), *range(0xE0000, 0xE1000), *range(0xF0000, 0xF0100))  # the other planes have no characters
-MARKED = 0x20000  # what is above are ideographs, which do not combine
+MARKED = 0x20000  # characters above are ideographs, which do not combine
 MARKS = ("\u0301", "\u0307", "\u0323", "\u3099")  # combine with many letters
 PIECES = (
     *string.ascii_letters, *string.punctuation, *string.digits,
@@ -63,11 +63,11 @@ class BothEncoders:
     fast: Encodes
 
     def equal(self, texts: pa.ChunkedArray) -> bool:
-        """Whether they give the same ids."""
+        """Return whether they give the same ids."""
         return self.first_different(texts) is None
 
     def first_different(self, texts: pa.ChunkedArray) -> int | None:
-        """The number of the first text of which they give other ids."""
+        """The number of the first text for which their ids differ."""
         (ids, lengths), (fast_ids, fast_lengths) = self.library(texts), self.fast(texts)
         if np.array_equal(lengths, fast_lengths):
             odd = np.flatnonzero(np.asarray(ids) != np.asarray(fast_ids))
@@ -78,7 +78,7 @@ class BothEncoders:
         return int(np.searchsorted(np.cumsum(lengths), odd[0], side="right")) if len(odd) else most
 
     def different(self, characters: str) -> str:
-        """Those of some characters around which the ids differ; all of them if they do for no smaller part."""
+        """The characters around which the ids differ; all of the given ones if no smaller part shows it."""
         if self.equal(around(characters)):
             return ""
         step = RANGE if len(characters) > RANGE else 1
@@ -91,14 +91,14 @@ class BothEncoders:
 def compare(
     pair: BothEncoders, tokens: Sequence[str], special: Sequence[str], sample: Iterator[pa.ChunkedArray]
 ) -> Choice:
-    """Whether the two can be exchanged. `tokens`: the texts of a tokenizer's tokens; `special`: those of its added
-    ones."""
+    """Choose the encoder by comparing both. `tokens`: the texts of a tokenizer's tokens; `special`: the texts of its
+    added tokens."""
     fixed = [pa.chunked_array([tokens], pa.string()), pa.chunked_array([list(hazards(special))])]
     for texts in fixed:
         if different := _different(pair, texts.filter(pc.string_is_ascii(texts))):
             return different
-    characters = "".join(chr(each) for each in ASSIGNED if not 0xD800 <= each < 0xE000)  # surrogates are none
-    step = 16 * RANGE  # more at a time take more memory, and no less time
+    characters = "".join(chr(each) for each in ASSIGNED if not 0xD800 <= each < 0xE000)  # surrogates are no characters
+    step = 16 * RANGE  # more at a time need more memory, and no less time
     excluded = ""
     for start in range(0, len(characters), step):
         excluded += pair.different(characters[start : start + step])
@@ -115,7 +115,7 @@ def compare(
 
 
 def _different(pair: BothEncoders, texts: pa.ChunkedArray) -> Choice | None:
-    """Why gigatoken cannot be used, if the ids of one of the texts differ."""
+    """The choice of the library, with the reason, if the ids of one of the texts differ."""
     if (number := pair.first_different(texts)) is None:
         return None
     text = texts[number].as_py()
@@ -161,7 +161,7 @@ def hazards(special: Sequence[str]) -> Iterator[str]:
 
 
 def sample_of(corpus: Path) -> Iterator[pa.ChunkedArray]:
-    """At least SAMPLE bytes of the files of a corpus that are there, a row group at a time, or all of them."""
+    """At least SAMPLE bytes of a corpus' files, a row group at a time, or all of them; missing files are left out."""
     listed = read_manifest(corpus).files.items()
     files = {name: entry.blake3 for name, entry in listed if name.endswith(".parquet") and (corpus / name).exists()}
     groups = [
@@ -186,8 +186,8 @@ def work(request: str, _: Path) -> tuple[str, str]:
     try:
         fast = FastTokens(tokenizer)
     except Exception as error:  # gigatoken raises RuntimeError, ValueError and others for what it does not know
-        said = str(error).partition("\n")[0]
-        return f"gigatoken does not know the tokenizer ({said:.200})", ""
+        reason = str(error).partition("\n")[0]
+        return f"gigatoken does not know the tokenizer ({reason:.200})", ""
     tokens = [library.decode([number], skip_special_tokens=False) for number in range(size(library))]
     choice = compare(BothEncoders(LibraryTokens(library), fast), tokens, special, sample_of(corpus))
     return choice.reason, choice.excluded

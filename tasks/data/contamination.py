@@ -6,14 +6,14 @@ Few-Shot Learners", 2020, appendix C).
     known.find(text)                             # "sums, row 12", or None
 
 An item is a row of a set, or of a file; it has several texts, such as a question and its answers. A text is found by
-any 13 of its words in a row. One of 8 to 12 words is found as a whole; shorter ones are not looked for, since they
-would be found everywhere, and are counted. N-grams in more than 10 different texts, such as an instruction that all
-prompts begin with, are left out unless the text has no other.
+any 13 of its words in a row. A text of 8 to 12 words is found only if it occurs in full; shorter ones are not searched
+for, since they would be found everywhere, but are counted. N-grams in more than 10 different texts, such as an
+instruction that all prompts begin with, are left out unless the text has no other.
 
     ngrams-13.u64 …    sorted hashes, one file for each length
-    items-13.u32 …     the first item with each
-    names.txt          of the items, one a line
-    about.json         items, and how many of them are not looked for, or only in part
+    items-13.u32 …     the first item with each hash
+    names.txt          the names of the items, one per line
+    about.json         the number of items, and of those that are not searched for, or only in part
 """
 
 from collections.abc import Iterable
@@ -30,22 +30,22 @@ from tasks.data.ngrams import Hashes, ngrams, word_hashes
 
 Number = TypeVar("Number", np.uint32, np.uint64)
 
-SHORTEST = 8  # words of a text that is looked for as a whole
+SHORTEST = 8  # words of the shortest text that is searched for
 COMMON = 10  # an n-gram in more texts than this is left out
 
 
 class About(BaseModel):
-    """An index."""
+    """The facts of an index."""
 
     items: int = 0
-    too_short: int = 0  # items without a text that is looked for
-    common: int = 0  # items with a text of which less than half is looked for
+    too_short: int = 0  # items without a text that is searched for
+    common: int = 0  # items with a text of which less than half is searched for
     first_common: str = ""  # the name of the first of them
     digest: str = ""  # of the hashes and names
 
 
 def write_index(folder: Path, items: Iterable[tuple[str, list[str]]], size: int) -> About:
-    """Write an index of items, each with a name and its texts. Memory: about 100 bytes for each word of them."""
+    """Write an index of items, each with a name and its texts. Needs about 100 bytes of memory for each word."""
     about, names = About(), []
     by_length: dict[int, list[tuple[int, Hashes]]] = {}  # by length: (item, the n-grams of one text)
     seen: set[bytes] = set()
@@ -76,8 +76,8 @@ def write_index(folder: Path, items: Iterable[tuple[str, list[str]]], size: int)
 
 
 def _without_common(texts: list[tuple[int, Hashes]]) -> tuple[Hashes, npt.NDArray[np.uint32], set[int]]:
-    """The n-grams of all texts, sorted, with the first item that has each; and the items of whose texts more than half
-    is left out."""
+    """The n-grams of all texts, sorted, with the first item that has each; and the items with a text of which more than
+    half is left out."""
     hashes, numbers = np.unique(np.concatenate([part for _, part in texts]), return_counts=True)
     common = hashes[numbers > COMMON]
     parts, cut = [], set[int]()
@@ -106,7 +106,7 @@ class Contamination:
         return (self._folder / "names.txt").read_text().split("\n")
 
     def find(self, text: str) -> str | None:
-        """The name of an item of which the text has a part; of several the first."""
+        """The name of the first item of which the text has a part, if any."""
         words = word_hashes(text)
         items = [item for item in (self._first(words, *table) for table in self._tables) if item is not None]
         return self._names[min(items)] if items else None

@@ -6,26 +6,26 @@ The sources are cut into partitions (partitions.py), on which worker processes w
     scan         read, decode and curate each partition and drop copies within it (scan.py)
     known        for an increment: find what earlier corpora have (known_documents.py)
     duplicates   find copies over all partitions, by ranges of hashes (exact_duplicates.py)
-    near         find near duplicates over all partitions, if a step of the curation says so (near_duplicates.py)
-    write        write each partition's documents that are left, after the steps behind near duplicates (write.py)
+    near         find near duplicates over all partitions, if the curation has such a step (near_duplicates.py)
+    write        write each partition's remaining documents, after the steps that follow near duplicates (write.py)
 
-and whose results are put together in the order of the sources' names and of the partitions. So the corpus does not
-depend on the number of workers, and a killed engine continues with what is missing. Several machines that a placement
-has started share the work of each round; the first puts the corpus together. Documents that are not UTF-8, have NUL
-characters or are only white space are counted and skipped; of duplicates the first is kept. No process has all
+and whose results are assembled in the order of the sources' names and of the partitions. So the corpus does not
+depend on the number of workers, and a killed engine continues with the missing results. Several machines that a
+placement has started share the work of each round; the first assembles the corpus. Documents that are not UTF-8, have
+NUL characters or are only white space are counted and skipped; of duplicates the first is kept. No process has all
 documents or all hashes in memory.
 
-With named sources, each has its own files in the train split, which pretraining blends by weight. The held-out split
-is one, with the sources' documents mixed evenly, so that any first part of it represents all of them. A document's
+With named sources, each has its own files in the train split, which pretraining blends by weight. There is one held-out
+split, with the sources' documents mixed evenly, so that any first part of it represents all of them. A document's
 `source` begins with its source's name: "web/pages.jsonl#17".
 
-With `curate`, `record/curation.json` has what each step did to each source; `record/partitions.json` lists the scans
-that the corpus was made of.
+With `curate`, `record/curation.json` has the effect of each step on each source; `record/partitions.json` lists the
+scans that the corpus was made from.
 
-Facts: `documents` and `bytes` are the train split's; `held_out_documents` and `held_out_bytes` the held-out split's;
-`duplicates`, `empty` and `invalid_utf8` count the skipped documents; `sources` has documents and bytes of each named
-source; `curation` how many documents each step saw, dropped and changed; `broken` counts the files of which something
-was skipped as broken and `broken_records` the records, which `record/broken.json` lists.
+Facts: `documents` and `bytes` are those of the train split; `held_out_documents` and `held_out_bytes` those of the
+held-out split; `duplicates`, `empty` and `invalid_utf8` count the skipped documents; `sources` has documents and bytes
+of each named source; `curation` has the number of documents that each step saw, dropped and changed; `broken` counts
+the files with skipped content and `broken_records` the skipped records, which `record/broken.json` lists.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,7 +60,7 @@ from tasks.data.stored_folders import stored
 from tasks.data.write import WriteItem, write
 
 SCAN_VERSION = 6  # raise it when the scan of the same partition would have another result
-LIBRARIES = (  # that shape it
+LIBRARIES = (  # those that affect the result of a scan
     "datatrove",
     "fasttext-numpy2-wheel",
     "fastwarc",
@@ -109,7 +109,7 @@ def make_corpus(job: Job, earlier: Sequence[Input] | None) -> None:
 
 
 def planned(rounds: Rounds, spec: CorpusSpec) -> list[Partition]:
-    """The partitions of all sources, after those that are large compressed files have been cut."""
+    """The partitions of all sources, after large compressed files have been cut."""
     sources, target = spec.by_name(), spec.partitions.target()
     plan = [part for name, source in sources.items() for part in partitions(name, source, target)]
     folder, kept = scans_folder(rounds.job), stored(rounds.job)
@@ -130,7 +130,7 @@ def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: Rounds, earl
         tally.add(scanned.tally)
         documents += scanned.rows
     tally.check(before)
-    # what this folder has depends on all partitions
+    # the content of this folder depends on all partitions
     folder = job.work / f"{json_key([[path.name for path in scans], [step.identity() for step in spec.curate]])}.rounds"
     folder.mkdir(exist_ok=True)
     known = None
@@ -187,8 +187,8 @@ def scan_all(rounds: Rounds, spec: CorpusSpec, plan: list[Partition]) -> list[Pa
 
 
 def scan_items(job: Job, spec: CorpusSpec, plan: list[Partition]) -> list[ScanItem]:
-    """The scans of the partitions. In a pod all are in storage, for other pods and other corpora; elsewhere those of
-    sources with several are kept for other corpora."""
+    """The scans of the partitions. In a pod, all of them are stored for other pods and other corpora; elsewhere, those
+    of sources with several partitions are kept for other corpora."""
     folder = scans_folder(job)
     sources = spec.by_name()
     number = {name: sum(part.source == name for part in plan) for name in sources}
@@ -209,7 +209,7 @@ def scan_items(job: Job, spec: CorpusSpec, plan: list[Partition]) -> list[ScanIt
 
 
 def _refuse_skipped(spec: CorpusSpec, part: Partition, scanned: Scanned) -> None:
-    """Raises StageError if another corpus, with on_broken: skip, read the partition and skipped what stops this one."""
+    """Raise StageError if the partition was scanned for another corpus, with on_broken: skip, and skipped content."""
     if scanned.broken and getattr(spec.by_name()[part.source], "on_broken", "skip") == "stop":
         raise StageError("; ".join(map(str, scanned.broken.values())))
 
@@ -224,7 +224,7 @@ def _key(spec: CorpusSpec, part: Partition) -> str:
     """A digest of all that the scan of a partition depends on."""
     source = spec.by_name()[part.source]
     steps, near, _ = around_near_duplicates(spec.curate)
-    said = [
+    identity = [
         SCAN_VERSION,
         _versions(),
         source.model_dump(mode="json", exclude={"weight", "epochs", "on_broken"}),
@@ -238,7 +238,7 @@ def _key(spec: CorpusSpec, part: Partition) -> str:
         ]
         or spec.state,
     ]
-    return json_key(said)
+    return json_key(identity)
 
 
 @cache

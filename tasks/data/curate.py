@@ -1,8 +1,8 @@
 """Apply the steps of a curation to documents, one at a time.
 
-Languages are identified by lingua, whose models are in its package; quality rules and masks are datatrove's (its words
-and sentences are spaCy's, by rules without a model). Nothing is downloaded, except a classifier that has an address.
-A document's result depends on nothing but its text, so it is the same in any order and in any process.
+Languages are identified by lingua, whose models are in its package; quality rules and masks are from datatrove (which
+finds words and sentences by spaCy's rules, without a model). Nothing is downloaded, except a classifier that has an
+address. The result for a document depends only on its text, so it is the same in any order and in any process.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ Rule = Callable[[Document], str | Dropped]
 
 
 class Curation:
-    """The steps, ready to be applied. `folder`: where users' functions are written; `names`: those of the steps in
+    """The steps, ready to be applied. `folder`: where users' functions are written; `names`: the names of the steps in
     reports, if these are not the first steps."""
 
     def __init__(self, steps: Sequence[CurateStep], folder: Path, names: Sequence[str] | None = None) -> None:
@@ -50,7 +50,7 @@ class Curation:
         self._rules = [(name, _rule(step, folder)) for name, step in named]
 
     def apply(self, item: Document, source: str | None, tally: Tally) -> Document | None:
-        """The document, its text maybe changed; None if a step drops it. Raises StageError if a step fails."""
+        """The document, perhaps with a changed text; None if a step drops it. Raises StageError if a step fails."""
         size = len(item.text.encode()) if self._rules else 0
         for name, rule in self._rules:
             count = tally.of(name, source)
@@ -87,7 +87,7 @@ def _rule(step: CurateStep, folder: Path) -> Rule:
 def _language(step: LanguageStep) -> Rule:
     from lingua import LanguageDetectorBuilder
 
-    # from 120 characters on both modes are the same; below, the other loads 5 s and gigabytes of models
+    # from 120 characters on, both modes give the same; below, the other mode loads gigabytes of models, in 5 s
     detector = LanguageDetectorBuilder.from_all_languages().with_low_accuracy_mode().build()
 
     def rule(item: Document) -> str | Dropped:
@@ -142,7 +142,7 @@ def _quality(step: QualityStep) -> Rule:
 def _pii(step: PiiStep) -> Rule:
     from datatrove.pipeline.formatters import PIIFormatter
 
-    # one mask for each: with several, which are used in turn, the result would depend on the documents before
+    # one mask for each kind: several would be used in turn, and the result would depend on earlier documents
     formatter = PIIFormatter(
         remove_emails=step.emails == "mask",
         remove_ips=step.ips == "mask",

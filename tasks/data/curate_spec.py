@@ -1,4 +1,4 @@
-"""The spec of curation: the steps that decide which documents stay, and mask personal data in them.
+"""The spec of curation: the steps that select the documents to keep, and mask personal data in them.
 
 curate:
   - language: {keep: [en], min_score: 0.65}
@@ -27,7 +27,7 @@ from tasks.user_code.functions import Function
 
 EVALUATE = "evaluate"  # in place of a path
 MODEL_SUFFIXES = (".bin", ".ftz")
-FASTTEXT = (793712314).to_bytes(4, "little")  # how a model begins: FASTTEXT_FILEFORMAT_MAGIC_INT32 of fasttext.cc
+FASTTEXT = (793712314).to_bytes(4, "little")  # first bytes of a model: FASTTEXT_FILEFORMAT_MAGIC_INT32 of fasttext.cc
 ITEM_SUFFIXES = (*JSONL_SUFFIXES, *PARQUET_SUFFIXES, ".txt", ".md")
 
 # ISO 639-1 codes of the languages that lingua identifies
@@ -76,7 +76,7 @@ class ClassifierStep(Spec):
         return fetch(self.model) / file.name if is_bucket(self.model) else Path(file.place)
 
     def missing(self) -> list[Problem]:
-        """What is wrong with the file, from a cheap check."""
+        """The problems with the file, by a cheap check."""
         if problems := self.source().missing():
             return [replace(problem, path="model") for problem in problems]
         allowed = "one fastText model"
@@ -114,7 +114,7 @@ class PiiStep(Spec):
 
 
 class NearDuplicatesStep(Spec):
-    """Drop documents that are similar to an earlier one: by their shares of 5-grams of words, over all sources."""
+    """Drop documents that are similar to an earlier one by their 5-grams of words, over all sources."""
 
     method: Literal["minhash"] = Field("minhash", description="MinHash signatures of 112 values, by rensa")
     threshold: float = Field(
@@ -140,8 +140,8 @@ class DecontaminateStep(Spec):
         13,
         ge=5,
         le=50,
-        description="words in a row that a document must have in common with an item; an item of fewer words, but 8, "
-        "is found as a whole",
+        description="words in a row that a document must have in common with an item; an item of fewer words, at "
+        "least 8, is found if it occurs in full",
     )
     state: ByBaton[str | None] = Field(
         None, description="state of the files at the start of the run; filled in by Baton"
@@ -153,7 +153,7 @@ class DecontaminateStep(Spec):
         return {number: _ItemFiles(path=place) for number, place in enumerate(self.against) if place != EVALUATE}
 
     def missing(self) -> list[Problem]:
-        """What the files lack on this machine, from a cheap check."""
+        """The problems with the files on this machine, by a cheap check."""
         return [
             replace(problem, path=f"against.{number}")
             for number, source in self.sources().items()
@@ -186,7 +186,7 @@ class CurateStep(Spec):
     environment: list[VariableName] = not_identity(
         [],
         "environment variables that the step's function reads, such as an API key; they must be set where it runs. "
-        "Not part of the identity: if they change what it keeps, name another function",
+        "Not part of the identity: if they change which documents it keeps, name another function",
         max_length=100,
     )
     near_duplicates: NearDuplicatesStep | None = Field(
@@ -202,7 +202,7 @@ class CurateStep(Spec):
         return next((name for name in KINDS if getattr(self, name) is not None), "")
 
     def sources(self) -> dict[str, FilesSource]:
-        """The files that it reads, by the field that names them."""
+        """The files that the step reads, by the field that names them."""
         if self.classifier:
             return {"classifier.model": self.classifier.source()}
         named = self.decontaminate.sources() if self.decontaminate else {}
@@ -220,7 +220,7 @@ class CurateStep(Spec):
         return [problem.under(self.kind) for problem in part.problems()]
 
     def missing(self) -> list[Problem]:
-        """What its function or its files lack."""
+        """The problems with its function or its files."""
         if self.function:
             return [problem.under("function") for problem in self.function.problems()]
         part = self.classifier or self.decontaminate
@@ -231,7 +231,8 @@ KINDS = ("language", "classifier", "quality", "pii", "function", "near_duplicate
 
 
 def order_problems(steps: list[CurateStep]) -> list[Problem]:
-    """Near duplicates are found between two passes over the documents, of which the second only drops some."""
+    """Check the order of the steps. Near duplicates are found between two passes over the documents, and the second
+    pass only drops documents."""
     problems: list[Problem] = []
     near = [number for number, step in enumerate(steps) if step.near_duplicates]
     for number in near[1:]:
@@ -248,14 +249,14 @@ def order_problems(steps: list[CurateStep]) -> list[Problem]:
 
 
 def against_evaluation(steps: Sequence[CurateStep]) -> bool:
-    """Whether the steps need the rows of the recipe's evaluation."""
+    """Return whether the steps need the rows of the recipe's evaluation."""
     return any(step.decontaminate and EVALUATE in step.decontaminate.against for step in steps)
 
 
 def around_near_duplicates(
     steps: list[CurateStep],
 ) -> tuple[list[CurateStep], NearDuplicatesStep | None, list[CurateStep]]:
-    """The steps before near duplicates, these, and the steps after them."""
+    """The steps before the one for near duplicates, that step, and the steps after it."""
     at = next((number for number, step in enumerate(steps) if step.near_duplicates), len(steps))
     return steps[:at], steps[at].near_duplicates if at < len(steps) else None, steps[at + 1 :]
 

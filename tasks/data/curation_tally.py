@@ -1,4 +1,4 @@
-"""What each step of a curation dropped: exact counts by step and source, with samples."""
+"""Count what each step of a curation dropped, exactly, by step and source, with samples."""
 
 from collections.abc import Iterable
 
@@ -21,13 +21,13 @@ class Sample(BaseModel):
     source: str
     id: str
     text: str  # its first characters
-    what: str = ""  # it was dropped for: "near duplicate of pages.jsonl#17", "has a text of sums, row 12"
+    what: str = ""  # details of the reason: "near duplicate of pages.jsonl#17", "has a text of sums, row 12"
 
 
 class Count(BaseModel):
-    """What a step did to one source; sizes in bytes of UTF-8."""
+    """The effect of a step on one source; sizes are in bytes of UTF-8."""
 
-    documents: int = 0  # that reached the step
+    documents: int = 0  # number that reached the step
     bytes: int = 0
     dropped: int = 0
     dropped_bytes: int = 0
@@ -59,7 +59,7 @@ class Count(BaseModel):
 
     @property
     def share(self) -> float:
-        """Of the documents that were dropped."""
+        """The share of the documents that were dropped."""
         return self.dropped / self.documents if self.documents else 0.0
 
 
@@ -89,8 +89,8 @@ class Tally(BaseModel):
         }
 
     def check(self, steps: list[CurateStep], passed: int = 0) -> None:
-        """Raises StageError if a step dropped everything that reached it, or more than it may. `passed`: documents that
-        passed all steps before and were not counted."""
+        """Raise StageError if a step dropped everything that reached it, or more than it may. `passed`: the number of
+        documents that passed all steps before and were not counted."""
         totals = self.totals()
         for number, (name, step) in enumerate(zip(step_names(steps), steps, strict=True)):
             count = totals.get(name, Count())

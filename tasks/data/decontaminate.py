@@ -37,27 +37,27 @@ def _indexed(job: Job, number: int, step: DecontaminateStep) -> DecontaminateSte
     items = f"{about.items:,} items of {', '.join(step.against)}"
     print(f"decontaminate: {items}", flush=True)
     if about.too_short:
-        told = (
-            f"curate.{number} (decontaminate): {about.too_short:,} of {items} are not looked for, since none of their "
-            f"texts has {min(SHORTEST, step.ngram)} words"
+        notice = (
+            f"curate.{number} (decontaminate): {about.too_short:,} of {items} are not searched for, since none of "
+            f"their texts has {min(SHORTEST, step.ngram)} words"
         )
         if about.too_short == about.items:
             raise StageError(
-                f"{told}. Bring longer ones, lower ngram (5 finds texts of 5 words), or leave out the step"
+                f"{notice}. Use longer ones, lower ngram (5 finds texts of 5 words), or leave out the step"
             )
-        print(told, flush=True)
-        job.notice(told)
+        print(notice, flush=True)
+        job.notice(notice)
     if about.common:
         job.notice(
-            f"curate.{number} (decontaminate): of {about.common:,} of {items}, such as {about.first_common}, less than "
-            f"half is looked for, since more than {COMMON} texts share the rest: an instruction, or a passage with "
-            "many questions, which would be found as a field of its own"
+            f"curate.{number} (decontaminate): less than half of {about.common:,} of {items}, such as "
+            f"{about.first_common}, is searched for, since more than {COMMON} texts share the rest: an instruction, or "
+            "a passage with many questions, which would be found as a separate field"
         )
     return step.model_copy(update={"state": about.digest, "index": str(folder)})
 
 
 def _items(job: Job, step: DecontaminateStep) -> Iterator[tuple[str, list[str]]]:
-    """Names and texts."""
+    """The names and texts of the items."""
     files = step.sources()
     for number, place in enumerate(step.against):
         if place == EVALUATE:

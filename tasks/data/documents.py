@@ -69,7 +69,7 @@ def document_id(text: bytes) -> str:
 
 
 def document(source: str, text: str, metadata_json: str = "") -> Document:
-    """Raises UnicodeEncodeError if the text has lone surrogates, which UTF-8 cannot encode."""
+    """Make a document. Raises UnicodeEncodeError if the text has lone surrogates, which UTF-8 cannot encode."""
     return Document(text_digest(text), source, text, metadata_json)
 
 
@@ -80,7 +80,7 @@ def split_of(document_id: str, held_out: float) -> Split:
 
 
 def stem(split: Split, source: str | None) -> str:
-    """How the files of a split begin, or of a named source's part of it."""
+    """The beginning of the file names of a split, or of a named source's part of it."""
     return f"{split}-{source}" if source else split
 
 
@@ -127,7 +127,7 @@ def split_files(corpus_dir: Path, split: Split, source: str | None = None) -> li
 
 
 def split_names(names: Iterable[str], split: Split, source: str | None = None) -> list[str]:
-    """As `split_files`, of these names of files."""
+    """`split_files` for these names of files."""
     pattern = rf"{split}-.*\.parquet" if source is None else rf"{stem(split, source)}-\d{{5}}\.parquet"
     return sorted(name for name in names if re.fullmatch(pattern, name, re.DOTALL))
 
@@ -154,15 +154,15 @@ def documents_in(table: pa.Table) -> list[Document]:
 
 
 def have_metadata(files: Iterable[Path]) -> bool:
-    """Whether any of them has metadata."""
+    """Return whether any of the files has metadata."""
     return any(_METADATA.name in pq.read_schema(path).names for path in files)
 
 
 @dataclass
 class SplitWriter:
     """Writes one split's documents to `<split>-00000.parquet`, `<split>-00001.parquet`, …; with a named source, its
-    part of them to `<split>-<source>-00000.parquet`, … Tables that are added decide themselves on `metadata`, and all
-    alike."""
+    part of them to `<split>-<source>-00000.parquet`, … Tables that are added must all have the column `metadata`, or
+    none of them."""
 
     directory: Path
     split: Split

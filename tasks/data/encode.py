@@ -6,7 +6,7 @@
     manifest.json    its facts are an `Amount`
 
 A part is tokenized by one process, with one row group (~1 MiB of text) in memory, and its folder is complete or
-missing. It depends on nothing but the file's content and the tokenizer.
+missing. It depends only on the file's content and the tokenizer.
 """
 
 from collections.abc import Sequence
@@ -81,17 +81,17 @@ def _joined(
 
 @dataclass(frozen=True)
 class EncodeItem:
-    """A part of a file to tokenize, and where to."""
+    """A part of a file to tokenize, and the folder for its tokens."""
 
     folder: Path
-    corpus: Input  # without a path: the file is fetched if the part is to be made
+    corpus: Input  # without a path, the file is fetched if the part is missing
     part: FilePart
     encoder: DocumentEncoder
-    kept: Kept | None  # where the tokens of earlier corpora, or other pods, may be
+    kept: Kept | None  # the cache for tokens of earlier corpora or other pods
 
 
 def encode(item: EncodeItem, report: Report) -> None:
-    """Tokenize a part unless that was done before. Raises StorageError."""
+    """Tokenize a part, unless its tokens exist. Raises StorageError."""
     if not make_once(item.folder, "tokens", item.kept, partial(_encode, item, report)):
         report(1.0, NOTHING)
 
@@ -116,12 +116,12 @@ def _encode(item: EncodeItem, report: Report, folder: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _folder(corpus: Input) -> Path:
-    """Its folder, fetched first if it is not on this machine."""
+    """The corpus' folder, fetched first if it is not on this machine."""
     return Path(corpus.path) if corpus.path else corpus.local()
 
 
 def encoded(folder: Path) -> Amount:
-    """What is in an encoded part. Raises ArtifactError."""
+    """The content of an encoded part. Raises ArtifactError."""
     return Amount(**read_manifest(folder).facts)
 
 

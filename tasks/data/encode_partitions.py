@@ -1,5 +1,5 @@
-"""The engine with which a pod tokenizes its share of a corpus (shares.py): some of its files, and it fetches no others;
-or, where there are too few files to share them evenly, some parts of the files.
+"""The engine with which a pod tokenizes its share of a corpus (shares.py): some of its files, without fetching others;
+or, if there are too few files to share them evenly, some parts of the files.
 
 The shards engine, whose pod runs after those of all shares, finds the parts in storage (stored_folders.py) and
 tokenizes the missing ones itself, for which it fetches their files.
@@ -16,7 +16,7 @@ from tasks.data.shards import PARTS, encode_items, encoder_of
 from tasks.data.shares import make_share, of_share
 from tasks.data.spec import ShareSpec
 
-FILES = 4  # of each machine, at least, to share them
+FILES = 4  # for each machine; with fewer, parts of files are shared
 
 
 def work(job: Job) -> None:

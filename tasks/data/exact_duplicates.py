@@ -41,7 +41,7 @@ class KeyWriter:
     _files: int = 0
 
     def is_new(self, document_id: str) -> bool:
-        """Whether the document is not a copy of a remembered one; its row is the number of new ones before it."""
+        """Return whether the document is no copy of a remembered one; its row is the number of new ones before it."""
         if self._seen.setdefault(bytes.fromhex(document_id[:32]), self.rows) != self.rows:
             return False
         self.rows += 1
@@ -102,7 +102,7 @@ def exact_drops(scans: Sequence[Path], of: HashRange) -> Places:
 
 def sorted_order(upper: Places, lower: Places) -> npt.NDArray[np.intp]:
     """The order that sorts hashes by their halves; equal hashes stay in order. The lower halves are compared only where
-    the upper ones are equal, which is faster than `np.lexsort`, above all for parts that are sorted."""
+    the upper ones are equal, which is faster than `np.lexsort`, especially for parts that are sorted."""
     order = np.argsort(upper, kind="stable")
     equal = np.diff(upper[order]) == 0
     tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))

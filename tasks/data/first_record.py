@@ -14,11 +14,11 @@ from tasks.data.readers.columnar import arrow_reader
 from tasks.data.readers.jsonl import first_jsonl_fields, first_jsonl_record
 from tasks.data.source_spec import ArrowSource, JsonlSource, ParquetSource, Records, without, without_field
 
-SEEN = 10  # files that are looked at for a record, if broken ones are skipped
+SEEN = 10  # files that are searched for a record, if broken ones are skipped
 
 
 def missing(source: Records) -> list[Problem]:
-    """What the source lacks on this machine."""
+    """The problems with the source on this machine."""
     return source.missing(partial(LOOKS[type(source)], source))
 
 
@@ -46,7 +46,7 @@ def _arrow(source: ArrowSource, files: list[File]) -> list[Problem]:
 
 
 def _columns(source: Records, files: list[File], kind: str, columns: Callable[[IO[bytes]], list[str]]) -> list[Problem]:
-    """What the first file lacks; the first that can be read, if broken ones are skipped."""
+    """The problems with the first file, or with the first readable one if broken ones are skipped."""
     faults = []
     for first in files[: SEEN if source.on_broken == "skip" else 1]:
         try:

@@ -2,7 +2,7 @@
 
     listing = find_files(path, (".jsonl", ".jsonl.gz"))    path: a file, a folder or a glob
     listing.files      in order, below listing.root
-    listing.unread     the number of other files, by the reason
+    listing.unread     the number of other files, by reason
 
 A folder is searched recursively, also through links to folders, each once. Hidden files and folders in it are not read.
 """
@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from infra.progress import say
 from tasks.data.json_values import SURROGATE
 
-TELL_EVERY = 50_000  # files: some seconds
+REPORT_EVERY = 50_000  # files, which take some seconds
 HIDDEN = "hidden"
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz", ".zip")
 
@@ -25,12 +25,12 @@ COMPRESSED = (".gz", ".zst", ".bz2", ".xz", ".zip")
 @dataclass(frozen=True)
 class FoundFiles:
     files: list[Path]
-    root: Path  # that names are relative to: the folder, or a glob's part before any wildcard
+    root: Path  # the folder that names are relative to: the given one, or a glob's part before any wildcard
     unread: Counter[str]
 
 
 def find_files(path: Path, suffixes: tuple[str, ...]) -> FoundFiles:
-    """`path`: absolute. `suffixes`: of the files that are read."""
+    """Find files under an absolute path. `suffixes`: those of the files that are read."""
     unread: Counter[str] = Counter()
     if path.is_dir():
         candidates: Iterable[Path] = _below(path, unread, set())
@@ -40,14 +40,14 @@ def find_files(path: Path, suffixes: tuple[str, ...]) -> FoundFiles:
         candidates = _matching(str(path), unread)
     files = []
     for number, each in enumerate(candidates, 1):
-        if number % TELL_EVERY == 0:
+        if number % REPORT_EVERY == 0:
             say(f"{path}: {number:,} files looked at so far")
         if SURROGATE.search(str(each)):
             unread["name that is not UTF-8"] += 1
             continue
         try:
             is_file = each.is_file()
-        except PermissionError:  # of the folder, which may be listed but not searched
+        except PermissionError:  # the folder may be listed but not searched
             unread["file without permission"] += 1
             continue
         if not is_file:
@@ -60,13 +60,13 @@ def find_files(path: Path, suffixes: tuple[str, ...]) -> FoundFiles:
 
 
 def suffix_of(name: str) -> str:
-    """Of a file, with what it has before a compression: .txt.gz."""
+    """The suffix of a file, together with the one before a compression's: .txt.gz."""
     suffixes = PurePosixPath(name).suffixes
     return "".join(suffixes[-2:] if name.endswith(COMPRESSED) else suffixes[-1:]) or "without a suffix"
 
 
 def unread_text(place: str, unread: Counter[str], readers: dict[str, str]) -> str:
-    """A line about files that are not read. `readers`: what reads files of a suffix."""
+    """A line about files that are not read. `readers`: the readers by suffix."""
     counts = sorted(unread.items(), key=lambda entry: (-entry[1], entry[0]))
     parts = [f"{count:,} {why}{f' ({readers[why]})' if why in readers else ''}" for why, count in counts]
     number = unread.total()
@@ -74,7 +74,7 @@ def unread_text(place: str, unread: Counter[str], readers: dict[str, str]) -> st
 
 
 def _below(folder: Path, unread: Counter[str], seen: set[str]) -> Iterator[Path]:
-    """All files below a folder. What is hidden is counted, a folder as one."""
+    """All files below a folder. Hidden files and folders are counted, each as one."""
     if (real := os.path.realpath(folder)) in seen:
         unread["link to a folder that is read already"] += 1
         return
@@ -96,7 +96,7 @@ def _below(folder: Path, unread: Counter[str], seen: set[str]) -> Iterator[Path]
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Not a link to itself, or to what may not be looked up: is_file() says which."""
+    """Return whether an entry is a folder; False for a link to itself or no permission, which is_file() tells apart."""
     try:
         return entry.is_dir()
     except OSError:
@@ -104,7 +104,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _matching(pattern: str, unread: Counter[str]) -> Iterator[Path]:
-    """What a glob matches, without the folders whose files `**` matches too."""
+    """The files that a glob matches. Folders are left out, since `**` matches their files, and counted otherwise."""
     for name in glob.glob(pattern, recursive=True):  # noqa: PTH207  absolute patterns
         if not Path(name).is_dir():
             yield Path(name)

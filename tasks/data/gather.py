@@ -2,12 +2,12 @@
 
 In: "corpora.0", "corpora.1", … and "newest", an increment whose `gone.arrow` lists the documents that are gone from
 the source. Documents keep their order and split; of duplicates the first is kept. With `train: false` only the held-out
-split is merged, and read.
+split is read and merged.
 
-The ids of a million documents are in memory at a time: those that begin alike, of all corpora. So the ids are read once
-for every million documents, and the texts once.
+The ids of a million documents are in memory at a time: those in one range of ids, from all corpora. So the ids are read
+once for every million documents, and the texts once.
 
-Facts: those of the corpus engine; `deleted` counts the documents skipped because they are gone.
+The facts are those of the corpus engine; `deleted` counts the documents skipped because they are gone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +45,7 @@ def work(job: Job) -> None:
     corpora = [(corpus.digest, corpus.local()) for corpus in job.inputs_of("corpora")]
     job.empty_output()
     files: list[tuple[Split, Path]] = []
-    present: list[Mask] = []  # in the source, of each file
+    present: list[Mask] = []  # for each file, the documents that are in the source
     for split in SPLITS if spec.train else ("held_out",):
         for digest, corpus in corpora:
             for part, paths in groupby(split_files(corpus, split), stem_of):
@@ -71,9 +71,9 @@ def work(job: Job) -> None:
 def to_keep(
     files: Sequence[Path], present: Sequence[Mask], show: Callable[[int, int], None], ids: int = IDS
 ) -> tuple[list[Mask], int]:
-    """For each document of each file, whether it is the first one with its text of those that are `present`; and how
-    many of these are not. `ids`: in memory at a time, about. Calls `show` with the number of ranges that are done, and
-    of all."""
+    """Return for each document of each file whether it is the first `present` one with its text; and the number of
+    `present` ones that are not. About `ids` ids are in memory at a time. Calls `show` with the number of ranges that
+    are done, and of all."""
     starts = np.cumsum([0, *map(len, present)])
     candidates = np.concatenate([np.empty(0, bool), *present])
     keep, duplicates = np.zeros(starts[-1], bool), 0
@@ -83,25 +83,25 @@ def to_keep(
         texts, places = [np.empty(0, "S64")], [np.empty(0, np.int64)]
         for start, path in zip(starts, files, strict=False):
             for batch in name_batches([path]):
-                in_range = pc.and_(pc.greater_equal(batch["id"], low), pc.less(batch["id"], high))
-                mask = candidates[start : start + len(batch)] & in_range.to_numpy(zero_copy_only=False)
+                between = pc.and_(pc.greater_equal(batch["id"], low), pc.less(batch["id"], high))
+                mask = candidates[start : start + len(batch)] & between.to_numpy(zero_copy_only=False)
                 places.append(start + np.flatnonzero(mask))
                 texts.append(_digests(batch["id"].filter(pa.array(mask))))
                 start += len(batch)
-        whole = np.concatenate(texts)
-        _, first = np.unique(whole, return_index=True)
-        duplicates += len(whole) - len(first)
+        in_range = np.concatenate(texts)
+        _, first = np.unique(in_range, return_index=True)
+        duplicates += len(in_range) - len(first)
         keep[np.concatenate(places)[first]] = True
     return np.split(keep, starts[1:])[:-1], duplicates
 
 
 def _digests(ids: pa.Array) -> npt.NDArray[np.bytes_]:
-    """Ids, which have 64 characters each, without making objects of them; of an array that is no slice."""
+    """The ids, which have 64 characters each, without Python objects. The array must not be a slice."""
     return np.frombuffer(ids.buffers()[2] or b"", "S64", len(ids))
 
 
 def ranges(number: int) -> Iterator[tuple[str, str]]:
-    """Cut the ids, which are digests, into ranges of the same size: from the first up to, not including, the second."""
+    """Cut the ids, which are digests, into equal ranges, each from the first id up to, not including, the second."""
     ends = [f"{256**3 * index // max(1, number):06x}" for index in range(1, number)]
     yield from zip(["", *ends], [*ends, "g"], strict=True)
 

@@ -36,7 +36,7 @@ class Gone:
     """The rows of each part, in ascending order."""
 
     rows: dict[CorpusPart, Rows]
-    known: Sequence[str] = ()  # digests of the corpora of which it tells
+    known: Sequence[str] = ()  # digests of the corpora that it covers
 
     def write(self, folder: Path) -> None:
         write_json(folder / GONE_COUNTS, self.counts())
@@ -45,7 +45,7 @@ class Gone:
 
     @classmethod
     def read(cls, increment: Path) -> "Gone":
-        """Raises StageError if the corpus is no increment."""
+        """Read the list of an increment. Raises StageError if the corpus is no increment."""
         if not (increment / GONE).exists():
             raise StageError(f"{increment}: has no {GONE}, so it is not an increment; give a corpus made by `find_new`")
         table = feather.read_table(increment / GONE, memory_map=False)
@@ -61,12 +61,12 @@ class Gone:
         return counts
 
     def present(self, part: CorpusPart, sizes: Sequence[int]) -> list[Mask]:
-        """For each document of a part, whether it is in the source; in files of these sizes. Raises StageError."""
+        """For each file of a part, with these sizes, a mask of the documents in the source. Raises StageError."""
         rows, documents, (digest, name) = self.rows.get(part, np.empty(0, np.int64)), sum(sizes), part
         if digest not in self.known:
             raise StageError(
-                f"corpus {digest[:12]}: the increment does not tell what is gone of it; give corpora that were `known` "
-                "to it"
+                f"corpus {digest[:12]}: the increment does not list its documents that are gone; give corpora that "
+                "were `known` to it"
             )
         if len(rows) and rows[-1] >= documents:
             raise StageError(f"corpus {digest[:12]}: has {documents} documents in {name}, and row {rows[-1]} is gone")

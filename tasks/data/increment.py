@@ -4,14 +4,14 @@ In: "known.0", "known.1", …, oldest first; "against.0", …, as for a corpus. 
 the rounds of the corpus engine (corpus.py) with one more that compares the scanned partitions with the known corpora
 (known_documents.py); `changes.json` with the changes to the others (source_changes.py); `gone.arrow` and `gone.json`
 with the known documents that the source has lost (gone.py). If nothing is new, the corpus is empty. A partition whose
-files have not changed is not read again while its scan is kept, nor are the known corpora but the newest, while the
-blocks of their names are (known_blocks.py).
+files have not changed is not read again while its scan is kept. Of the known corpora, only the newest is read while the
+blocks of the others' names are kept (known_blocks.py).
 
 An edited document stays in the split of its previous text, so that a model is never evaluated on text it was trained
-on; others are split by content as usual. Of near duplicates, known documents come before all new ones.
+on; others are split by content as usual. Among near duplicates, known documents come before all new ones.
 
-Facts: those of the corpus engine, for the new documents only. `duplicates`, `empty`, `invalid_utf8`, `broken` and
-`curation` are of the partitions that were read since the newest known corpus; `edited` counts the edits among the new
+The facts are those of the corpus engine, for the new documents only. `duplicates`, `empty`, `invalid_utf8`, `broken`
+and `curation` cover the partitions read since the newest known corpus; `edited` counts the edits among the new
 documents; `renamed` and `deleted` count the changes to known documents since the newest known corpus; `gone` counts the
 documents of all known corpora that the source no longer has; `known_digest` is a key of these corpora.
 """

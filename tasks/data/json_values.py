@@ -38,7 +38,7 @@ class Rounded(float):
 
 @dataclass(frozen=True)
 class Unreadable:
-    """In place of a value that its file does not let read."""
+    """Stands for a value that cannot be read from its file."""
 
     why: str
 
@@ -87,7 +87,7 @@ def _converted(value: Any, changes: set[str], depth: int) -> Any:
 
 
 def copied(value: Any, depth: int = 0) -> Any:
-    """Objects and lists copied, at every depth."""
+    """Copy objects and lists, at every depth."""
     if depth > DEEPEST:
         return value
     if type(value) is dict:
@@ -96,6 +96,6 @@ def copied(value: Any, depth: int = 0) -> Any:
 
 
 def kind_of(value: Any) -> str:
-    """A type, for messages: bytes, PIL.Image.Image."""
+    """The name of a value's type, for messages: bytes, PIL.Image.Image."""
     module = type(value).__module__
     return type(value).__qualname__ if module == "builtins" else f"{module}.{type(value).__qualname__}"

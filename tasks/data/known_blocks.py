@@ -1,16 +1,16 @@
 """Names and ids of known corpora in blocks, so that a night does not read every earlier corpus.
 
-    <key>.names/names.parquet    what some successive corpora say of names (compare.py), without texts
+    <key>.names/names.parquet    the statements of successive corpora about names (compare.py), without texts
 
-A block has 1, 2, 4, … corpora, as the binary digits of their number say: 11 known corpora are in the blocks [0, 8),
-[8, 10) and [10, 11). Its key is a digest of its corpora's digests, so that it is of exactly these or is not found. A
-block is made of its two halves, down to the corpora themselves, and is kept beyond its job, for later nights:
+A block has 1, 2, 4, … corpora, by the binary digits of their number: 11 known corpora are in the blocks [0, 8), [8, 10)
+and [10, 11). Its key is a digest of its corpora's digests, so that a found block has exactly these corpora. A block is
+made from its two halves, down to the corpora themselves, and is kept beyond its job, for later nights:
 
     HOME/partitions    on this machine (partition_cache.py)
     STORAGE/known      for pods (stored_folders.py)
 
 So a night reads one block for each binary digit and the newest corpus, and a name is written once each time that the
-number of nights doubles. Blocks may be deleted at any time: the corpora say the same.
+number of nights doubles. Blocks may be deleted at any time: they can be made from the corpora.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,17 +34,17 @@ def kept_names(job: Job) -> Kept:
 
 @dataclass
 class KnownBlocks:
-    """Tells `known` what the corpora of blocks say. In `folder` are the blocks of this night."""
+    """Adds corpora to `known`, by blocks. `folder` has the blocks of this night."""
 
     known: Known
     folder: Path
     kept: Kept
     show: Callable[[int], None]  # called with the number of corpora that are known
-    corpora_read: int = 0  # themselves
+    corpora_read: int = 0  # number of corpora that were read themselves
     _done: int = field(default=0, init=False)
 
     def add(self, corpora: Sequence[Input]) -> None:
-        """Add all corpora, oldest first, and keep what is missing of their blocks. Raises ArtifactError,
+        """Add all corpora, oldest first, and keep those of their blocks that are missing. Raises ArtifactError,
         StorageError."""
         for start, end in blocks(len(corpora)):
             block = corpora[start:end]
@@ -88,8 +88,7 @@ class KnownBlocks:
 
 
 def blocks(number: int) -> list[tuple[int, int]]:
-    """The blocks of so many corpora, the first and longest one first: from the first corpus up to, not including, the
-    second."""
+    """The blocks of this number of corpora, the longest first: (first corpus, last corpus + 1) of each."""
     spans, start = list[tuple[int, int]](), 0
     for digit in reversed(range(number.bit_length())):
         if number >> digit & 1:

@@ -1,4 +1,4 @@
-"""Which documents of the scanned partitions earlier corpora have: a round of an increment, before duplicates are found.
+"""Find the scanned documents that earlier corpora have: a round of an increment, before duplicates are found.
 
 Its folder has `00000.npy` … for each partition, bool [2, rows]: known ones, and new ones that were edited from a text
 of the other split; `changes.json`; and `found.json`.
@@ -49,7 +49,7 @@ class KnownItem:
     corpora: Sequence[Input]
     scans: Sequence[Path]
     sources: Sequence[str]  # names; none if the corpus has a single source
-    kept: Kept  # where blocks of earlier nights are
+    kept: Kept  # the cache with blocks of earlier nights
     threads: int = 1
 
     def of(self, partition: int) -> Path:
@@ -57,7 +57,7 @@ class KnownItem:
 
 
 def find_known(item: KnownItem, report: Report) -> None:
-    """Compare unless that was done. Raises StageError if a source has lost all its documents."""
+    """Compare, unless the result exists. Raises StageError if a source has lost all its documents."""
     if item.folder.exists():
         return
     partial = item.folder.with_name(f"{item.folder.name}.{os.getpid()}.partial")
@@ -99,7 +99,7 @@ def _today(scans: Sequence[Path]) -> Iterator[pa.RecordBatch]:
 
 
 def _write_masks(known: Known, scans: Sequence[Path], folder: Path) -> int:
-    """Write what is known of each partition. Returns the number of new documents that are edits."""
+    """Write the masks of each partition. Returns the number of new documents that are edits."""
     edits = set[str]()
     new = groupby(known.new(), lambda entry: entry[0] >> 32)
     upcoming = next(new, None)
@@ -111,7 +111,7 @@ def _write_masks(known: Known, scans: Sequence[Path], folder: Path) -> int:
                 row = place & 0xFFFFFFFF
                 if split is not None:
                     edits.add(document_id)
-                if row < len(held_out):  # no copy, which is not in the partition
+                if row < len(held_out):  # not a copy, which has no row in the partition
                     masks[0, row] = False
                     masks[1, row] = split is not None and (split == "held_out") != held_out[row]
             upcoming = next(new, None)
@@ -120,12 +120,12 @@ def _write_masks(known: Known, scans: Sequence[Path], folder: Path) -> int:
 
 
 def _refuse_lost(known: Known, sources: Sequence[str]) -> None:
-    """A source without documents is an error, not a day on which all was deleted."""
+    """Raise StageError for a source that has no documents now: that is an error rather than a deletion of all."""
     for name in sources or [""]:
         prefix = f"{name}/" if name else ""
         if not known.count_today(prefix) and (before := known.count_known(prefix)):
             of = f"sources.{name}" if name else "the source"
-            fix = "; if all were deleted, take it out of sources" if name else ""
+            fix = "; if all were deleted, remove it from sources" if name else ""
             raise StageError(
                 f"{of} has no documents now, and {number(before)} of its documents are known: is its folder "
                 f"mounted?{fix}"

@@ -25,7 +25,7 @@ class Span(NamedTuple):
 
     start: float  # percentage of the stage's time, about
     end: float
-    unit: str  # what its items are
+    unit: str  # the unit of its items, such as "files"
     last: bool = False  # the other machines do not wait for its end, since the first one may remove its outputs
 
 
@@ -42,7 +42,7 @@ class Speed(NamedTuple):
     tokens: int
 
     def text(self) -> str:
-        """`8 items in 20.1 s (39.8 s of CPU), 5,000 documents (249/s), 20 MB (0.50 MB/s of CPU), 300 MB of memory`"""
+        """Describe it: `8 items in 20.1 s (39.8 s of CPU), 5,000 documents (249/s), …, largest process 300 MB`."""
         seconds, cpu_s = max(1e-6, self.seconds), max(1e-6, self.cpu_s)
         parts = [f"{self.items:,} items in {seconds:,.1f} s ({cpu_s:,.1f} s of CPU)"]
         if self.documents:
@@ -65,7 +65,7 @@ class Rounds:
     speeds: list[Speed] = field(default_factory=list)
 
     def run(self, name: str, work: Work[T], items: Sequence[T], outputs: Sequence[Path], sizes: Sequence[int]) -> None:
-        """Work on the items, which write these files or folders. Raises Ended, not on the first machine."""
+        """Work on the items, which write these files or folders. Raises Ended on machines other than the first."""
         span, began = self.spans[name], time.monotonic()
 
         def show(progress: Progress) -> None:
@@ -89,6 +89,6 @@ class Rounds:
 
 
 def _rates(amount: Amount, seconds: float) -> dict[str, str]:
-    """For the progress bar."""
+    """The amounts and rates in the progress bar."""
     shown = {"documents": f"{amount.documents:,}", "documents/s": f"{amount.documents / max(1e-6, seconds):,.0f}"}
     return shown | ({"tokens/s": f"{amount.tokens / max(1e-6, seconds):,.0f}"} if amount.tokens else {})

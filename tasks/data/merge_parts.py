@@ -16,7 +16,7 @@ COPIED = 16 << 20  # bytes at a time
 
 @dataclass(frozen=True)
 class JoinItem:
-    """A prefix to write, and where to."""
+    """A prefix to write, and its folder."""
 
     folder: Path  # its name is that of the prefix
     parts: Sequence[Path]  # encoded, in order
@@ -46,7 +46,7 @@ def _joined(paths: Sequence[Path], target: Path) -> None:
     if len(paths) == 1:
         os.link(paths[0], target)
         return
-    with target.open("wb") as whole:
+    with target.open("wb") as joined:
         for path in paths:
             with path.open("rb") as part:
-                shutil.copyfileobj(part, whole, COPIED)
+                shutil.copyfileobj(part, joined, COPIED)

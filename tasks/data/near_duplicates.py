@@ -7,16 +7,17 @@
                                                 # with bool arrays of the rows that earlier corpora have
 
 A document is `partition << 32 | row`: the index of its folder in `folders`, and the number of documents that were added
-to that before it. `near_drops` returns rows (dropped, kept), sorted, each dropped document once; another item may drop
-it too. A document is dropped if it is similar to an earlier one, so that the first of a cluster always stays; known
-ones come before all others. The union over all items depends only on the documents and their order.
+to that folder before it. `near_drops` returns rows (dropped, kept), sorted, each dropped document once; another item
+may drop it too. A document is dropped if it is similar to an earlier one, so that the first of a cluster always stays;
+known ones come before all others. The union over all items depends only on the documents and their order.
 
 Similarity is that of the documents' sets of 5-grams of words (Jaccard). It is estimated by 112 minima of random
 permutations (Broder, "On the resemblance and containment of documents", 1997; by rensa), whose bands of equal values
-give candidates (Leskovec, Rajaraman, Ullman, "Mining of Massive Datasets", chapter 3). In a bucket, a document is
-compared with the first and the one before: all pairs would be too many for boilerplate. What shares a bucket is only a
-candidate: each pair is verified by the whole signatures, and passes from one standard error below the threshold on, so
-that at a threshold of 0.8 a pair at 0.85 is found with 98 %, and one at 0.5 practically never.
+give candidates (Leskovec, Rajaraman, Ullman, "Mining of Massive Datasets", chapter 3). A document is compared with the
+first one in its bucket and with the one before it, since boilerplate has too many pairs to compare all. A shared bucket
+only makes a candidate: each pair is verified by its complete signatures, and passes from one standard error below the
+threshold on, so that at a threshold of 0.8 a pair at 0.85 is found with a probability of 98 %, and one at 0.5
+practically never.
 
 A folder holds, without headers, for n documents and b bands:
 
@@ -24,8 +25,8 @@ A folder holds, without headers, for n documents and b bands:
     hashes.u64        [b, n]    uint64, sorted within a band: hashes of the band's part of the signatures
     rows.u32          [b, n]    uint32: their documents
 
-Memory of an item: about 80 bytes for each of its entries, at most some 4 million unless so many share one bucket; disk:
-616 bytes for each document with 14 bands.
+An item needs about 80 bytes of memory for each of its entries, at most some 4 million unless more share one bucket, and
+a document 616 bytes of disk with 14 bands.
 """
 
 import math
@@ -46,12 +47,12 @@ from tasks.data.ngrams import Hashes, ngrams, word_hashes
 PERMUTATIONS = 112
 SHINGLE = 5  # words
 SEED = 1
-FOUND = 0.9  # of the pairs at the threshold share a band, at least
+FOUND = 0.9  # smallest share of the pairs at the threshold that have a band in common
 BATCH_WORDS = 1 << 17  # signed at a time
 BATCH_DOCUMENTS = 1 << 12
 ENTRIES = 1 << 22  # of an item, about
 PAIRS = 1 << 16  # compared at a time: 58 MB of signatures
-NEW = np.uint64(1 << 63)  # in the number of a document that is not known, while they are ordered
+NEW = np.uint64(1 << 63)  # set in the number of a document that is not known, while documents are sorted
 
 Signatures = npt.NDArray[np.uint32]
 Number = TypeVar("Number", np.uint32, np.uint64)
@@ -59,7 +60,7 @@ Number = TypeVar("Number", np.uint32, np.uint64)
 
 @cache
 def bands(threshold: float) -> int:
-    """How many bands the signatures are cut into: the fewest by which most pairs at the threshold are found."""
+    """The number of bands of the signatures: the fewest by which most pairs at the threshold are found."""
     for number in (divisor for divisor in range(1, PERMUTATIONS + 1) if PERMUTATIONS % divisor == 0):
         if 1 - (1 - threshold ** (PERMUTATIONS // number)) ** number >= FOUND:
             return number
@@ -67,7 +68,7 @@ def bands(threshold: float) -> int:
 
 
 def least_equal(threshold: float) -> int:
-    """How many of two signatures' values must be equal: the threshold less one standard error of the estimate."""
+    """The number of equal values that two signatures need: the threshold less one standard error of the estimate."""
     return math.ceil(PERMUTATIONS * threshold - math.sqrt(PERMUTATIONS * threshold * (1 - threshold)) - 1e-9)
 
 
@@ -113,7 +114,7 @@ def signed(documents: list[Hashes]) -> Signatures:
     ends = np.cumsum([len(words) for words in padded])
     shingles = ngrams(np.concatenate(padded), SHINGLE)
     inside = np.ones(len(shingles), bool)
-    inside[(ends[:-1, None] - np.arange(1, SHINGLE)).ravel()] = False  # of two documents
+    inside[(ends[:-1, None] - np.arange(1, SHINGLE)).ravel()] = False  # n-grams across two documents
     offsets = np.insert(ends - (SHINGLE - 1) * np.arange(1, len(ends) + 1), 0, 0).astype(np.uint64)
     shingles = _finalized(shingles[inside])
     rows = RMinHash.digest_matrix_from_flat_token_hashes(shingles, offsets, PERMUTATIONS, SEED).to_rows()
@@ -130,7 +131,7 @@ class NearItem:
 
 
 def near_items(parts: list[Path], step: NearDuplicatesStep) -> list[NearItem]:
-    """What can be worked on independently."""
+    """The items, which can be worked on independently."""
     documents = sum(len(_signatures(part)) for part in parts)
     ranges = max(1, math.ceil(documents / ENTRIES))
     return [NearItem(band, number, ranges) for band in range(bands(step.threshold)) for number in range(ranges)]
@@ -155,7 +156,7 @@ def near_drops(
     similar = _similar(hashes[distinct], documents[distinct], signatures, least_equal(step.threshold))
     drops = np.concatenate([copies, similar]) & ~NEW
     drops = drops[np.lexsort((drops[:, 1], drops[:, 0]))]
-    once: Hashes = drops[np.unique(drops[:, 0], return_index=True)[1]]  # with the first of those it is similar to
+    once: Hashes = drops[np.unique(drops[:, 0], return_index=True)[1]]  # with the first document that it is similar to
     return once
 
 
@@ -187,20 +188,20 @@ def _known_first(documents: Hashes, known: Sequence[Path]) -> Hashes:
 def _equal(hashes: Hashes, documents: Hashes, signatures: list[Signatures]) -> tuple[Hashes, npt.NDArray[np.intp]]:
     """Pairs of documents whose signatures are equal, and the places of the first document with each signature. So
     copies of a document are no candidates for others."""
-    whole = np.empty_like(hashes)
+    digests = np.empty_like(hashes)
     for start in range(0, len(documents), PAIRS):
         part = slice(start, start + PAIRS)
-        whole[part] = _mixed(_of(documents[part], signatures))
-    order = np.lexsort((documents, whole, hashes))
-    first = _starts(hashes[order]) | _starts(whole[order])
+        digests[part] = _mixed(_of(documents[part], signatures))
+    order = np.lexsort((documents, digests, hashes))
+    first = _starts(hashes[order]) | _starts(digests[order])
     firsts = documents[order][np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))]
     pairs = np.stack([documents[order], firsts], axis=1)[~first]
     return pairs, np.sort(order[first])
 
 
 def _similar(hashes: Hashes, documents: Hashes, signatures: list[Signatures], least: int) -> Hashes:
-    """Pairs of a document and the first or the one before in its bucket, with at least as many equal values. Both are
-    sorted by bucket."""
+    """Pairs of a document and the first one or the previous one in its bucket, with at least `least` equal values.
+    `hashes` and `documents` are sorted by bucket."""
     places = np.arange(len(hashes))
     starts = _starts(hashes)
     firsts = np.maximum.accumulate(np.where(starts, places, 0))
@@ -219,7 +220,7 @@ def _similar(hashes: Hashes, documents: Hashes, signatures: list[Signatures], le
 
 
 def _starts(values: Hashes) -> npt.NDArray[np.bool_]:
-    """Where a run of equal values starts."""
+    """A mask of the places where a run of equal values starts."""
     starts = np.ones(len(values), bool)
     starts[1:] = values[1:] != values[:-1]
     return starts

@@ -35,7 +35,7 @@ def word_hashes(text: str) -> Hashes:
     """A hash of 32 bits for each word."""
     if not text.isascii():
         text = normalize("NFC", text).replace("’", "'").replace("\u00ad", "")  # a soft hyphen
-        if _UNSPACED.search(text):  # ten times as fast as what follows
+        if _UNSPACED.search(text):  # ten times as fast as the substitution
             text = _CHARACTER.sub(r" \g<0> ", text)
     text = text.lower()
     words = text.split()

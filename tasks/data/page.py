@@ -36,7 +36,7 @@ def _sources(source: Source) -> list[Block]:
 
 
 def _curation(source: Source) -> list[Block]:
-    """What each step of the curation did to each source, and samples of what it dropped."""
+    """The effect of each step of the curation on each source, and samples of the dropped documents."""
     curation = source.record_json("curation.json")
     if curation is None:
         return []
@@ -105,7 +105,7 @@ def tokenized_corpus(source: Source) -> list[Block]:
 
 
 def _speeds(source: Source) -> list[Block]:
-    """How fast the rounds of a data stage were; earlier results count as items only."""
+    """The speed of a data stage's rounds; earlier results count only as items."""
     rows: list[list[Cell]] = []
     for speed in source.record_json("speeds.json") or []:
         seconds, cpu_s = max(1e-6, speed["seconds"]), max(1e-6, speed["cpu_s"])

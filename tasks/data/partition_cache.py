@@ -1,10 +1,10 @@
-"""Results of partitions that earlier corpora had, so that only changed partitions are worked on again.
+"""Cache the results of partitions beyond their corpus, so that only changed partitions are worked on again.
 
     HOME/partitions/<key>.scan/      the scan of one partition (scan.py)
     HOME/partitions/<key>.tokens/    the tokens of a part of a corpus' file (encode.py)
     HOME/partitions/<key>.names/     the names of some successive corpora (known_blocks.py)
 
-Their files are shared with the corpus and the shards where possible (hard links). The key is a digest of all that
+Files are shared with the corpus and the shards where possible (hard links). The key is a digest of all that
 determines the content, versions included. Only folders of a source or corpus in several parts are cached; those that
 were not used for 30 days are removed. When less than a tenth of the disk is free, so are the least recently used ones,
 except those that mostly share their files with a corpus: removing them would free little. The folder may be deleted at
@@ -41,7 +41,8 @@ class Kept(Protocol):
 
 def make_once(folder: Path, kind: str, kept: Kept | None, fill: Callable[[Path], dict[str, Any]]) -> bool:
     """Make a folder with a manifest, completely or not at all, unless it exists or is cached: `fill` writes its files
-    and returns the manifest's facts. False if `fill` was not called. Raises what `fill` does, StorageError."""
+    and returns the manifest's facts. Returns False if `fill` was not called. Raises the errors of `fill`, StorageError.
+    """
     if is_intact(folder) or (kept and kept.take(folder)):
         return False
     remove(folder)
@@ -79,7 +80,8 @@ class KeptFolders:
             _copied(folder, self.folder / folder.name)
 
     def make_room(self) -> None:
-        """Remove what was not used for long, what a killed process left, and more if the disk is nearly full."""
+        """Remove folders that were not used for long or were left by killed processes, and more if the disk is nearly
+        full."""
         used = sorted((moment, path) for path in self.folder.glob("*") if (moment := _last_use(path)) is not None)
         for moment, path in used:
             if time.time() - moment <= KEPT_S:
@@ -92,7 +94,7 @@ class KeptFolders:
 
 
 def _is_shared(folder: Path) -> bool:
-    """Whether more than half of its bytes are in files with other links, and so stay on the disk without it."""
+    """Return whether more than half of a folder's bytes are in files with other links, and would stay on the disk."""
     with suppress(FileNotFoundError):  # just removed by another process
         files = [path.stat() for path in folder.rglob("*") if path.is_file()]
         return sum(file.st_size for file in files if file.st_nlink > 1) > sum(file.st_size for file in files) / 2
@@ -100,7 +102,7 @@ def _is_shared(folder: Path) -> bool:
 
 
 def _last_use(scan: Path) -> float | None:
-    """When a scan was used; None if another process has just removed it."""
+    """The time at which a folder was last used; None if another process has just removed it."""
     manifest = scan / MANIFEST
     try:
         return (manifest if manifest.exists() else scan).stat().st_mtime
@@ -113,7 +115,7 @@ def kept_here() -> KeptFolders:
 
 
 def is_intact(folder: Path) -> bool:
-    """Whether all its files exist, unchanged."""
+    """Return whether all files of a folder exist, unchanged."""
     try:
         verify(folder)
     except (ArtifactError, FileNotFoundError):

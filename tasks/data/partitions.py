@@ -1,8 +1,8 @@
 """Cut a source into partitions: the units in which a corpus is read, cached and written.
 
 Partitions are cut only by the names and sizes of the source's files, so that they do not depend on the machine, and an
-added or removed file changes only its partition: a partition ends after a file if a hash of the file's name says so, on
-average once in `target` bytes (content-defined chunking, as of LBFS, SOSP 2001, with files in the place of bytes). A
+added or removed file changes only its partition: a hash of a file's name decides whether a partition ends after it, on
+average once in `target` bytes (content-defined chunking, as in LBFS, SOSP 2001, with files in the place of bytes). A
 file of `target` bytes or more is a separate partition; a plain `.jsonl` is cut into ranges of bytes, and Parquet into
 ranges of row groups. Compressed JSONL, WARC and WET are cut later if they are large (split.py). Datasets and functions
 are not cut, and a source that is smaller than `target` is one partition.
@@ -16,7 +16,7 @@ from blake3 import blake3
 from infra.storage.address import File
 from tasks.data.source_spec import AnySource, FunctionSource, HuggingFaceSource, JsonlSource, ParquetSource
 
-LARGEST = 4  # of a partition of several files, as a multiple of the target
+LARGEST = 4  # size limit of a partition of several files, as a multiple of the target
 
 
 @dataclass(frozen=True)
@@ -25,21 +25,21 @@ class Piece:
 
     file: File
     start: int = 0
-    end: int | None = None  # None: to the file's end
+    end: int | None = None  # None for the file's end
     size: int = 0  # in bytes, about
-    copy: File | None = None  # with only its lines; `start` and `end` are then numbers of lines (split.py)
+    copy: File | None = None  # a file with only its lines; `start` and `end` are then numbers of lines (split.py)
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Successive pieces of one source; none if the source has no files and is read as a whole."""
+    """Successive pieces of one source; none if the source has no files and is read at once."""
 
     source: str | None  # its name under `sources`
     pieces: tuple[Piece, ...] = ()
 
     @property
     def size(self) -> int:
-        """In bytes, about; 0 if unknown."""
+        """The approximate size in bytes; 0 if unknown."""
         return sum(piece.size for piece in self.pieces)
 
 

@@ -1,12 +1,12 @@
-"""Which `.bin/.idx` a corpus is tokenized into, its *prefixes*, and in which parts the work is done.
+"""The `.bin/.idx` files that a corpus is tokenized into, its *prefixes*, and the parts in which the work is done.
 
     held_out                    the held-out split
     train                       the train split, or train-web of each named source
     train-00000, train-00001    successive parts of it, if it is large
 
-A corpus' file is of one partition, and neighbouring files make a prefix, so that a large corpus is never merged. There
-are at most 200, since Megatron's index building slows down with their number and its memory maps fail past some 590
-(Megatron-Bridge #3968). Where a prefix ends, and which parts it has, depends only on the corpus' files.
+Each file of a corpus is from one partition, and neighbouring files make a prefix, so that a large corpus is never
+merged. There are at most 200 prefixes, since Megatron's index building slows down with their number and its memory maps
+fail past some 590 (Megatron-Bridge #3968). The end and the parts of a prefix depend only on the corpus' files.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class FilePart:
     size: int  # in bytes, about
 
     def row_groups(self, count: int) -> range:
-        """Those of the part, of `count` in the file."""
+        """The row groups of the part, of `count` in the file."""
         return range(count * self.number // self.of, count * (self.number + 1) // self.of)
 
 
@@ -63,7 +63,7 @@ def prefixes(corpus: Manifest) -> list[Prefix]:
 
 
 def consecutive(files: Sequence[T], sizes: Sequence[int], target: int) -> list[tuple[T, ...]]:
-    """Neighbouring files, of at least `target` bytes together; all in one if they have less."""
+    """Group neighbouring files into at least `target` bytes each; all into one group if they have less."""
     groups: list[tuple[T, ...]] = []
     start = size = 0
     for number, more in enumerate(sizes):
@@ -76,7 +76,7 @@ def consecutive(files: Sequence[T], sizes: Sequence[int], target: int) -> list[t
 
 
 def parts(file: str, size: int) -> list[FilePart]:
-    """What one worker tokenizes at a time, of a file of so many bytes. They depend on nothing else, so that a pod knows
-    which parts others have made without the file."""
+    """The parts of a file of this size, each tokenized by one worker at a time. They depend on nothing else, so that a
+    pod knows without the file which parts others have made."""
     of = max(1, min(PARTS, size // PART_BYTES))
     return [FilePart(file, number, of, size // of) for number in range(of)]

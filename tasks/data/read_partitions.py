@@ -1,7 +1,7 @@
 """The engine with which a pod reads and curates its share of a corpus' partitions (shares.py).
 
-The corpus engine, whose pod runs after those of all shares, finds them in storage (stored_folders.py) and reads the
-missing ones itself.
+The corpus engine, whose pod runs after those of all shares, finds the results in storage (stored_folders.py) and reads
+the missing partitions itself.
 """
 
 from tasks.core.job import Job, main

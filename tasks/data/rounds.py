@@ -1,10 +1,10 @@
 """Work on many items in several processes, in any order.
 
-A round is a function of this project and its items, which do not depend on each other: each writes its own file or
-folder, completely or not at all, and an item whose output exists is skipped. So a round gives the same result with any
-number of workers, and after any number of restarts.
+A round applies a function to items that do not depend on each other: each writes its own file or folder, completely or
+not at all, and an item whose output exists is skipped. So a round gives the same result with any number of workers, and
+after any number of restarts.
 
-Machines that share the folder deal the items out among themselves: each works on its share, and waits for the others'.
+Machines that share the folder divide the items among themselves: each works on its share, and waits for the others.
 """
 
 import errno
@@ -34,8 +34,8 @@ from tasks.core.manifest import remove
 AHEAD = 3  # items in flight per other process
 ALONE_S = 0.5  # the time that a process takes to start
 SHOWN_S = 0.5  # between two reports
-LOOK_S = 0.02  # between two looks at the other processes, of an item's many reports
-COLLECT_AFTER = 50_000  # new objects; documents are tuples, of which Python's default, 700, are created all the time
+LOOK_S = 0.02  # between two polls of the other processes, during an item's many reports
+COLLECT_AFTER = 50_000  # new objects; documents are tuples, which exceed Python's default, 700, all the time
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class Progress:
 
 
 class Used(NamedTuple):
-    """Resources that items used in the processes that worked on them."""
+    """Resources that processes used for items."""
 
     cpu_s: float = 0.0
     memory: int = 0  # bytes, of the largest of these processes at its peak
@@ -87,7 +87,7 @@ class Round:
     running: dict[int, tuple[float, Amount]] = field(default_factory=dict)
     done: int = 0
     size: int = 0  # of the items that are done
-    amount: Amount = NOTHING  # in them
+    amount: Amount = NOTHING  # of the items that are done
     used: Used = NO_USE
     shown: float = field(default_factory=time.monotonic)
 
@@ -107,7 +107,7 @@ class Round:
 
 
 def dealt(sizes: Sequence[int], machines: int) -> list[int]:
-    """The machine, from 0, that works on each item: the largest first, each to the machine that has least."""
+    """The machine, from 0, for each item. The largest items are assigned first, each to the machine with the least."""
     machine, loads = [0] * len(sizes), [(0, rank) for rank in range(machines)]
     for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
         load, rank = heapq.heappop(loads)
@@ -117,12 +117,12 @@ def dealt(sizes: Sequence[int], machines: int) -> list[int]:
 
 
 class Ended(Exception):
-    """The first machine has finished the stage, and removed what the others could wait for."""
+    """The first machine has finished the stage, and removed the outputs that the others could wait for."""
 
 
 def wait_for(paths: Sequence[Path], show: Callable[[int], None], ended: Path | None = None) -> None:
-    """Wait until all of these exist, which other machines write. Calls `show` with their number now and then. Raises
-    Ended if the file `ended` exists before."""
+    """Wait until all of these files exist, which other machines write. Calls `show` with their number from time to
+    time. Raises Ended if the file `ended` exists before."""
     missing = list(paths)
     while missing := [path for path in missing if not path.exists()]:
         if ended and ended.exists():
@@ -132,8 +132,8 @@ def wait_for(paths: Sequence[Path], show: Callable[[int], None], ended: Path | N
 
 
 class Workers:
-    """This process and the others that work with it, which are started by the first round that has use for several:
-    `number` in all, or as many as there are cores, but then none for what this process does in half a second."""
+    """This process and the others that work with it, which are started by the first round that can use several. There
+    are `number` in all; by default as many as cores, but none are started for work of half a second."""
 
     def __init__(self, number: int | None) -> None:
         self._number = number or cores()
@@ -143,8 +143,8 @@ class Workers:
 
     def run(self, work: Work[T], items: Sequence[T], sizes: Sequence[int], show: Callable[[Progress], None]) -> Round:
         """Work on all items, the largest first; in this process alone if there is one item or one worker. The first
-        error of an item is raised, after those in progress have ended. Returns the round as it ended. Raises StageError
-        if a worker dies."""
+        error of an item is raised, after the items in progress have ended. Returns the final state of the round. Raises
+        StageError if a worker dies."""
         state = Round(sizes, show)
         upcoming = deque(sorted(enumerate(items), key=lambda entry: -sizes[entry[0]]))
         pending = dict[Future[Used], int]()
@@ -155,7 +155,7 @@ class Workers:
                 state.report(*self._reports.get())
 
         def share() -> None:
-            """Keep the other processes busy, with this one's part left to it."""
+            """Keep the other processes busy, but leave this process its part."""
             if self._pool is None and time.monotonic() - began < self._alone_s:
                 return
             active = sum(not future.done() for future in pending)
@@ -199,7 +199,7 @@ class Workers:
 
 @contextmanager
 def workers(number: int | None) -> Iterator[Workers]:
-    """Workers whose other processes end with the block, and with this process however it ends."""
+    """Workers whose other processes end with the block, and with this process, however it ends."""
     pool = Workers(number)
     thresholds = gc.get_threshold()
     _collect_less()
@@ -211,7 +211,7 @@ def workers(number: int | None) -> Iterator[Workers]:
         pool.close()
 
 
-_reports: Any = None  # this worker's
+_reports: Any = None  # this worker's queue
 
 
 def _start(reports: Any) -> None:
@@ -222,7 +222,7 @@ def _start(reports: Any) -> None:
 
 
 def _collect_less() -> None:
-    """Otherwise the garbage collector takes 7 % of a scan's time, and traverses all imported modules."""
+    """Run the garbage collector less often: it would take 7 % of a scan's time, and traverse all imported modules."""
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)
 
@@ -253,7 +253,7 @@ def _work(work: Work[T], entry: tuple[int, T]) -> Used:
 
 @contextmanager
 def full_disk_named() -> Iterator[None]:
-    """NumPy says only how much of an array could not be written, not why."""
+    """Raise NumPy's error about a full disk as ENOSPC: its message has only the numbers of items, and no reason."""
     try:
         yield
     except OSError as error:
@@ -263,7 +263,7 @@ def full_disk_named() -> Iterator[None]:
 
 
 def put(partial: Path, target: Path) -> bool:
-    """Move a complete folder to its place. False, and it is removed, if another process was first."""
+    """Move a complete folder to its place. If another process was first, remove it and return False."""
     sync_tree(partial)
     try:
         rename(partial, target)

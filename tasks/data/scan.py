@@ -4,11 +4,11 @@
     held_out.npy        bool of each row: which split it is in; rows are documents in the order of the source
     keys-00000.npy …    hashes of the rows' texts (exact_duplicates.py)
     copies.parquet      id and source of the copies that were dropped, if any
-    signatures.u32 …    their signatures, if near duplicates are dropped later (near_duplicates.py)
+    signatures.u32 …    signatures of the rows, if near duplicates are dropped later (near_duplicates.py)
     manifest.json       its facts are `Scanned`
 
-A partition is read by one process, which needs nothing but the item and the source, and its folder is complete or
-missing. It depends on nothing but the partition's content and the item: not on the other partitions, nor on its number.
+A partition is read by one process, which needs only the item and the source, and its folder is complete or missing. It
+depends only on the partition's content and the item: not on the other partitions, nor on its number.
 """
 
 import os
@@ -70,7 +70,7 @@ class Counts(BaseModel):
 
 
 class Size(BaseModel):
-    """Of a split."""
+    """The size of a split."""
 
     documents: int = 0
     bytes: int = 0
@@ -86,7 +86,7 @@ class Scanned(BaseModel):
     splits: dict[Split, Size]
     counts: Counts
     tally: Tally
-    broken: Broken  # what was skipped, by file
+    broken: Broken  # the skipped parts, by file
 
     @property
     def rows(self) -> int:
@@ -99,7 +99,7 @@ class Scanned(BaseModel):
 
 @dataclass(frozen=True)
 class ScanItem:
-    """A partition to read, and where to."""
+    """A partition to read, and the folder for it."""
 
     folder: Path
     partition: Partition
@@ -108,7 +108,7 @@ class ScanItem:
     near: NearDuplicatesStep | None
     held_out: float
     functions: Path  # a folder for users' functions
-    kept: Kept | None  # where results of earlier corpora, or other pods, may be
+    kept: Kept | None  # the cache for results of earlier corpora or other pods
 
 
 def scan(item: ScanItem, report: Report) -> None:
@@ -179,8 +179,8 @@ def names_in(scan: Path) -> Iterator[pa.RecordBatch]:
 
 
 def valid_document(raw: Raw, counts: Counts, prefix: str = "") -> Document | None:
-    """The document, with a prefix to its source; None, and counted, if it is not UTF-8 or only white space. UTF-16
-    without a byte order mark, and many a binary file, would be UTF-8 with NUL characters, which no text has."""
+    """The document, with a prefix to its source. One that is not UTF-8 or only white space is counted, and None is
+    returned. UTF-16 without a byte order mark, and some binary files, are valid UTF-8 with NULs, which no text has."""
     try:
         text = raw.text.removeprefix(BOM_UTF8).decode()
     except UnicodeDecodeError:
@@ -195,7 +195,7 @@ def valid_document(raw: Raw, counts: Counts, prefix: str = "") -> Document | Non
 
 
 def curation_of(steps: Sequence[CurateStep], folder: Path, names: Sequence[str] | None = None) -> Curation:
-    """The steps with this process's models, which several partitions use. `folder`: of all processes' functions."""
+    """The steps with this process's models, which several partitions use. `folder`: for all processes' functions."""
     return _curation(tuple(step.model_dump_json() for step in steps), folder, tuple(names or step_names(steps)))
 
 

@@ -1,19 +1,19 @@
 """The engine that tokenizes a corpus into Megatron's `.bin/.idx`: `train`, or `train-<source>` for each named source,
-and `held_out`; several `.bin/.idx` of a large one (prefixes.py).
+and `held_out`; a large one has several `.bin/.idx` (prefixes.py).
 
 Each document is one sequence, in the corpus' order: BOS if the tokenizer adds one to a text, the document, and the
 end-of-text token. Worker processes work in two rounds: `encode` tokenizes each part of each of the corpus' files
-(encode.py), and `join` puts them together (merge_parts.py). So the result does not depend on the number of workers, a
-killed engine continues with the parts that are missing, and several machines that a placement has started share the
-encoding; the first joins the parts. After pods that encoded a share each, only files with missing parts are fetched.
+(encode.py), and `join` concatenates them (merge_parts.py). So the result does not depend on the number of workers, a
+killed engine continues with the missing parts, and several machines that a placement has started share the encoding;
+the first joins the parts. After pods that encoded a share each, only files with missing parts are fetched.
 
 The parts of a corpus in several partitions are cached: after a change in a source, only the files of new partitions are
 tokenized.
 
 Facts: `tokens` (train) and `held_out_tokens` include these tokens; `held_out_bytes` is the UTF-8 size of the
-held-out documents; `vocab_size`, `eos_id` (the end-of-text token) and `tokenizer_digest` are the tokenizer's;
-`sources` has the training tokens of each named source, and `prefixes` those of each `.bin/.idx` where there are
-several of one source.
+held-out documents; `vocab_size`, `eos_id` (the end-of-text token) and `tokenizer_digest` are those of the tokenizer;
+`sources` has the training tokens of each named source, and `prefixes` those of each `.bin/.idx` if one source has
+several.
 """
 
 import os
@@ -83,7 +83,7 @@ def _join(
     encoder: DocumentEncoder,
     rounds: Rounds,
 ) -> None:
-    """Make the output of the encoded parts."""
+    """Make the output from the encoded parts."""
     of_file: dict[str, list[Path]] = {}
     for item in items:
         of_file.setdefault(item.part.file, []).append(item.folder)
@@ -106,8 +106,8 @@ def _join(
 def encode_items(
     job: Job, corpus: Input, about: Manifest, files: Sequence[str], encoder: DocumentEncoder
 ) -> list[tuple[EncodeItem, int]]:
-    """All parts of some files of a corpus, with their sizes. In a pod all are stored, for other pods and other corpora;
-    elsewhere those of a corpus in several files are cached."""
+    """All parts of some files of a corpus, with their sizes. In a pod, all are stored for other pods and other corpora;
+    elsewhere, those of a corpus in several files are cached."""
     several = len(split_names(about.files, "train")) > 1
     kept = stored(job) or (kept_here() if several else None)
     folder = job.directory / PARTS
@@ -128,8 +128,8 @@ def encode_items(
 
 
 def encoder_of(job: Job, corpus: Input, about: Manifest, files: Sequence[str]) -> DocumentEncoder:
-    """The tokenizer, with the choice of what encodes these files of a corpus, by those that are on this machine: if the
-    corpus is not, the largest is fetched."""
+    """The tokenizer, with the choice of its encoder for these files of a corpus. The choice is made by the files on
+    this machine; if the corpus is not here, its largest file is fetched."""
     folder = Path(job.inputs["tokenizer"]["path"])
     facts = read_manifest(folder).facts
     job.progress(0, 100, "%", round="compare encoders")
@@ -145,7 +145,7 @@ def encoder_of(job: Job, corpus: Input, about: Manifest, files: Sequence[str]) -
 def _facts(
     sources: Sequence[str], plan: Sequence[Prefix], amounts: Mapping[str, Amount], encoder: DocumentEncoder
 ) -> dict[str, Any]:
-    """`sources` are named ones; `amounts`: by the prefix's name."""
+    """The facts of the shards. `sources` are the names, `amounts` are by the prefix's name."""
     held_out = amounts[HELD_OUT]
     trained = {prefix.name: amounts[prefix.name].tokens for prefix in plan if prefix.stem != HELD_OUT}
     facts: dict[str, Any] = {

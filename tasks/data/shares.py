@@ -1,6 +1,6 @@
 """A share of a stage's partitions, computed by one of several pods and stored for the stage's main pod.
 
-Partitions that are in storage already, from a killed pod or another corpus, are neither computed again nor downloaded.
+Partitions that are already in storage, from a killed pod or another corpus, are neither recomputed nor downloaded.
 
 Out: `partitions.json`, the keys of the share's partitions. Facts: `partitions`, their number.
 """
@@ -18,7 +18,7 @@ from tasks.data.stored_folders import stored
 
 
 class Item(Protocol):
-    """What makes a folder."""
+    """An item of a round, which makes a folder."""
 
     @property
     def folder(self) -> Path: ...

@@ -4,7 +4,7 @@ A document is identified by its text (its id); a name is where the text was foun
 newest counts, and each increment's `changes.json` also lists what was renamed and deleted. So the corpora in order
 describe the source at the time of the last one.
 
-    new        unknown text under an unknown name: the increment's documents that are no edits
+    new        unknown text under an unknown name: the increment's documents that are not edits
     edited     a name whose previous text is no longer in the source, and its current text
     renamed    known text that moved to another name
     returned   known text that had been deleted

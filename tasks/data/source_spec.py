@@ -57,12 +57,12 @@ _GENERATED = ("_sysconfigdata", "config-")
 
 
 class _Source(Spec):
-    """Common fields of all kinds. They say how much of a source is trained on, not what it is: with other weights the
-    corpus is the same."""
+    """Common fields of all kinds. They say how much of a source is used in training, not what it is: with other weights
+    the corpus is the same."""
 
     weight: float | None = not_identity(
         None,
-        "under `sources`: its share of the training tokens, relative to the others' weights; null for all "
+        "under `sources`: its share of the training tokens, relative to the weights of the others; null for all "
         "sources: their size in tokens",
         gt=0,
         le=1e9,
@@ -78,7 +78,7 @@ class _Source(Spec):
 
     @model_serializer(mode="wrap")
     def _serialized(self, fields: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
-        """Without its defaults it still has its kind, by which it is read."""
+        """Keep the kind, which a reader needs, when defaults are excluded."""
         values: dict[str, Any] = fields(self)
         kind = {"kind": type(self).model_fields["kind"].default}
         return values | kind if info.exclude_defaults and not info.include else values
@@ -125,7 +125,7 @@ class OnDisk(_Bounded):
     """Common fields of sources that read files."""
 
     suffixes: ClassVar[tuple[str, ...]]  # of the files that are read
-    readers: ClassVar[dict[str, str]] = READERS  # of other files
+    readers: ClassVar[dict[str, str]] = READERS  # advice on reading other files, by suffix
 
     path: PathText = Field(
         min_length=1,
@@ -142,8 +142,7 @@ class OnDisk(_Bounded):
         return _existing_files(listing.files, listing.root, unpacked=digest_of(self.path) is not None)
 
     def unread(self) -> str:
-        """A line about the files that `path` has and that are not read; empty if there are none. Raises
-        StorageError."""
+        """A line about the files at `path` that are not read; empty if there are none. Raises StorageError."""
         if is_bucket(self.path) and not digest_of(self.path):
             others = Counter(suffix_of(file.name) for file in find(self.path) if not file.name.endswith(self.suffixes))
         else:
@@ -154,7 +153,7 @@ class OnDisk(_Bounded):
         return find_files(fetch(self.path) if digest_of(self.path) else expanded(self.path), self.suffixes)
 
     def missing(self, look: Callable[[list[File]], list[Problem]] | None = None) -> list[Problem]:
-        """What the files lack, by their names and sizes, or else what `look` finds in them."""
+        """The problems with the files, by their names and sizes, or else those that `look` finds in them."""
         if digest_of(self.path):
             return []  # checked when it was packed
         try:
@@ -179,7 +178,7 @@ class OnDisk(_Bounded):
         return []
 
     def state(self) -> str:
-        """Empty if the address itself contains a digest. Raises StorageError."""
+        """The state of the files; empty if the address itself contains a digest. Raises StorageError."""
         return "" if digest_of(self.path) else state_of(self.files())
 
 
@@ -197,7 +196,7 @@ class _Breakable(OnDisk):
     on_broken: Literal["stop", "skip"] = identity_if_set(
         "stop",
         "a file that is damaged, truncated or not in its format: stop with an error, or skip the broken "
-        "lines, records, row groups or, behind a damage, the rest of the file, and count and name them",
+        "lines, records, row groups or, after damage, the rest of the file, and count and name them",
     )
 
 
@@ -254,7 +253,7 @@ class FunctionSource(_Bounded):
     environment: list[VariableName] = not_identity(
         [],
         "environment variables that the function reads, such as an API key; they must be set where it runs. "
-        "Not part of the identity: give what changes the documents in `arguments`",
+        "Not part of the identity: values that change the documents belong in `arguments`",
         max_length=100,
     )
 
@@ -299,7 +298,7 @@ class HuggingFaceSource(_Bounded):
         if folder is None:
             if is_path(self.name):
                 return [Problem("name", self.name, f"a hub name or a folder; {expanded(self.name)} does not exist")]
-            return []  # the stage reports whether it is on the hub, which takes a network
+            return []  # the stage reports whether it is on the hub, which needs a network
         return self._missing(str(folder))
 
     def local_files(self) -> list[File]:
@@ -330,7 +329,7 @@ class HuggingFaceSource(_Bounded):
         return []
 
     def state(self) -> str:
-        """As for files if the dataset is a folder or at an address; empty for a hub name."""
+        """The state of the files if the dataset is a folder or at an address; empty for a hub name."""
         if digest_of(self.name):
             return ""
         if is_bucket(self.name):
@@ -367,7 +366,7 @@ AnySource = (
 
 
 def is_path(name: str) -> bool:
-    """Whether a name is a local path and not a hub name."""
+    """Return whether a name is a local path and not a hub name."""
     return name.startswith((".", "/", "~")) or expanded(name).exists()
 
 
@@ -422,7 +421,7 @@ def _why_nothing(named: str, kinds: str) -> str:
 
 
 def has_metadata(source: AnySource) -> bool:
-    """Whether its documents keep fields of their records."""
+    """Return whether the source's documents keep fields of their records."""
     return bool(getattr(source, "metadata", ()))
 
 

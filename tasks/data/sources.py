@@ -32,7 +32,7 @@ def read_source(
     pieces: Sequence[Piece] | None = None,
     functions: Path | None = None,
 ) -> Iterator[Raw]:
-    """The source's documents in a fixed order, or those of some `pieces` of it. With `on_broken: skip`, broken
+    """Read the source's documents in a fixed order, or those of some `pieces` of it. With `on_broken: skip`, broken
     records and files are skipped and added to `broken`, if given. `functions`: this process's folder of users'
     functions, if it loads several. Raises StageError, OSError."""
     match source:

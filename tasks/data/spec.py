@@ -26,18 +26,18 @@ MOST_SOURCES = 100  # each is a data set of Megatron's, whose index building slo
 
 
 class PartitionsSpec(Spec):
-    """How a corpus is cut into parts, which are read by several processes at a time."""
+    """How a corpus is cut into parts, which several processes read at the same time."""
 
     size_mb: float = Field(
         256.0,
         ge=0.001,
         le=100_000,
-        description="MB of the source's files in a partition, about: files are put together up to it, and plain JSONL "
-        "and Parquet files above it are cut. Smaller ones keep more cores busy and lose less when a run is killed",
+        description="MB of the source's files in a partition, about: files are combined up to it, and plain JSONL and "
+        "Parquet files above it are cut. Smaller ones keep more cores busy and lose less when a run is killed",
     )
     concurrency: int | None = not_identity(
         None,
-        "partitions that are worked on at a time, each on one core; null: as many as there are cores",
+        "number of partitions processed at the same time, each on one core; null: as many as there are cores",
         ge=1,
         le=1024,
     )
@@ -51,7 +51,7 @@ class PartitionsSpec(Spec):
     )
 
     def target(self) -> int:
-        """In bytes."""
+        """The size of a partition in bytes."""
         return int(self.size_mb * 1e6)
 
 
@@ -66,7 +66,7 @@ class CorpusSpec(StageSpec):
     sources: dict[SourceName, Source] = identity_if_set(
         {},
         "several sources by name, instead of `source`; each has the fields of its kind. They are read in "
-        "the order of their names: of a text that is in several, the first counts",
+        "the order of their names: if a text is in several, the first counts",
         max_length=MOST_SOURCES,
     )
     curate: list[CurateStep] = identity_if_set(
@@ -76,8 +76,8 @@ class CorpusSpec(StageSpec):
     )
     partitions: PartitionsSpec = identity_if_set(
         PartitionsSpec(),
-        "how the work is divided; the size decides where a corpus' files end and how lines of a JSONL file "
-        "that is cut are named, never which documents it has",
+        "how the work is divided; the size determines where a corpus' files end and how the lines of a cut JSONL "
+        "file are named, never which documents the corpus has",
     )
     held_out: float = Field(
         0.05, gt=0, lt=0.5, description="fraction of documents held out for evaluation, chosen by content hash"
@@ -121,7 +121,7 @@ class CorpusSpec(StageSpec):
         return problems
 
     def missing(self) -> list[Problem]:
-        """What the sources lack on this machine, from a cheap check."""
+        """The problems with the sources on this machine, by a cheap check."""
         problems = [problem.under(path) for path, source in self.by_path().items() for problem in _missing(source)]
         for number, step in enumerate(self.curate):
             problems += [problem.under(f"curate.{number}") for problem in step.missing()]
@@ -134,7 +134,7 @@ class CorpusSpec(StageSpec):
         return [line for source in self.by_name().values() if isinstance(source, OnDisk) and (line := source.unread())]
 
     def pinned(self, *, ask_hub: bool = False) -> "CorpusSpec":
-        """This spec with the sources' current state: their files' names, sizes and times, or the interpreter's
+        """This spec with the sources' current state: the names, sizes and times of their files, or the interpreter's
         version. So changed files give a new corpus instead of a stale cache hit. With `ask_hub`, a hub
         dataset's state is its newest commit. Raises UserError."""
         states = {name: _state(source, ask_hub) for name, source in self.by_name().items()}
@@ -175,7 +175,7 @@ class TokenizerSpec(StageSpec):
     pattern: Literal["llama3", "lines"] = Field(
         "llama3",
         description="where text is cut before merging (training only). llama3: the pattern of Llama 3 and GPT-4, which "
-        "gigatoken encodes at 40 times the speed. lines: line ends and indentations stand apart, so a prompt "
+        "gigatoken encodes at 40 times the speed. lines: line ends and indentations are separate tokens, so a prompt "
         "may end in an indentation",
     )
     min_frequency: int = Field(2, ge=1, description="number of occurrences a pair needs to be merged (training only)")
@@ -200,7 +200,7 @@ class TokenizerSpec(StageSpec):
         return {"existing": self.existing} if self.existing else {}
 
     def folder(self) -> Path | None:
-        """The existing tokenizer's local folder, downloaded first if it is at an address. None: a hub name. Raises
+        """The existing tokenizer's local folder, downloaded first if it is at an address; None for a hub name. Raises
         StorageError."""
         if self.existing is None:
             return None
@@ -249,7 +249,7 @@ class TokenizerSpec(StageSpec):
         return []
 
     def missing(self) -> list[Problem]:
-        """What an existing tokenizer's folder lacks."""
+        """The problems with an existing tokenizer's folder."""
         try:
             folder = self.folder()
         except StorageError as error:
@@ -270,7 +270,7 @@ class ShardsSpec(StageSpec):
 
     concurrency: int | None = not_identity(
         None,
-        "parts of the corpus that are tokenized at a time, each on one core; null: as many as there are cores",
+        "number of parts tokenized at the same time, each on one core; null: as many as there are cores",
         ge=1,
         le=1024,
     )

@@ -1,7 +1,7 @@
 """Cut large files that can only be cut by reading them from the beginning: compressed JSONL, and WARC and WET.
 
-    00000.jsonl.zst …    of JSONL: each has the lines of about `target` bytes of text
-    manifest.json        its fact `starts` has where each piece begins: the number of lines before it or, of WARC,
+    00000.jsonl.zst …    for JSONL: each has the lines of about `target` bytes of text
+    manifest.json        its fact `starts` has the start of each piece: the number of lines before it or, for WARC,
                          the offset in the file; pieces of WARC have about `target` bytes of the file
 
 The pieces depend only on the file's content, `target` and `most`. A file that is damaged, or has a line of more than
@@ -28,23 +28,23 @@ from tasks.data.rounds import Amount, Report
 from tasks.data.source_spec import AnySource, JsonlSource, WarcSource
 
 SPLIT_VERSION = 1  # raise it when the same file would have other pieces
-LARGE = 2  # as a multiple of the target
+LARGE = 2  # size from which on a file is cut, as a multiple of the target
 WRITE_BYTES = 1 << 20  # compressed at a time
 
 
 @dataclass(frozen=True)
 class SplitItem:
-    """A file to cut, and where to."""
+    """A file to cut, and the folder for its pieces."""
 
     folder: Path
     file: File
     target: int
     most: int | None  # bytes of a line, in JSONL
-    kept: Kept | None  # where the results of other pods may be
+    kept: Kept | None  # the cache for results of other pods
 
 
 def split_item(source: AnySource, part: Partition, target: int, folder: Path, kept: Kept | None) -> SplitItem | None:
-    """For a partition that is a large file of these kinds; None for others."""
+    """The item for a partition that is a large file of these kinds; None for others."""
     if not isinstance(source, JsonlSource | WarcSource) or len(part.pieces) != 1:
         return None
     file = part.pieces[0].file
@@ -56,7 +56,7 @@ def split_item(source: AnySource, part: Partition, target: int, folder: Path, ke
 
 
 def split(item: SplitItem, report: Report) -> None:
-    """Cut a file unless it was cut before. Raises StorageError, OSError."""
+    """Cut a file, unless its pieces exist. Raises StorageError, OSError."""
     make_once(item.folder, "split", item.kept, partial(_pieces, item, report))
 
 
@@ -101,7 +101,7 @@ def _until(size: int, first: tuple[int, bytes], lines: Iterator[tuple[int, bytes
 
 
 def pieces_of(item: SplitItem, part: Partition) -> Sequence[Partition]:
-    """The partitions that a cut file is read as: itself if it has no pieces."""
+    """The partitions that a cut file is read as; the given one if the file has no pieces."""
     starts = read_manifest(item.folder).facts["starts"]
     if not starts:
         return [part]

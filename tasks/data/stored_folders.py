@@ -1,7 +1,7 @@
 """Results of partitions in storage, for pods, which share no disk.
 
-    STORAGE/partitions/<key>.scan/, <key>.tokens/    as partition_cache.py; complete with their manifests
-    STORAGE/known/<key>.names/                       apart, since a night needs old ones too
+    STORAGE/partitions/<key>.scan/, <key>.tokens/    as in partition_cache.py; complete with their manifests
+    STORAGE/known/<key>.names/                       in another folder, since a night needs old ones too
 
 So a partition is computed only once, even if another pod needs it, after a restart or for another corpus. A lifecycle
 rule of the bucket may delete old ones at any time.
@@ -20,16 +20,16 @@ from tasks.core.stored import download, is_complete, manifest_at, send_sealed
 
 @dataclass(frozen=True)
 class StoredFolders:
-    """The folder in storage."""
+    """A cache in storage."""
 
     address: str
 
     def has(self, name: str) -> bool:
-        """Whether a folder of this name is complete. Raises StorageError."""
+        """Return whether a folder of this name is complete. Raises StorageError."""
         return is_complete(f"{self.address}/{name}")
 
     def take(self, target: Path) -> bool:
-        """Raises StorageError."""
+        """Download the folder of this name to `target`; False if no intact one is stored. Raises StorageError."""
         place = f"{self.address}/{target.name}"
         try:
             manifest = manifest_at(place)
@@ -41,7 +41,7 @@ class StoredFolders:
             download(place, manifest, partial)
             verify(partial)
         except ArtifactError as error:
-            print(f"{error} Making it again.", flush=True)
+            print(f"{error} Recomputing it.", flush=True)
             remove(partial)
             storage.delete(place, [MANIFEST, *manifest.files])  # a file of the right size would not be replaced
             return False
@@ -49,11 +49,11 @@ class StoredFolders:
         return True
 
     def keep(self, folder: Path) -> None:
-        """Raises StorageError."""
+        """Upload a folder. Raises StorageError."""
         place = f"{self.address}/{folder.name}"
         send_sealed(folder, place, storage.sizes(place))
 
 
 def stored(job: Job) -> StoredFolders | None:
-    """Of a job in a pod."""
+    """The cache in storage for a job in a pod; None elsewhere."""
     return StoredFolders(f"{job.storage}/partitions") if job.storage else None

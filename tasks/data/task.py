@@ -24,7 +24,7 @@ INCREMENT = Engine("increment", "tasks.data.increment", version="7")
 GATHER = Engine("gather", "tasks.data.gather", version="1")
 COMPACT = Engine("compact", "tasks.data.compact", version="2")
 
-AGAINST = {"against": (*Rows.held_out_files, MANIFEST)}  # in which a report finds the name of their source
+AGAINST = {"against": (*Rows.held_out_files, MANIFEST)}  # the manifest has the name of their source, for reports
 ON_DEMAND = Reads(on_demand="corpus")
 LOST = {"newest": [GONE, GONE_COUNTS]}
 
@@ -43,8 +43,7 @@ def prepare_corpus(spec: CorpusSpec) -> Corpus:
 
 @stage(CORPUS, image=images.DATA)
 def prepare_clean_corpus(spec: CorpusSpec, against: list[Rows]) -> Corpus:
-    """Prepare a corpus without the documents that contain a held-out row of one of some sets, as a step of its curation
-    says."""
+    """Prepare a corpus without the documents that contain a held-out row of some sets, by a step of its curation."""
     launch = Launch(nodes=placed_nodes(spec.partitions.machines))
     return run(CORPUS, Corpus, spec, launch=launch, reads=Reads(files=AGAINST), against=against)
 
@@ -96,8 +95,8 @@ def gather(spec: GatherSpec, corpora: list[Corpus], newest: Corpus) -> Corpus:
 def compact(
     spec: ShardsSpec, data: list[TokenizedCorpus], corpora: list[Corpus], newest: list[Corpus]
 ) -> TokenizedCorpus:
-    """Make one data set of the shards of several corpora, in order, without the documents of `corpora` that the source
-    no longer had at the increment `newest`; both are empty if it still has all."""
+    """Make one data set from the shards of several corpora, in order, without the documents of `corpora` that the
+    source no longer had at the increment `newest`; both are empty if it still has all."""
     # the manifests of the shards name the corpora that they were tokenized from
     files = LOST | {"corpora": Corpus.held_out_files, "data": (*ALL, MANIFEST)}
     return run(COMPACT, TokenizedCorpus, spec, reads=Reads(files), data=data, corpora=corpora, newest=newest)

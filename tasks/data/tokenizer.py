@@ -1,13 +1,13 @@
 """The engine that creates the tokenizer: a byte-level BPE trained on the train split, or a copy of an existing one. The
 output loads with `transformers.PreTrainedTokenizerFast.from_pretrained`.
 
-Tokens never span the boundaries of one of the patterns below. Baton's pattern, `lines`, has line ends and indentations
-apart from words: the tokens of a prompt that ends after a newline and the line's indentation are a prefix of the
+Tokens never span the boundaries of one of the patterns below. Baton's pattern, `lines`, separates line ends and
+indentations from words: the tokens of a prompt that ends after a newline and the line's indentation are a prefix of the
 tokens of prompt and completion, and the model never encounters a token boundary that training did not have. With
 `llama3` that holds if the completion begins with the last space of the indentation, which belongs to the word after
 it.
 
-Of a train split larger than `sample_mb`, a sample is used, since BPE training gains little from more text and its
+A sample of a train split larger than `sample_mb` is used, since BPE training gains little from more text and its
 memory grows with the number of distinct words. Documents are chosen by their content hash: the sample has the same
 share of every source, and does not depend on the documents' order.
 """
@@ -41,7 +41,7 @@ PATTERNS = {
     ),
     "lines": (
         r"[\r\n]+",  # line ends, blank lines together
-        r"(?<=[\r\n])[ \t]+",  # a line's whole indentation
+        r"(?<=[\r\n])[ \t]+",  # a line's entire indentation
         r"[ _]?\p{L}+",  # a word with the preceding space or underscore, so that snake_case is split into words
         r" ?\p{N}{1,3}",  # groups of up to three digits
         r" ?[^\s\p{L}\p{N}]+",  # a run of punctuation
@@ -83,7 +83,7 @@ def work(job: Job) -> None:
     if eos_id in tokenizer.encode(UNKNOWN, add_special_tokens=False).ids:
         raise StageError(
             f"existing={spec.existing!r}: a character that it does not know becomes the token that ends a document; "
-            "give it an unk_token of its own in tokenizer.json, or take a byte-level one"
+            "give it a separate unk_token in tokenizer.json, or use a byte-level tokenizer"
         )
     _write_sample(job, tokenizer, corpus)
     job.finish(vocab_size=size(tokenizer), eos_id=eos_id, pad_id=pad_id)
@@ -128,8 +128,8 @@ def untrained(pattern: str) -> FastTokenizer:
 
 
 def sample_of(job: Job, corpus: Path, sample_mb: float) -> Iterator[list[str]]:
-    """The sample of the train split, a row group (about 1 MiB of text) at a time: fed one by one, with progress after
-    each, the library would mostly wait."""
+    """The sample of the train split, a row group (about 1 MiB of text) at a time: with single documents, and progress
+    after each, the library would mostly wait."""
     facts = read_manifest(corpus).facts
     share = min(1.0, sample_mb * 1e6 / facts["bytes"])
     documents = 0
@@ -141,13 +141,13 @@ def sample_of(job: Job, corpus: Path, sample_mb: float) -> Iterator[list[str]]:
 
 
 def in_sample(document_id: str, share: float) -> bool:
-    """Whether a document belongs to a sample of this share of all documents. A larger sample has every document of a
-    smaller one. Uses other digits of the id than the split."""
+    """Return whether a document belongs to a sample of this share of all documents. A larger sample has every document
+    of a smaller one. Uses other digits of the id than the split."""
     return int(document_id[16:32], 16) < share * 2**64
 
 
 def _copy(job: Job, spec: TokenizerSpec) -> tuple[int, int]:
-    """Take over an existing tokenizer; returns the ids of the end-of-text and padding tokens. Raises StageError."""
+    """Copy an existing tokenizer; returns the ids of the end-of-text and padding tokens. Raises StageError."""
     from huggingface_hub import snapshot_download
 
     name = spec.existing

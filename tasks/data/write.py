@@ -1,6 +1,6 @@
-"""Write the documents of one scanned partition that are left after the rounds over all partitions.
+"""Write the documents of one scanned partition that remain after the rounds over all partitions.
 
-Its folder has `train-00000.parquet` … and `held_out-00000.parquet` …, and `written.json`. Files from which nothing is
+The folder has `train-00000.parquet` … and `held_out-00000.parquet` …, and `written.json`. Files from which nothing is
 dropped are hard links to the scan's files.
 """
 
@@ -38,7 +38,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Written(BaseModel):
-    """What is left of a partition."""
+    """The remaining documents of a partition."""
 
     known: int  # documents in earlier corpora
     duplicates: int  # of documents in this partition or earlier ones
@@ -52,7 +52,7 @@ class Written(BaseModel):
 
 @dataclass(frozen=True)
 class WriteItem:
-    """A scanned partition, and where its documents are written."""
+    """A scanned partition, and the folder for its documents."""
 
     folder: Path
     scan: Path
@@ -60,12 +60,12 @@ class WriteItem:
     source: str | None
     duplicates: Sequence[Path]  # drops of all partitions
     near_duplicates: Sequence[Path]
-    scans: Sequence[Path]  # of all partitions: a sample names what it is similar to
+    scans: Sequence[Path]  # of all partitions: a sample names the document that it is similar to
     near: str | None  # the name of the step that finds near duplicates
     steps: Sequence[CurateStep]  # after it; they only drop documents
     names: Sequence[str]  # of these steps
     functions: Path  # a folder for users' functions
-    known: Path | None = None  # of an increment: which rows earlier corpora have (known_documents.py)
+    known: Path | None = None  # in an increment, the rows that earlier corpora have (known_documents.py)
 
 
 def write(item: WriteItem, report: Report) -> None:
@@ -108,7 +108,7 @@ def _write(item: WriteItem, folder: Path, report: Report) -> Written:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Why each row of a partition may be dropped."""
+    """The reasons for dropping rows of a partition, as masks."""
 
     known: Mask  # in earlier corpora
     copies: Mask

@@ -17,7 +17,7 @@ from tasks.data.json_values import DEEPEST, SURROGATE, Rounded, Unreadable, kind
 from tasks.rows.stored import ANSWERS, OPTIONAL, TRAIN, Row
 
 LONE = "a lone surrogate, which UTF-8 cannot represent; fix the text where it was cut"
-MOST_DIGITS = 17  # significant ones of a float of 64 bits
+MOST_DIGITS = 17  # significant digits of a float of 64 bits
 ROLES = ("system", "developer", "user", "assistant", "tool")
 COLUMNS = {  # by kind of row
     "messages": ("messages",),
@@ -115,7 +115,7 @@ class Columns:
 
     @property
     def names(self) -> list[str]:
-        """Without the optional ones."""
+        """The columns without the optional ones."""
         return list(self._counts)
 
     def problems(self, row: Row, kind: str, place: str) -> Iterator[str]:
@@ -157,7 +157,7 @@ def _column(name: str, value: Any, kind: str) -> Iterator[str]:
 
 
 def _holds_messages(text: str) -> bool:
-    """Whether a text is a list of messages as JSON, whose quotes and braces would be learned."""
+    """Return whether a text is a list of messages as JSON, whose quotes and braces would be learned."""
     if not text.lstrip().startswith("["):
         return False
     found = decoded(text)

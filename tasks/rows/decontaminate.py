@@ -4,19 +4,19 @@
 
 The rule is GPT-3's (Brown et al., "Language Models are Few-Shot Learners", 2020, appendix C), applied to prompts:
 
-- A row is dropped if its whole prompt equals that of a held-out row, ignoring case and white space. This also catches
+- A row is dropped if its entire prompt equals that of a held-out row, ignoring case and white space. This also catches
   short prompts.
 - A row is dropped if one of its turns shares 13 consecutive words (`tasks.data.ngrams`) with a turn of a held-out
   prompt.
 - 13-grams in more than 10 training rows are ignored, such as an instruction that all prompts begin with. Rows that
-  share only such ones are told if a single held-out prompt has them: they may be variants of it.
+  share only such 13-grams are reported if a single held-out prompt has them: they may be variants of it.
 
-Prompts are compared (`stored.prompt_turns`): the user's turns or the prompt; plain text as a whole. System prompts and
+Prompts are compared (`stored.prompt_turns`): the user's turns or the prompt, or all of a plain text. System prompts and
 answers don't count. Rows are also compared with the held-out split of the same set.
 
 Memory: 12 bytes per word of the held-out prompts; rows are read one at a time, twice.
 
-Facts: those of the set; `contaminated` counts the dropped rows. rows.json lists the first of them.
+The facts are those of the set; `contaminated` counts the dropped rows. rows.json lists the first of them.
 """
 
 import json
@@ -66,7 +66,7 @@ class PromptIndex:
         return "13 words" if (self._rows[shared] <= COMMON).any() else ""
 
     def is_alike(self, row: Row) -> bool:
-        """Whether a row has 13-grams that a single held-out prompt has."""
+        """Return whether a row has 13-grams that a single held-out prompt has."""
         return bool(self._is_of_one[self._shared(row)].any())
 
     def _shared(self, row: Row) -> npt.NDArray[np.intp]:
@@ -81,8 +81,8 @@ class PromptIndex:
 def drop_contaminated(
     rows: Path, held_out: Iterable[Path], output: Path, notice: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Copy `rows` to `output` without those whose prompts occur in the held-out rows; return what was dropped. Raises
-    StageError if no row is left."""
+    """Copy `rows` to `output` without those whose prompts occur in the held-out rows; return a summary of the dropped
+    ones. Raises StageError if no row is left."""
     known = PromptIndex(row for path in held_out for row in read_lines(path))
     suspects = {number for number, row in enumerate(read_lines(rows), start=1) if known.note(row)}
     dropped: dict[str, Any] = {"prompt": 0, "13 words": 0, "first": []}
@@ -140,7 +140,7 @@ def _windows(row: Row) -> Hashes:
 
 
 def _prompt(row: Row) -> bytes:
-    """Hash of a row's whole prompt."""
+    """Hash of a row's entire prompt."""
     return blake3("\n".join(plain(turn) for turn in prompt_turns(row)).encode()).digest(8)
 
 

@@ -1,4 +1,4 @@
-"""Read the first rows: of files in this process, of a user's function or of `datasets` in a subprocess.
+"""Read the first rows of files in this process, or those of a user's function or of `datasets` in a subprocess.
 
 `python -m tasks.rows.first` is the subprocess (infra.process.child): it is given a RowsSpec and returns a First or an
 error.
@@ -41,7 +41,7 @@ def faults(spec: RowsSpec) -> list[Problem]:
 
 
 def first_rows(spec: RowsSpec) -> First:
-    """Raises StageError if the function fails, TooSlow if it takes too long."""
+    """The first rows, read in a subprocess. Raises StageError if the function fails, TooSlow if it takes too long."""
     return _first_rows(
         spec.pinned().model_copy(update={"limit": min(spec.limit or MOST_SEEN, MOST_SEEN)}).model_dump_json()
     )

@@ -87,7 +87,7 @@ def _alpaca(row: Row, note: Note) -> Row:
     return row | {"prompt": prompt, "completion": [turn("assistant", texts["output"])]}
 
 
-FORMATS = (  # the first one whose columns all exist is taken
+FORMATS = (  # the first one whose columns all exist is used
     Format("sharegpt_preference", "preference", ("conversations", "chosen", "rejected"), _sharegpt),
     Format("openai_preference", "preference", _OPENAI_PREFERENCE, _openai_preference),
     Format("preference", "preference", ("chosen", "rejected")),
@@ -107,14 +107,14 @@ class FormatConverter:
     def __init__(self, columns: Mapping[str, str | None], format: str | None) -> None:
         self.columns = {name: old for name, old in columns.items() if old is not None}
         self.left_out = {name for name, old in columns.items() if old is None}
-        self.absent = {*self.left_out}  # those that no row has had
+        self.absent = {*self.left_out}  # left-out columns that no row has had
         self.format = next((known for known in FORMATS if known.name == format), None)
         self.changes: Counter[str] = Counter()  # number of rows by change
         self.seen: set[str] = set()  # columns that the first rows have, and that are not null in all of them
         self._explicit = self.format is not None  # given by the recipe, not by the first row
         self._first = ""  # place of the row that decided
         self._usable: set[str] = set()  # further columns that have had a JSON value
-        self._unusable: dict[str, str] = {}  # those that had a value that is not JSON before any JSON value; the note
+        self._unusable: dict[str, str] = {}  # columns whose first values are not JSON -> the note about them
 
     def mapped(self, source: Row, place: str) -> Row:
         """Convert a row to TRL's columns, without validating their values. Raises RowError."""
@@ -221,12 +221,12 @@ class FormatConverter:
         return format
 
     def _is_of(self, row: Row, format: Format) -> bool:
-        """Whether a row with the columns of the set's format, some maybe null, has no other format's."""
+        """Return whether a row with the columns of the set's format, some perhaps null, has no other format."""
         return _detected({name for name, value in row.items() if value is not None or name in format.columns}) == format
 
 
 def _refuse_alike(row: Row, format: Format) -> None:
-    """Raise RowError for two columns whose names differ in upper and lower case alone, of which Baton reads one."""
+    """Raise RowError for two columns whose names differ only in case, of which Baton reads one."""
     read = {*format.columns, *COLUMNS[format.kind], *OPTIONAL, *LABELS, *TURN, "system"}
     names: dict[str, str] = {}
     for name in map(str, row):
@@ -243,23 +243,23 @@ def _detected(columns: Collection[str]) -> Format | None:
 
 
 def _is_missing(value: Any) -> bool:
-    """NaN is what pandas has for a value that a row lacks."""
+    """Return whether a value is null or NaN, which pandas has for a value that a row lacks."""
     return value is None or (isinstance(value, float) and value != value)
 
 
 def _with_prompt(given: Row, row: Row, note: Note) -> Row:
     """Split off the prompt of a preference whose two answers both contain it. Raises RowError if they begin with
-    another one, and if another column of the row may be the prompt: what two answers have in common is none then."""
+    another prompt, or if another column may be the prompt: then the common part of two answers is none."""
     prompt, chosen, rejected = given.get("prompt"), given["chosen"], given["rejected"]
-    whole = isinstance(chosen, list) and isinstance(rejected, list) and _are_whole(chosen, rejected)
-    if prompt is None and not whole and (column := next((name for name in _PROMPTS if row.get(name)), None)):
+    complete = isinstance(chosen, list) and isinstance(rejected, list) and _are_conversations(chosen, rejected)
+    if prompt is None and not complete and (column := next((name for name in _PROMPTS if row.get(name)), None)):
         raise RowError(
             f"prompt: none, but a column {column!r}: rename it, columns: {{prompt: {column}}}, or leave it out if "
             f"chosen and rejected contain the prompt: columns: {{{column}: null}}"
         )
     if isinstance(chosen, str) and isinstance(rejected, str) and prompt is None:
         at = _common_words(chosen, rejected)
-    elif whole or (isinstance(chosen, list) and isinstance(rejected, list) and prompt is None):
+    elif complete or (isinstance(chosen, list) and isinstance(rejected, list) and prompt is None):
         at = common_prefix(chosen[:-1], rejected[:-1])
         if not _is_in(prompt, chosen[:at]):
             raise RowError(
@@ -274,14 +274,15 @@ def _with_prompt(given: Row, row: Row, note: Note) -> Row:
     return {"prompt": chosen[:at], "chosen": chosen[at:], "rejected": rejected[at:]}
 
 
-def _are_whole(chosen: list[Any], rejected: list[Any]) -> bool:
-    """Whether the answers are conversations from their beginning, and not what follows a prompt."""
+def _are_conversations(chosen: list[Any], rejected: list[Any]) -> bool:
+    """Return whether the answers are conversations from their beginning, not continuations of a prompt."""
     first = [answer[0] for answer in (chosen, rejected) if answer and isinstance(answer[0], dict)]
     return any(each.get("role") not in ("assistant", "tool") for each in first)
 
 
 def _is_in(prompt: Any, turns: list[Any]) -> bool:
-    """Whether a conversation's beginning has this prompt: the text of a user's turn, or all but a system prompt."""
+    """Return whether a conversation begins with this prompt: a list of turns, perhaps after a system prompt, or the
+    text of a user's turn."""
     if prompt is None:
         return True
     if isinstance(prompt, list):
@@ -309,7 +310,7 @@ def _alike(given: Row, note: Note) -> Row:
 
 
 def _with_system(given: Row, row: Row, note: Note) -> Row:
-    """A text in the column `system` as the first message of the conversation or prompt."""
+    """Make a text in the column `system` the first message of the conversation or prompt."""
     name = "messages" if "messages" in given else "prompt"
     text = row.get("system")
     if not isinstance(text, str) or not text.strip() or not isinstance(given.get(name), str | list):

@@ -1,12 +1,12 @@
 """Fields that mark rows and turns that are not to be learned.
 
     learned_turn(message, "messages[1]")    whether a turn is learned; removes the marks. Raises RowError
-    refusal(row, "messages")                why a row is not to be learned; empty if it may be
+    refusal(row, "messages")                the reason why a row is not to be learned, or ""
     verdict(row)                            whether its completion is desirable, for KTO
 
-A turn that is marked so has no loss on its tokens. A row that is not to be learned, or has a rating or a
+A turn with such a mark has no loss on its tokens. A row that is not to be learned, or has a rating or a
 fraction as its weight, is refused, since all rows are learned with the same weight. The label of a completion or of a
-conversation stays in its row: KTO learns from both kinds, and what learns from the desired ones alone refuses others.
+conversation stays in its row: KTO learns from both kinds, and methods that learn only from desired ones refuse others.
 
 The names are those of OpenAI, Mistral and Together (weight), axolotl (train, training, train_detail, train_on_turn),
 ms-swift (loss), torchtune (masked), Megatron and verl (loss_mask), TRL's KTO (label) and LLaMA-Factory's (kto_tag).
@@ -25,14 +25,13 @@ _LEARN = (
 )  # fmt: skip
 _DO_NOT_LEARN = ("masked", "mask")  # true or 1: without a loss
 TURN = (*_LEARN, *_DO_NOT_LEARN)
-LABELS = ("label", "kto_tag")  # of a completion: false is one to avoid
+LABELS = ("label", "kto_tag")  # of a completion; false marks one to avoid
 _WORTH = ("rating",)
 _WORDS = {"true": True, "false": False}
 
 
 def learned_turn(message: Row, place: str) -> bool:
-    """Whether a turn is to be learned, by its marks, which are removed. Raises RowError for one that is not
-    supported."""
+    """Return whether a turn is to be learned, by its marks, which are removed. Raises RowError for an invalid mark."""
     learned = True
     for name in [name for name in TURN if name in message]:
         value = message.pop(name)
@@ -46,7 +45,7 @@ def learned_turn(message: Row, place: str) -> bool:
 
 
 def refusal(row: Mapping[str, Any], kind: str) -> str:
-    """Why a row of this kind is not learned like the others; empty if it is."""
+    """The reason why a row of this kind is not learned like the others; empty if it is."""
     fix = "leave out such rows, or the column if it says nothing of the kind: columns: {%s: null}"
     for name in (*TURN, *LABELS):
         if row.get(name) is not None and _answer(name, row[name], kind) is not True:
@@ -58,14 +57,14 @@ def refusal(row: Mapping[str, Any], kind: str) -> str:
 
 
 def verdict(row: Mapping[str, Any]) -> bool | None:
-    """Whether a row's completion is desirable, by its label: true or false, 1 or 0, also as text of true and false.
-    None if it has no such label, or two that contradict each other."""
+    """Return whether a row's completion is desirable, by its label: true or false, 1 or 0, also "true" or "false" as
+    text. None if it has no such label, or two that contradict each other."""
     verdicts = {_verdict(row[name]) for name in LABELS if row.get(name) is not None}
     return verdicts.pop() if len(verdicts) == 1 else None
 
 
 def labels(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The labels of a row, without NaN and text that is neither true nor false: a class."""
+    """The labels of a row, without NaN, and without text that is neither true nor false, which is a class."""
     found = {name: row[name] for name in LABELS if name in row}
     given = {name: value.item() if hasattr(value, "item") else value for name, value in found.items()}  # NumPy's
     return {
@@ -82,12 +81,12 @@ def _verdict(value: Any) -> bool | None:
 
 
 def _answer(name: str, value: Any, kind: str = "") -> bool | None:
-    """Whether the mark's value means that it is learned; None if it is neither yes nor no."""
+    """Return whether a mark's value means that the turn or row is learned; None if it is neither yes nor no."""
     if value is None:
         return True
-    if isinstance(value, str) and value.strip().lower() in _WORDS:  # of a CSV file
+    if isinstance(value, str) and value.strip().lower() in _WORDS:  # as in a CSV file
         value = _WORDS[value.strip().lower()]
-    if isinstance(value, list):  # of tokens or turns
+    if isinstance(value, list):  # one value for each token or turn
         answers = {_answer(name, each) for each in value}
         return True if answers <= {True} else False if answers == {False} else None
     if name in LABELS and (value not in (0, 1) if kind != "text" else value is not False):

@@ -1,6 +1,6 @@
 """Convert messages, tools and calls to the names that chat templates use.
 
-Null is kept: a template may ask `content is none`, as of a turn that calls tools in OpenAI's format.
+Null is kept: a template may test `content is none`, as for a turn that calls tools in OpenAI's format.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +37,7 @@ def turn(role: str, content: Any) -> Row:
 
 
 def converted(column: str, value: Any, note: Note) -> Any:
-    """A list of messages; other values unchanged. Raises RowError."""
+    """Convert a list of messages; other values are returned unchanged. Raises RowError."""
     if isinstance(value, dict) and column in ANSWERS:
         note(f"{column}: one message -> a list of it")
         value = [value]
@@ -57,9 +57,9 @@ def tools(value: Any, note: Note) -> Any:
 
 
 def filled_in(row: Row, columns: Sequence[str]) -> Iterator[str]:
-    """Where a row has nulls that Arrow fills in and that are rare otherwise: for the parameters of other rows' tools,
-    and for arguments that the tool does not have. JSON files that were converted by Arrow have them. `columns`: those
-    with messages."""
+    """The places where a row has nulls that Arrow fills in and that are rare otherwise: for the parameters of other
+    rows' tools, and for arguments that the tool does not have. JSON files that were converted by Arrow have them.
+    `columns`: the columns with messages."""
     declared: dict[str, set[str]] = {}
     for tool in row.get("tools") or ():
         function = tool.get("function", tool)
@@ -137,7 +137,7 @@ def _calls(column: str, place: int, content: Any) -> list[Any]:
 
 
 def _wrapped(item: Any, place: str, note: Note) -> Any:
-    """A tool or call in OpenAI's format: with its function in `function`."""
+    """A tool or call in OpenAI's format, which has the function in `function`."""
     if not isinstance(item, dict) or "function" in item or not isinstance(item.get("name"), str):
         return item
     note(f"{place}: a function -> {{type, function}}")

@@ -30,7 +30,7 @@ from tasks.user_code.load_function import described
 
 ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 BATCH = 64  # rows of Parquet in memory at a time
-LARGEST_JSON_MB = 500  # limit of a .json file, which is read as a whole
+LARGEST_JSON_MB = 500  # limit of a .json file, which is read at once
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class SourceRow:
 
 
 def read(spec: RowsSpec, folder: Path, corpus: Path | None = None) -> Iterator[SourceRow]:
-    """Yield the source's first `limit` rows in a fixed order; of documents, those of each split. A function's
+    """Yield the source's first `limit` rows in a fixed order; for documents, those of each split. A function's
     files are written to `folder`, and `corpus` contains the documents it reads. Raises StageError, OSError."""
     if spec.path is not None:
         rows = _files(spec)
@@ -121,7 +121,7 @@ def _not_json(error: Exception) -> RowError:
 
 
 def _is_list(source: File) -> bool:
-    """Whether a .json file is one list of rows; many have one row per line."""
+    """Return whether a .json file is one list of rows; many have one row per line."""
     if not source.name.endswith(".json"):
         return False
     with source.open() as file:
@@ -129,7 +129,7 @@ def _is_list(source: File) -> bool:
 
 
 def _list(source: File, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
-    """Yield the rows of a JSON list, which is read as a whole."""
+    """Yield the rows of a JSON list, which is read at once."""
     if source.size > LARGEST_JSON_MB * 1e6:
         name = source.name.rpartition("/")[2]
         raise StageError(
@@ -176,7 +176,7 @@ def _of_documents(
     limit: int | None,
     required: Set[str],
 ) -> Iterator[SourceRow]:
-    """Yield the rows made from each split's documents, of each at most `limit`."""
+    """Yield the rows made from each split's documents, at most `limit` of each split."""
     if corpus is None:
         raise StageError(f"{function.name}: `documents` needs a corpus; add `corpus:` to the recipe")
     for split in reversed(SPLITS):
@@ -189,8 +189,8 @@ def _of_documents(
 
 
 def _function(source: Function, folder: Path, arguments: dict[str, Any], required: Set[str]) -> Iterator[SourceRow]:
-    """Yield the rows of a user's function, which runs in this process, the engine's. `required`: the names of those
-    arguments that it must take."""
+    """Yield the rows of a user's function, which runs in this process, that of the engine. `required`: the names of the
+    arguments that it must accept."""
     function = source.load(folder)
     limit = arguments["limit"] or 0
     number = 0
@@ -213,8 +213,8 @@ def _function(source: Function, folder: Path, arguments: dict[str, Any], require
 
 
 def _given(rows: Any) -> Iterator[Any]:
-    """What a user's function returns or yields: rows, or tables and datasets of rows. A dictionary is a row as it is:
-    whether Arrow has filled in its nulls cannot be seen."""
+    """The rows that a user's function returns or yields, also in tables and datasets. A dictionary is a row as it is,
+    since it does not show whether Arrow has filled in its nulls."""
     for given in [rows] if _tables(rows) is not None else rows:
         tables = _tables(given)
         yield from [given] if tables is None else (row for table in tables for row in rows_of(table))

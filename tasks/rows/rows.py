@@ -46,16 +46,16 @@ class Reading:
         self.spec = spec
         self.converter = FormatConverter(spec.columns, spec.format)
         self.columns = Columns()
-        self.nulls: Counter[str] = Counter()  # rows by where they have null as Arrow fills it in
+        self.nulls: Counter[str] = Counter()  # number of rows by the place of nulls that Arrow fills in
         self.rows, self.repeats = 0, 0  # valid rows, those whose answers begin with the prompt
         self.faulty = 0
         self.problems: list[str] = []  # "chat.jsonl, line 7: …", of the first faulty rows
 
     def valid(self, rows: Iterator[SourceRow]) -> Iterator[tuple[Row, SourceRow]]:
-        """Yield the valid rows, with what they were read as. Unless faulty rows are to be dropped, raises StageError
-        with the problems of the first ones."""
+        """Yield the valid rows, each with the row that was read. Unless faulty rows are to be dropped, raises
+        StageError with the problems of the first ones."""
         refuse = self.spec.faulty == "refuse"
-        first = [replace(row, value=copied(row.value)) for row in islice(rows, MOST_SEEN)]  # may yield one dict again
+        first = [replace(row, value=copied(row.value)) for row in islice(rows, MOST_SEEN)]  # a dict may be reused
         values = [row.value for row in first if isinstance(row.value, dict)]
         self.converter.seen |= {name for row in values for name, value in row.items() if value is not None}
         for source_row in chain(first, rows):
@@ -78,7 +78,7 @@ class Reading:
             )
 
     def notices(self) -> Iterator[str]:
-        """What the user must know about the set."""
+        """Notices for the user about the set."""
         changes = sorted(self.converter.changes.items())
         prefix = "dropped: "
         unused = [f"{name.removeprefix(prefix)} ({rows:,} rows)" for name, rows in changes if name.startswith(prefix)]
@@ -128,7 +128,7 @@ class First:
 
     rows: list[Row]  # the valid ones, in TRL's columns
     faults: list[str]  # problems of the others
-    kind: str | None  # None: no format was detected
+    kind: str | None  # None if no format was detected
 
 
 def peek(spec: RowsSpec, folder: Path, most: int = MOST_SEEN) -> First:
@@ -140,7 +140,7 @@ def peek(spec: RowsSpec, folder: Path, most: int = MOST_SEEN) -> First:
 
 
 def with_places(spec: RowsSpec) -> Iterator[tuple[str, Row]]:
-    """The valid rows of files, with where each is. Raises StageError for an unreadable source."""
+    """The valid rows of files, each with its place. Raises StageError for an unreadable source."""
     reading = Reading(spec.model_copy(update={"faulty": "drop"}))
     for row, source_row in reading.valid(read(spec, Path())):
         yield source_row.place, row

@@ -5,8 +5,8 @@
     RowsSpec.model_validate({"function": "sums.py:rows", "held_out": 0.1})
 
     spec.problems()         problems across fields
-    spec.missing()          what is missing on this machine, by files' names and sizes
-    spec = spec.pinned()    with the source's current state, so that changed files are not a cache hit
+    spec.missing()          problems with the source on this machine, by files' names and sizes
+    spec = spec.pinned()    adds the source's current state, so that changed files are not a cache hit
 
 See formats.py for the supported formats.
 """
@@ -26,7 +26,7 @@ from tasks.user_code.functions import Function
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".parquet")
 SOURCES = ("path", "huggingface", "function")
-MOST_SEEN = 64  # rows that are looked at first, and whose columns decide the format
+MOST_SEEN = 64  # rows that are read first, and whose columns decide the format
 
 READERS = {".arrow": "huggingface: reads folders that save_to_disk wrote", ".csv": "write them as JSONL or Parquet"}
 
@@ -46,7 +46,7 @@ class RowFiles(FilesSource):
         return files if self._takes_json(files) else [file for file in files if not file.name.endswith(".json")]
 
     def unread(self) -> str:
-        """As of a corpus, and the .json files that are taken for metadata."""
+        """A line about unread files, as for a corpus, and about .json files that count as metadata."""
         files, others = super().files(), super().unread()
         metadata = 0 if self._takes_json(files) else sum(file.name.endswith(".json") for file in files)
         left = f"{self.path}: {metadata:,} .json not read: in a folder mostly metadata; use a glob to read them"
@@ -69,7 +69,7 @@ class HuggingFaceRows(Spec):
         return HuggingFaceSource(name=self.name, config=self.config, split=self.split, streaming=self.streaming)
 
     def local_files(self) -> list[File]:
-        """Local files that it refers to."""
+        """Local files that the dataset refers to."""
         return self.source().local_files()
 
 
@@ -94,7 +94,7 @@ class RowsSpec(StageSpec):
     environment: list[VariableName] = not_identity(
         [],
         "environment variables that the function reads, such as an API key; they must be set where it runs. "
-        "Not part of the identity: give what changes the rows in `arguments`",
+        "Not part of the identity: values that change the rows belong in `arguments`",
         max_length=100,
     )
     documents: bool = Field(
@@ -118,7 +118,7 @@ class RowsSpec(StageSpec):
         "prompt stay together, and adding or removing others changes nothing",
     )
     limit: int | None = Field(
-        None, ge=1, description="maximum number of rows to read, the first ones; of `documents`, for each split"
+        None, ge=1, description="maximum number of rows to read, the first ones; with `documents`, for each split"
     )
     seed: int = Field(0, ge=0, lt=2**31, description="seed of the choice of held-out rows, and of the function")
     max_row_mb: float = Field(
@@ -149,7 +149,7 @@ class RowsSpec(StageSpec):
         return problems + [Problem("columns", old, "each old column is renamed once") for old in twice]
 
     def missing(self) -> list[Problem]:
-        """What the source lacks on this machine, by names and sizes; `faults` in first.py looks at the first rows."""
+        """The problems with the source on this machine, by names and sizes; `faults` in first.py checks first rows."""
         if self.path is not None:
             return self.files().missing()
         if self.huggingface is not None:

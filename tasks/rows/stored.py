@@ -21,13 +21,13 @@ Row = dict[str, Any]
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
-ANSWERS = ("completion", "chosen", "rejected")  # columns of what follows a prompt
+ANSWERS = ("completion", "chosen", "rejected")  # columns of the answer to a prompt
 _RESERVED = {
     "completion_ids", "completions", "environments", "log_extra", "log_metric", "prompts", "solution_str",
     "trainer_state",
 }  # fmt: skip
 OPTIONAL = ("tools", "chat_template_kwargs")  # TRL's columns allowed in any kind of row
-TRAIN = "train"  # of an assistant's turn: false if it is not to be learned
+TRAIN = "train"  # field of an assistant's turn; false if it is not to be learned
 
 
 def read_rows(directory: Path, split: "Split") -> Iterator[Row]:
@@ -42,7 +42,7 @@ def read_lines(path: Path) -> Iterator[Row]:
 
 
 def drops_faulty(directory: Path) -> bool:
-    """Whether rows of a set that cannot be used are left out and counted, instead of an error."""
+    """Return whether unusable rows of a set are left out and counted, instead of raising an error."""
     return bool(json.loads((directory / "rows.json").read_text()).get("drops_faulty"))
 
 
@@ -52,12 +52,12 @@ def encoded(row: Row) -> str:
 
 
 def is_conversational(row: Row) -> bool:
-    """Whether a row consists of messages instead of text."""
+    """Return whether a row consists of messages instead of text."""
     return isinstance(row.get("prompt", row.get("messages")), list)
 
 
 def without_marks(messages: Sequence[Row]) -> list[Row]:
-    """Messages as chat templates and rewards get them."""
+    """The messages in the form that chat templates and rewards get."""
     return [{name: value for name, value in message.items() if name != TRAIN} for message in messages]
 
 
@@ -87,7 +87,7 @@ def partial_columns(rows: Sequence[Row]) -> set[str]:
 
 
 def repeats_prompt(row: Row) -> bool:
-    """Whether every answer to a text prompt begins with that prompt."""
+    """Return whether every answer to a text prompt begins with that prompt."""
     prompt = row.get("prompt")
     answers = [row[name] for name in ANSWERS if isinstance(row.get(name), str)]
     if not isinstance(prompt, str) or not answers:
@@ -96,7 +96,7 @@ def repeats_prompt(row: Row) -> bool:
 
 
 def prompt_turns(row: Row) -> list[str]:
-    """A row's user turns, its text prompt, or its whole plain text."""
+    """A row's user turns, its text prompt, or all of its plain text."""
     prompt: str | list[Row] = row.get("prompt") or row.get("messages") or row["text"]
     if isinstance(prompt, str):
         return [prompt]

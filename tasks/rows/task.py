@@ -15,8 +15,8 @@ DECONTAMINATE = Engine("decontaminate", "tasks.rows.decontaminate", version="3")
 
 @stage(ROWS, image=images.DATA)
 def prepare_rows(spec: RowsSpec, corpora: list[Corpus]) -> Rows:
-    """Read a source, validate its rows, drop duplicates, and split it by content. `corpora` is the one a function makes
-    its rows from, or empty."""
+    """Read a source, validate its rows, drop duplicates, and split it by content. `corpora` has the corpus from which a
+    function makes its rows, or is empty."""
     return run(ROWS, Rows, spec, corpora=corpora)
 
 

@@ -70,7 +70,7 @@ def test_what_a_store_refuses_ends_at_once_with_its_words(
     action: Callable[[str, Path], object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     began = time.monotonic()
-    words = r"refuses it: (InvalidArgument: x-amz-checksum is not supported|400: Bad Request) \(HTTP 400\)"
+    words = r"refuses the request: (InvalidArgument: x-amz-checksum is not supported|400: Bad Request) \(HTTP 400\)"
     with (
         store(400, "InvalidArgument", "x-amz-checksum is not supported.") as (s3, _),
         s3.flyte(tmp_path),
@@ -87,7 +87,7 @@ def test_what_a_store_refuses_ends_at_once_with_its_words(
         (403, "AccessDenied", "credentials"),
         (404, "NoSuchBucket", "Create the bucket"),
         (405, "MethodNotAllowed", "MethodNotAllowed"),
-        (501, "NotImplemented", "the storage refuses it: NotImplemented"),
+        (501, "NotImplemented", "the storage refuses the request: NotImplemented"),
         (400, "AuthorizationHeaderMalformed", "FLYTE_AWS_ENDPOINT and AWS_DEFAULT_REGION"),
     ],
 )
@@ -137,5 +137,5 @@ def test_other_stores_refusals_have_a_status_too(error: Exception) -> None:
     def refused() -> None:
         raise error
 
-    with pytest.raises(StorageError, match=r"the storage refuses it: .*\(HTTP 400\)"):
+    with pytest.raises(StorageError, match=r"the storage refuses the request: .*\(HTTP 400\)"):
         buckets.with_retries(refused, "gs://bucket/x")

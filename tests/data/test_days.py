@@ -144,7 +144,7 @@ def test_a_killed_day_is_the_same(days: Days) -> None:
 def test_a_source_whose_documents_are_gone_is_named(days: Days) -> None:
     for path in (days.root / "books").iterdir():
         path.write_text("")
-    with pytest.raises(StageError, match=r"sources\.books has no documents now, and 48 of .* take it out of sources"):
+    with pytest.raises(StageError, match=r"sources\.books has no documents now, and 48 of .* remove it from sources"):
         days.look()
 
 

@@ -95,7 +95,7 @@ def test_a_passage_with_many_questions_is_told(tmp_path: Path) -> None:
     passage, exam = words(source, 100), tmp_path / "exam.jsonl"
     exam.write_text("\n".join(json.dumps({"q": f"{passage} {words(source, 20)}"}) for _ in range(11)))
     notices = corpus(tmp_path / "job", {"against": [str(exam)]}, [*map(str, range(20))]).notices.read_text()
-    assert "of 11 of 11 items" in notices and "exam.jsonl, row 1, less than half is looked for" in notices
+    assert "less than half of 11 of 11 items" in notices and "exam.jsonl, row 1, is searched for" in notices
 
 
 def test_rows_of_many_copies_are_found(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_corpus_without_the_evaluation(tmp_path: Path) -> None:
 def test_items_that_are_too_short_are_told_and_refused_if_it_is_all_of_them(tmp_path: Path) -> None:
     (tmp_path / "exam.jsonl").write_text(json.dumps({"q": "3 + 5"}) + "\n")
     step = {"against": [f"{tmp_path}/exam.jsonl"]}
-    with pytest.raises(StageError, match=r"1 of 1 items of .*exam.jsonl are not looked for.*8 words\. Bring longer"):
+    with pytest.raises(StageError, match=r"1 of 1 items of .*exam.jsonl are not searched for.*8 words\. Use longer"):
         corpus(tmp_path / "refused", step, ["one"])
 
     (tmp_path / "exam.jsonl").write_text("\n".join(json.dumps({"q": text}) for text in ("3 + 5", "a b c d e f g h")))

@@ -81,7 +81,7 @@ def test_places_of_gone_documents_are_read_as_they_were_written(places: dict[tup
         gone = Gone.read(Path(folder))
     assert {part: set(read.tolist()) for part, read in gone.rows.items()} == places
     assert all(mask.all() for mask in gone.present(("c" * 64, "train"), [3]))
-    with pytest.raises(StageError, match="corpus dddddddddddd: the increment does not tell what is gone of it"):
+    with pytest.raises(StageError, match="corpus dddddddddddd: the increment does not list its documents"):
         gone.present(("d" * 64, "train"), [3])
     for part, numbers in places.items():
         first, second = gone.present(part, [20, 31])

@@ -320,7 +320,7 @@ def test_compacted_shards_are_of_no_one_corpus_so_nothing_can_be_dropped_from_th
     data = shards(chain, chain.corpora[0], small_tokenizer)
     again = chain.make(compact_engine.work, "compact", {}, data=[data])
     newest = chain.look()
-    with pytest.raises(StageError, match="the increment does not tell what is gone of it"):
+    with pytest.raises(StageError, match="the increment does not list its documents that are gone"):
         chain.make(compact_engine.work, "compact", {}, data=[again], newest=[newest])
 
 

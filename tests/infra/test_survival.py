@@ -100,8 +100,8 @@ def test_who_waits_for_a_slow_rank_is_not_taken_for_hanging(tmp_path: Path) -> N
 def test_a_death_at_the_same_step_in_the_same_way_is_not_tried_a_third_time(tmp_path: Path) -> None:
     said = last_words(tmp_path, "ends silently", max_restarts=3)
     assert (
-        "toy: rank 1 ended with exit code 3 at step 3, data (after 1 restart; the second time in this way at step 3, "
-        "so it is not tried a third time). Its last lines:\n    rank 1"
+        "toy: rank 1 ended with exit code 3 at step 3, data (after 1 restart; the second failure of this kind at "
+        "step 3, so it is not started a third time). Its last lines:\n    rank 1"
     ) in said
     assert "rank 0" not in said
     assert starts(tmp_path) == 2
@@ -110,7 +110,7 @@ def test_a_death_at_the_same_step_in_the_same_way_is_not_tried_a_third_time(tmp_
 def test_a_death_in_another_way_names_the_one_before(tmp_path: Path) -> None:
     said = last_words(tmp_path, "is killed", then="ends silently", max_restarts=1)
     assert re.search(
-        r"toy: rank 1 ended with exit code 3 at step 3, data \(after 1 restart; the start before ended in another way: "
+        r"toy: rank 1 ended with exit code 3 at step 3, data \(after 1 restart; the previous start ended differently: "
         r"toy: rank 1 was killed by SIGKILL.* at step 3, data\)\. Its last lines:\n",
         said,
     )
@@ -118,7 +118,7 @@ def test_a_death_in_another_way_names_the_one_before(tmp_path: Path) -> None:
 
 def test_two_deaths_in_turn_are_not_tried_for_ever(tmp_path: Path) -> None:
     said = last_words(tmp_path, "is killed", then="ends silently", max_restarts=5)
-    assert "(after 2 restarts; the second time in this way at step 3, so it is not tried a third time)" in said
+    assert "(after 2 restarts; the second failure of this kind at step 3, so it is not started a third time)" in said
     assert starts(tmp_path) == 3
 
 
@@ -130,7 +130,7 @@ def test_a_pod_does_not_try_what_killed_the_pods_before_it(tmp_path: Path) -> No
             train(tmp_path / pod, "ends silently", died=failures[-1].death if failures else None)
         failures.append(failed.value)
     assert [failure.curable for failure in failures] == [True, False]
-    assert "(the second time in this way at step 3, so it is not tried a third time)" in str(failures[1])
+    assert "(the second failure of this kind at step 3, so it is not started a third time)" in str(failures[1])
 
 
 def test_ranks_that_do_not_notice_a_death_are_ended(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_a_model_is_not_made_from_data_that_arrived_later(home: Path, tmp_path: 
     page = TestClient(alone())
     assert [each["digest"][0] for each in page.get(f"/lineage/artifacts/{'p' * 64}.json").json()["parents"]] == ["1"]
     uses = page.get(f"/lineage/artifacts/{'p' * 64}.json").json()["uses"]
-    assert [(each["how"], each["execution"]["id"]) for each in uses] == [("made it", first), ("made it again", second)]
+    assert [(each["how"], each["execution"]["id"]) for each in uses] == [("made it", first), ("recomputed it", second)]
 
 
 def test_choosing_a_model_does_not_make_it(home: Path, tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_storage_that_is_away_ends_no_run_here(tmp_path: Path, capsys: pytest.Ca
         here = Mirror("s3://bucket/x", tmp_path / "here/e0", NAME, FACTS)
         here.update()
         here.update()
-    assert capsys.readouterr().err.count("the job runs on, and this retries") == 1
+    assert capsys.readouterr().err.count("the job continues, and this retries") == 1
 
 
 def test_a_stage_whose_machine_was_lost_after_it_had_finished_is_not_cached(

@@ -98,7 +98,7 @@ def test_older_names_of_its_sizes_are_known(tmp_path: Path) -> None:
         (
             DeepseekV2Config(**SIZES, **MORE, kv_lora_rank=8, n_routed_experts=2, num_experts_per_tok=1),
             {"serve": {}},
-            "vLLM (serve) supports on GPUs alone",
+            "vLLM (serve) supports only on GPUs",
         ),
     ],
 )

@@ -60,7 +60,7 @@ def test_a_continuous_recipe_s_plan_says_of_which_night_it_is() -> None:
         return Examined("w", kind.model_construct()).night()
 
     said = night(ContinuousRecipe)
-    assert said and said.startswith("the plan is of the first night. A later one trains no tokenizer")
+    assert said and said.startswith("the plan is for the first night. A later one trains no tokenizer")
     assert night(Recipe) is None
 
 

@@ -73,8 +73,8 @@ def test_without_its_config_nothing_is_promised(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe(tmp_path, "owner/name")))
     said = CliRunner().invoke(main, [str(tmp_path / "recipe.yaml")]).output
     assert (
-        "not known: start_from.model: owner/name: it is not in the hub's cache, and HF_HUB_OFFLINE disables the hub: no "
-        "size, memory and hours are known of the stages that use it"
+        "not known: start_from.model: owner/name: it is not in the hub's cache, and HF_HUB_OFFLINE disables the hub: the "
+        "size, memory and hours of the stages that use it are not known"
     ) in said
     assert said.endswith("no problem found in what is known\n")
 

@@ -18,7 +18,7 @@ from workflows.checks.run_context import RunContext, runs_on_a_cluster
 if TYPE_CHECKING:  # pyarrow: not on the path of --help
     from tasks.rows.rows import First
 
-ROWS = 8  # that reset is tried with
+ROWS = 8  # rows that reset() is tried with
 
 
 def problems_of_environments(context: RunContext) -> Iterator[Problem]:
@@ -46,8 +46,8 @@ def problems_of_environments(context: RunContext) -> Iterator[Problem]:
 
 
 def _users(context: RunContext) -> Iterator[tuple[str, ToolUse, str, bool]]:
-    """(path, spec, set of rows, whether it has rewards) of what uses an environment or tools on this machine, and can
-    be tried."""
+    """(path, spec, set of rows, whether it has rewards) of each user of an environment or tools on this machine that
+    can be tried."""
     users: list[tuple[str, ToolUse, str, bool]] = []
     for step in context.tunings():
         if isinstance(spec := step.spec, ToolUse) and not spec.placement:
@@ -60,7 +60,7 @@ def _users(context: RunContext) -> Iterator[tuple[str, ToolUse, str, bool]]:
             if one.data is not None
         ]
     for user in users:
-        if user[1].uses_tools() and not user[1].tool_problems():  # which the spec itself reports
+        if user[1].uses_tools() and not user[1].tool_problems():  # the spec itself reports these
             yield user
 
 
@@ -69,7 +69,7 @@ def _tool_use(spec: ToolUse) -> ToolUse:
 
 
 def _asked(path: str, first: "First") -> list[Row]:
-    """The first rows as the stage has them, with prompts; none if they have no prompt, which row_checks reports."""
+    """The first rows as the stage has them, with prompts; none if they have no prompt, which rows.py reports."""
     from tasks.evaluate.questions import question_of
     from tasks.posttrain.encode import prompted
 
@@ -82,7 +82,7 @@ def _asked(path: str, first: "First") -> list[Row]:
 
 @cache  # a recipe is read several times in one run
 def _tried(spec: str, rows: tuple[str, ...]) -> bool:
-    """Whether the environment defines a reward. Raises StageError if it cannot be used."""
+    """Return whether the environment defines a reward. Raises StageError if it cannot be used."""
     with Environments(ToolUse.model_validate_json(spec)) as environments:
         environments.reset([json.loads(row) for row in rows], list(range(len(rows))))
         return environments.owns_reward

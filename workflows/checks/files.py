@@ -13,7 +13,7 @@ from workflows.checks.run_context import RunContext, is_for_a_cluster
 
 
 def unusable_paths(context: RunContext) -> list[Problem]:
-    """Paths that this machine cannot even look up. Whatever reads them would fail."""
+    """Paths that this machine cannot even look up, so that reading them would fail."""
     problems = []
     for name, spec in specs_in(context.specs):
         for field, path in spec.paths():
@@ -26,7 +26,7 @@ def unusable_paths(context: RunContext) -> list[Problem]:
 
 
 def files(context: RunContext) -> list[Problem]:
-    """Files and folders that the recipe names exist."""
+    """Check that the files and folders that the recipe names exist."""
     problems = []
     for name in ("corpus", "tokenizer", "start_from", "init_from"):
         if name in context.specs:
@@ -36,7 +36,7 @@ def files(context: RunContext) -> list[Problem]:
     for name, rows in context.specs.get("data", {}).items():
         problems += [problem.under(f"data.{name}") for problem in lacking(rows)]
     if this_pod():
-        return [_with_the_pods_way(problem) for problem in problems]
+        return [_with_fix_for_pods(problem) for problem in problems]
     if not is_for_a_cluster():
         return problems
     for problem in problems:
@@ -45,8 +45,8 @@ def files(context: RunContext) -> list[Problem]:
     return [problem for problem in problems if not isinstance(problem, NotSeen)]
 
 
-def _with_the_pods_way(problem: Problem) -> Problem:
-    """A missing path, as in a recipe that no client has read: one typed in Flyte's console."""
+def _with_fix_for_pods(problem: Problem) -> Problem:
+    """Add a fix for a missing path in a recipe that no client has read, such as one typed in Flyte's console."""
     if isinstance(problem.value, str) and Path(problem.value).is_absolute():
         fix = "A pod reads no other machine's files: name an address (s3://…), or start the run by pyflyte run"
         return replace(problem, allowed=f"{clause(problem.allowed)}. {fix}")

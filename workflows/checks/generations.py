@@ -1,5 +1,5 @@
-"""Check that continuous training goes on with the tokenizer, the initial weights and the model of its generations, and
-that their files and the champion are there."""
+"""Check that continuous training continues with the tokenizer, the initial weights and the model of its generations,
+and that their files and the champion exist."""
 
 import json
 from collections.abc import Iterator
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def same_as_before(context: RunContext) -> list[Problem]:
-    """What only a first generation uses is as it was for that one, as far as the registry and the generation's files
-    can be read; what was not compared is told. For a cluster it is checked in the run's first pod."""
+    """Check that values which only a first generation uses are unchanged, as far as the registry and the generation's
+    files can be read, and report those that were not compared. On a cluster, the run's first pod checks this."""
     needed = {"grow", "publish", "tokenizer", "pretrain"}
     if not needed <= context.specs.keys() or is_for_a_cluster():
         return []
@@ -42,7 +42,7 @@ def same_as_before(context: RunContext) -> list[Problem]:
         return gone or ([*_changed(context, before)] if before else [])
     except (StageError, ArtifactError, StorageError, OSError) as error:
         why = str(error)
-    except (KeyError, ValueError) as error:  # of a spec
+    except (KeyError, ValueError) as error:  # in a recorded spec
         why = f"recorded by another version of Baton ({type(error).__name__}: {error})"
     say_once(f"tokenizer, init_from and pretrain.model are not compared with those of earlier generations: {why}")
     return []
@@ -63,7 +63,7 @@ def _champions(context: RunContext) -> Iterator[Problem]:
 
 
 def _gone(before: "list[Generation]") -> Iterator[Problem]:
-    """What the run reads of earlier generations and is not there anymore."""
+    """The parts of earlier generations that the run reads and that no longer exist."""
     accepted = [generation for generation in before if generation.accepted]
     read = {"tokenizer": before[:1], "corpus": before, "shards": accepted, "checkpoint": accepted[-1:]}
     for part, of in read.items():
@@ -71,7 +71,7 @@ def _gone(before: "list[Generation]") -> Iterator[Problem]:
 
 
 def _missing(generations: "list[Generation]", name: str, path: str) -> Iterator[Problem]:
-    """By the files' sizes, on this machine's disks alone."""
+    """The generations without this part, by the sizes of files on this machine's disks only."""
     from tasks.promote.ledger import LedgerError, manifest_of
 
     for generation in generations:
@@ -79,7 +79,7 @@ def _missing(generations: "list[Generation]", name: str, path: str) -> Iterator[
             try:
                 manifest_of(part)
             except LedgerError as error:
-                yield Problem(path, generation.name, f"a name whose files are there: {error}")
+                yield Problem(path, generation.name, f"a name whose files exist: {error}")
 
 
 def _changed(context: RunContext, before: "list[Generation]") -> Iterator[Problem]:
@@ -108,7 +108,7 @@ def _changed(context: RunContext, before: "list[Generation]") -> Iterator[Proble
 def _unlike(
     section: str, spec: TokenizerSpec | LoadHFSpec, recorded: dict[str, Any], of: "Generation"
 ) -> Iterator[Problem]:
-    """The fields that are not as recorded. A folder that was moved is the same."""
+    """The fields that differ from the record. A folder that was moved counts as the same."""
     own = redact_spec(spec.model_dump(mode="json", exclude={"placement", "pod", "state"}))
     for name, value in own.items():
         given = recorded.get(name, value)
@@ -118,7 +118,7 @@ def _unlike(
 
 
 def _content(value: Any) -> Any:
-    """Of an address with a digest, the digest: uploads of the same files may have other addresses."""
+    """The digest in an address, if any, since uploads of the same files may have other addresses; else the value."""
     return digest_of(value) or value if isinstance(value, str) else value
 
 
@@ -128,7 +128,7 @@ def _model(checkpoint: Manifest) -> ModelSpec:
 
 
 def _manifest(generation: "Generation", part: str) -> Manifest:
-    """Raises LedgerError, ArtifactError, StorageError, OSError."""
+    """The manifest of a part. Raises LedgerError, ArtifactError, StorageError, OSError."""
     return manifest_at(generation.part(part).place)
 
 

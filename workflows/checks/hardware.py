@@ -30,7 +30,7 @@ MORE_NODES = (1, 2, 4, 8)  # multiples of the nodes to try, in order
 
 
 def hardware(context: RunContext) -> Iterator[Problem]:
-    """The layout's device is known; it, or this machine, has enough GPUs and supports the precision."""
+    """Check that the layout's device is known, and that it or this machine has enough GPUs and the precision."""
     spec: PretrainSpec | None = context.specs.get("pretrain")
     if spec is None:
         return
@@ -49,7 +49,7 @@ def hardware(context: RunContext) -> Iterator[Problem]:
 
 
 def _fp8(device: str | None, gpus: tuple[str, ...]) -> list[Problem]:
-    """fp8 needs tensor cores for it, and Transformer Engine where the run takes place."""
+    """Check for tensor cores with fp8, and for Transformer Engine where the run takes place."""
     if device is None and not gpus:
         why = "needs a GPU of NVIDIA's Hopper generation or newer, and this machine has none"
     elif (chip := BY_NAME.get(device) if device else accelerator(gpus[0])) and not chip.peak("fp8"):
@@ -62,7 +62,7 @@ def _fp8(device: str | None, gpus: tuple[str, ...]) -> list[Problem]:
 
 
 def layout(context: RunContext) -> Iterator[Problem]:
-    """The layout can split the tokenizer's vocabulary, and a process's tensors fit wherever it may run."""
+    """Check that the layout can split the tokenizer's vocabulary, and a process's tensors fit wherever it may run."""
     spec: PretrainSpec | None = context.specs.get("pretrain")
     if spec is None or any(not problem.path.startswith("optimizer") for problem in spec.problems()):
         return  # reported by the spec
@@ -125,7 +125,7 @@ def _candidates(like: Layout, spec: PretrainSpec) -> Iterator[Layout]:
 
 
 def disk(context: RunContext) -> list[Problem]:
-    """This machine's disk has room for what the run writes to it."""
+    """Check that this machine's disk has room for the run's files."""
     spec: PretrainSpec | None = context.specs.get("pretrain")
     if spec is None or spec.layout.device or spec.placement or runs_on_a_cluster() or is_planned_for_another_machine():
         return []

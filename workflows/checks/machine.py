@@ -1,4 +1,4 @@
-"""Check what a recipe's run requires of this machine beside memory: the GPU that the recipe names, its driver and a
+"""Check what a recipe's run requires of this machine besides memory: the GPU that the recipe names, its driver and a
 compiler, the tracking store's address, access to the Hugging Face hub. Problems stop a run; `python -m workflows.plan`
 only prints them, since its recipe may be meant for another machine. Imports nothing heavy."""
 
@@ -33,11 +33,11 @@ DRIVERS = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 COMPILERS = ("cc", "gcc", "clang")
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # either disables the hub; the next one datasets only
 DATASETS_OFFLINE = "HF_DATASETS_OFFLINE"
-YES = ("1", "ON", "YES", "TRUE")  # huggingface_hub's
+YES = ("1", "ON", "YES", "TRUE")  # as huggingface_hub reads them
 
 
 def checked_here(recipe: R) -> R:
-    """The recipe, if no check finds a problem, nor this machine lacks anything for its run. Raises RecipeError."""
+    """Return the recipe, if no check finds a problem and this machine lacks nothing for its run. Raises RecipeError."""
     checked(recipe, machine_problems)
     context = context_of(recipe)
     if asks_hub(context):
@@ -51,7 +51,7 @@ def checked_here(recipe: R) -> R:
 
 
 def machine_problems(context: RunContext) -> list[Problem]:
-    """What this machine lacks for the stages that run on it."""
+    """Requirements of the stages on this machine that it lacks."""
     if runs_on_a_cluster():
         return []
     problems = [*_named_gpu(context), *offline_problems(context, os.environ), *store_problems(os.environ)]
@@ -85,7 +85,7 @@ def _first_on_a_gpu(context: RunContext) -> str | None:
 
 
 def _named_gpu(context: RunContext) -> Iterator[Problem]:
-    """This machine has the GPUs that `layout.device` and `layout.processes` ask for."""
+    """Check that this machine has the GPUs that `layout.device` and `layout.processes` ask for."""
     spec = context.specs.get("pretrain")
     if spec is None or spec.placement or spec.layout.device not in BY_NAME:
         return
@@ -108,8 +108,8 @@ def _named_gpu(context: RunContext) -> Iterator[Problem]:
 
 
 def driver_problems(stage: str, torch: str, driver: int | None) -> Iterator[Problem]:
-    """`torch`: the CUDA version it was built for, "13.0"; `driver`: the newest that the driver supports, 12040 for
-    12.4."""
+    """Check the driver. `torch`: the CUDA version that it was built for, "13.0"; `driver`: the newest one that the
+    driver supports, 12040 for 12.4."""
     major = int(torch.partition(".")[0])
     if driver is not None and driver // 1000 >= major:
         return
@@ -120,7 +120,8 @@ def driver_problems(stage: str, torch: str, driver: int | None) -> Iterator[Prob
 
 
 def compiler_problems(stage: str, include: Path) -> Iterator[Problem]:
-    """Triton compiles its kernels' launchers with a C compiler on first use. `include`: the folder of Python.h."""
+    """Check for a C compiler, with which Triton compiles its kernels' launchers on first use. `include`: the folder of
+    Python.h."""
     if not (os.environ.get("CC") or any(map(shutil.which, COMPILERS))):
         allowed = "needs a C compiler for Triton's kernels on the GPU; there is none: `apt-get install gcc`, or CC=…"
         yield Problem(stage, "on", allowed)
@@ -131,7 +132,7 @@ def compiler_problems(stage: str, include: Path) -> Iterator[Problem]:
 
 
 def cuda_of_torch() -> str | None:
-    """The CUDA version that torch was built for, from its version.py; None: a CPU (or ROCm) build."""
+    """The CUDA version that torch was built for, from its version.py; None for a CPU (or ROCm) build."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -141,7 +142,7 @@ def cuda_of_torch() -> str | None:
 
 def cuda_of_driver() -> int | None:
     """1000 × major + 10 × minor of the newest CUDA that libcuda supports, including a compatibility package's (NVIDIA's
-    CUDA driver API, cuDriverGetVersion); None: there is no libcuda. Initializes nothing."""
+    CUDA driver API, cuDriverGetVersion); None if there is no libcuda. Initializes nothing."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -152,8 +153,8 @@ def cuda_of_driver() -> int | None:
 
 @cache
 def this_cpu(precision: str, processes: int) -> Accelerator | None:
-    """The part of this machine's CPU that each of so many processes has, measured in half a second. None: torch is not
-    installed."""
+    """The part of this machine's CPU that each of this many processes has, measured in half a second; None if torch is
+    not installed."""
     if importlib.util.find_spec("torch") is None:
         return None
     from tasks.hardware.flops import cpu_peak, measured_bandwidth
@@ -163,7 +164,7 @@ def this_cpu(precision: str, processes: int) -> Accelerator | None:
 
 
 def store_problems(environment: Mapping[str, str]) -> Iterator[Problem]:
-    """Of the address of the tracking store, which is opened only when there is something to record."""
+    """Problems with the address of the tracking store, which is opened only when there is something to record."""
     if (uri := environment.get("MLFLOW_TRACKING_URI")) and not is_address(uri):
         allowed = f"{ADDRESSES}; or unset it to use the SQLite file in Baton's home"
         yield Problem("MLFLOW_TRACKING_URI", redact_text(uri), allowed)
@@ -187,8 +188,8 @@ def offline_problems(context: RunContext, environment: Mapping[str, str]) -> Ite
 
 
 def asks_hub(context: RunContext) -> bool:
-    """Ask the hub for the config.json of the models that the recipe starts from, of which the checks need the shape;
-    whether any was asked for: then check again."""
+    """Ask the hub for the config.json of the models that the recipe starts from, whose shape the checks need. Returns
+    whether any was asked for; if so, check again."""
     if any(os.environ.get(name, "").upper() in YES for name in OFFLINE):
         return False
     named = [context.specs[name] for name in ("start_from", "init_from") if name in context]
@@ -199,7 +200,7 @@ def asks_hub(context: RunContext) -> bool:
 
 
 def of_the_hub(stages: Mapping[str, StageSpec]) -> Iterator[tuple[str, str, str]]:
-    """(path in the recipe, "model" or "dataset", name) of what these stages read from the hub."""
+    """(path in the recipe, "model" or "dataset", name) of everything that these stages read from the hub."""
     for path, spec in stages.items():
         for inner, source in spec.by_path().items():
             if isinstance(source, HuggingFaceSource) and not is_path(source.name):
@@ -210,7 +211,7 @@ def of_the_hub(stages: Mapping[str, StageSpec]) -> Iterator[tuple[str, str, str]
 
 
 def _downloaded(kind: str, name: str, environment: Mapping[str, str]) -> bool:
-    """Whether the cache of the hub or of `datasets` has it."""
+    """Return whether the cache of the hub or of `datasets` has a model or dataset."""
     home = Path(environment.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     hub = Path(environment.get("HF_HUB_CACHE", home / "hub"))
     prepared = Path(environment.get("HF_DATASETS_CACHE", home / "datasets"))

@@ -1,4 +1,4 @@
-"""Check that each post-training stage, and vLLM's share, fits the GPU that it runs on, and suggest what would."""
+"""Check that each post-training stage, and vLLM's share, fits its GPU, and suggest settings that would fit."""
 
 import itertools
 import math
@@ -18,12 +18,12 @@ from tasks.vllm.memory import kv_cache_bytes
 from workflows.checks.run_context import RunContext, devices_of, model_of, need, positions_of, runs_on_a_cluster
 
 MODEL_BYTES = 2  # of a weight in bf16
-WITH_CACHE = 1.1  # times the weights' size: with vLLM's activations and a minimal KV cache
-MOST_PROCESSES = 8  # suggested for a stage that is placed elsewhere
+WITH_CACHE = 1.1  # memory as a multiple of the weights' size, with vLLM's activations and a minimal KV cache
+MOST_PROCESSES = 8  # suggested at most for a stage that is placed elsewhere
 
 
 def tuning_memory(context: RunContext) -> Iterator[Problem]:
-    """Each process of a post-training stage fits wherever it may run, and has a GPU where there are any."""
+    """Check that each process of a post-training stage fits wherever it may run, and has a GPU if there are any."""
     for step in context.tunings():
         if runs_on_a_cluster() and not step.spec.placement:
             continue
@@ -49,22 +49,22 @@ def tuning_memory(context: RunContext) -> Iterator[Problem]:
 
 
 def _has_room(context: RunContext, spec: PostTrainSpec, place: Place, memory: Memory) -> bool:
-    """Whether a process fits its device and, with what is offloaded, its share of the host's memory."""
+    """Return whether a process fits its device and, with what is offloaded, its share of the host's memory."""
     return place.has_room_for(memory) and memory.host <= _host_memory(context, spec)
 
 
 def _host_memory(context: RunContext, spec: PostTrainSpec) -> float:
-    """The host's memory in bytes for each process, of what is usable; infinite if it is not known."""
+    """The usable memory of the host in bytes for each process; infinite if it is not known."""
     return USABLE * context.machine.memory_bytes / spec.layout.processes if _runs_here(context, spec) else math.inf
 
 
 def _runs_here(context: RunContext, spec: PostTrainSpec) -> bool:
-    """Whether the stage runs on this machine's GPUs."""
+    """Return whether the stage runs on this machine's GPUs."""
     return bool(context.machine.gpus) and not spec.placement
 
 
 def _smaller(context: RunContext, spec: PostTrainSpec, place: Place) -> str:
-    """Suggest what would fit, or another accelerator."""
+    """Suggest a change that would fit, or another accelerator."""
     for changed in _nearest(context, spec, place):
         needed = need(context, changed, place.kernels, place.capacity)
         if needed and not changed.problems() and _has_room(context, changed, place, needed.memory):
@@ -80,9 +80,9 @@ def _smaller(context: RunContext, spec: PostTrainSpec, place: Place) -> str:
 
 
 def _nearest(context: RunContext, spec: PostTrainSpec, place: Place) -> Iterator[PostTrainSpec]:
-    """What takes less memory, the smallest change first: smaller micro batches, then also each layer computed again,
-    then also FSDP2 over the GPUs that there may be, then also CPU offload if the host's memory is known, then also
-    rollout servers, then also LoRA, and at last QLoRA."""
+    """Specs that need less memory, the smallest change first: smaller micro batches, then also recomputed layers, then
+    also FSDP2 over the GPUs that there may be, then also CPU offload if the host's memory is known, then also rollout
+    servers, then also LoRA, and finally QLoRA."""
     layout, adapter, gpus = spec.layout, spec.adapter, len(context.machine.gpus)
     if adapter is None:
         adapters = [None, AdapterSpec(), AdapterSpec(quantize="nf4")]
@@ -96,19 +96,19 @@ def _nearest(context: RunContext, spec: PostTrainSpec, place: Place) -> Iterator
     recompute: list[dict[str, Any]] = [{}, {"gradient_checkpointing": True}]
     elsewhere = [{}, *_servers(context, spec, place)]
     changes = itertools.product(adapters, elsewhere, offload, spread, recompute)
-    for changed, apart, offloaded, divided, again in changes:
-        if again and layout.recomputes(place.kernels == GPU):
+    for changed, servers, offloaded, divided, recomputed in changes:
+        if recomputed and layout.recomputes(place.kernels == GPU):
             continue
-        wider = layout.model_copy(update=offloaded | divided | again)
+        wider = layout.model_copy(update=offloaded | divided | recomputed)
         largest = wider.micro_batch_of(spec.batch_size, spec.most_in_micro_batch)
         for size in (None, *range(largest - 1, 0, -1)):
             smaller = {} if size is None else {"micro_batch": size}
-            update = {"layout": wider.model_copy(update=smaller), "adapter": changed} | apart
+            update = {"layout": wider.model_copy(update=smaller), "adapter": changed} | servers
             yield spec.model_copy(update=update)
 
 
 def _servers(context: RunContext, spec: PostTrainSpec, place: Place) -> Iterator[dict[str, Any]]:
-    """Rollouts on separate GPUs, as few for each engine as hold the weights: on a separate machine if the stage is
+    """Rollouts on separate GPUs, as few for each engine as can hold the weights: on a separate machine if the stage is
     placed, else on this machine's remaining GPUs."""
     known = model_of(context)
     if not spec.samples_every_step() or spec.servers() or place.kernels != GPU or known is None:
@@ -137,8 +137,8 @@ def _difference(before: PostTrainSpec, after: PostTrainSpec) -> str:
 
 
 def vllm_memory(context: RunContext) -> Iterator[Problem]:
-    """vLLM's share of a stage's GPU, or on a CPU the machine's memory, holds the model's weights and one sequence's KV
-    cache."""
+    """Check that vLLM's share of a stage's GPU, or on a CPU the machine's memory, holds the model's weights and the KV
+    cache of one sequence."""
     known = model_of(context)
     if known is None or runs_on_a_cluster():
         return
@@ -174,7 +174,7 @@ class _Engine:
     path: str
     spec: StageSpec
     share: float  # of each GPU's memory
-    length: int  # of a sequence, in tokens; at least
+    length: int  # minimum length of a sequence, in tokens
     gpus: int = 1
 
 

@@ -1,5 +1,5 @@
-"""Check the model that a run starts from: that its files are complete and can be used, and that the engines of the
-stages can run it."""
+"""Check the model that a run starts from: its files are complete and can be used, and the engines of the stages can run
+it."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -37,11 +37,11 @@ def problems_of_models(context: RunContext) -> Iterator[Problem]:
 
 
 def adapted_layers(context: RunContext) -> Iterator[Problem]:
-    """The model has the layers that adapters name: the one that the run begins with, and those tuned from it."""
+    """Check that the model that the run begins with, and those tuned from it, have the layers that adapters name."""
     of_these, layers = {BASE}, None
     for step in context.tunings():
         if step.start_from not in of_these:
-            continue  # a custom stage's
+            continue  # it starts from a custom stage's model
         of_these.add(step.name)
         targets = step.spec.adapter.lora.targets if step.spec.adapter else "all-linear"
         if targets == "all-linear":
@@ -73,7 +73,7 @@ def with_vllm(context: RunContext) -> dict[str, StageSpec]:
 
 
 def _tuned(context: RunContext, spec: LoadHFSpec, files: HFModelFiles) -> list[str]:
-    """Raises StageError."""
+    """The problems of a model to tune. Raises StageError."""
     issues, stages = files.problems(), with_vllm(context)
     names, kind = ", ".join(stages), str(files.config.get("model_type"))
     if stages and files.architecture and not has_architecture(files.architecture, kind):
@@ -84,7 +84,7 @@ def _tuned(context: RunContext, spec: LoadHFSpec, files: HFModelFiles) -> list[s
         sizes = f"{', '.join(map(str, HEAD_SIZES))}, which vLLM ({names}) supports"
         issues.append(f"a model whose attention heads have one of the sizes {sizes}; here {', '.join(map(str, other))}")
     if files.latent and (on_cpu := [path for path, stage in stages.items() if _on_a_cpu(context, stage)]):
-        issues.append(f"a model without latent attention, which vLLM ({', '.join(on_cpu)}) supports on GPUs alone")
+        issues.append(f"a model without latent attention, which vLLM ({', '.join(on_cpu)}) supports only on GPUs")
     if not issues and (folder := to_open(spec)):
         from tasks.convert.check_model import check_model  # imports Transformers
 
@@ -93,7 +93,7 @@ def _tuned(context: RunContext, spec: LoadHFSpec, files: HFModelFiles) -> list[s
 
 
 def _imported(context: RunContext, spec: LoadHFSpec, files: HFModelFiles) -> list[str]:
-    """Raises StageError."""
+    """The problems of a model whose pretraining continues. Raises StageError."""
     kind = files.config.get("model_type")
     if kind not in FAMILIES:
         return [f"a model of a family that `pretrain` continues ({', '.join(SHAPES)}); this one is {kind}"]

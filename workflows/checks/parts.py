@@ -1,4 +1,4 @@
-"""Walk through all that a recipe holds."""
+"""Walk through everything in a recipe."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ from tasks.core.spec import Spec
 
 
 def specs_in(value: Any, path: str = "") -> Iterator[tuple[str, Spec]]:
-    """(path, spec) of every spec, also of those in another."""
+    """(path, spec) of every spec, including nested ones."""
     if isinstance(value, Spec):
         yield path, value
     for name, item in items(value):

@@ -12,8 +12,8 @@ from workflows.checks.run_context import RunContext, placements_of, runs_on_a_cl
 
 
 def placements(context: RunContext) -> Iterator[Problem]:
-    """A placed stage has as many nodes as its layout, an accelerator for each process, its secrets, and, if its nodes
-    need one, a folder that they share."""
+    """Check that a placed stage has as many nodes as its layout, an accelerator for each process, its secrets, and, if
+    its nodes need one, a folder that they share."""
     specs = context.stages()
     for name, placement in placements_of(context).items():
         spec = specs[name]
@@ -47,5 +47,5 @@ def placements(context: RunContext) -> Iterator[Problem]:
 
 
 def _starts_jobs() -> bool:
-    """Whether this machine starts SkyPilot's jobs, rather than a cluster's connector."""
+    """Return whether this machine starts SkyPilot's jobs, rather than a cluster's connector."""
     return importlib.util.find_spec("sky") is not None and not runs_on_a_cluster()

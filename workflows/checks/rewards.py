@@ -46,6 +46,6 @@ def _imported(reward: str) -> dict[str, bool]:
 
 
 def _columns(rows: Sequence[Row]) -> set[str]:
-    """The columns that rewards are called with for every row, beside prompts and completions."""
+    """The columns that rewards are called with for every row, besides prompts and completions."""
     answered = any({"messages", "chosen"} & row.keys() for row in rows)
     return {*reward_columns(rows)} - partial_columns(rows) | {"completion_ids", *(["completion"] if answered else [])}

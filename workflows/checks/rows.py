@@ -1,5 +1,5 @@
-"""Check the first rows of each set before any compute: whether a stage can use rows of their kind, what the model's
-chat template makes of them, and how many are too long. A function that makes rows is called, and a dataset's folder
+"""Check the first rows of each set before any compute: whether a stage can use rows of their kind, whether the model's
+chat template accepts them, and how many are too long. A function that makes rows is called, and a dataset's folder
 read, in a separate process. Sets and models that are not on this machine are checked by their stages."""
 
 import importlib.util
@@ -24,12 +24,12 @@ if TYPE_CHECKING:  # Transformers: not on the path of --help
     from tasks.posttrain.encode import RowEncoder
     from tasks.rows.rows import First
 
-LOOK_S = 5.0  # at the rows of a set
+LOOK_S = 5.0  # time limit for reading the rows of a set
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)  # of held-out rows, to suggest
 
 
 def problems_of_rows(context: RunContext) -> list[Problem]:
-    """The problems of each stage of `post_training` and each evaluator with the rows that it names."""
+    """The problems that each stage of `post_training` and each evaluator has with the rows that it names."""
     sets = {name: rows for name, rows in context.specs.get("data", {}).items() if not rows.problems()}
     evaluators = context.specs["evaluate"].evaluators() if "evaluate" in context else {}
     asked = {name: spec for name, spec in evaluators.items() if spec.data in sets}
@@ -65,7 +65,7 @@ def problems_of_rows(context: RunContext) -> list[Problem]:
 
 
 def lacking(rows: RowsSpec) -> list[Problem]:
-    """What a set lacks on this machine, by its files' names and sizes, or else by their first rows."""
+    """The problems with a set on this machine, by its files' names and sizes, or else by their first rows."""
     problems = rows.missing()
     if problems or rows.path is None:
         return problems
@@ -75,7 +75,7 @@ def lacking(rows: RowsSpec) -> list[Problem]:
 
 
 def first_of(rows: RowsSpec) -> "First | None":
-    """The first rows of a set that can be read here, so none of the hub's. Raises StageError for a function that
+    """The first rows of a set that can be read here, which excludes the hub's. Raises StageError for a function that
     fails."""
     folder = rows.huggingface and rows.huggingface.source().folder()
     if not (rows.function or folder) or rows.documents or rows.placement or runs_on_a_cluster():
@@ -117,15 +117,15 @@ def _rendered(
     if encoder is None or isinstance(encoder, Problem):
         return [] if encoder is None else [encoder]
     problems = []
-    taken = {
-        name: replace(seen, rows=[row for row in seen.rows if _is_taken(row, context.specs["data"][name], encoder)])
+    accepted = {
+        name: replace(seen, rows=[row for row in seen.rows if _is_accepted(row, context.specs["data"][name], encoder)])
         for name, seen in first.items()
     }
     for step in steps:
         drops = context.specs["data"][step.spec.data].faulty == "drop"
-        problems += _tuned_on(step, taken[step.spec.data], drops, encoder, positions[0])
+        problems += _tuned_on(step, accepted[step.spec.data], drops, encoder, positions[0])
     for name, spec in looked_at.items():
-        problems += _asked(name, spec, taken[str(spec.data)].rows, encoder, positions[0])
+        problems += _asked(name, spec, accepted[str(spec.data)].rows, encoder, positions[0])
     used = {step.spec.data for step in steps} | {str(spec.data) for spec in looked_at.values()}
     for name in sorted(used) if not problems else ():
         users = [step for step in steps if step.spec.data == name]
@@ -135,8 +135,8 @@ def _rendered(
     return problems
 
 
-def _is_taken(row: Row, rows: RowsSpec, encoder: "RowEncoder") -> bool:
-    """Whether a row is used: not if the chat template rejects it and the set drops faulty rows."""
+def _is_accepted(row: Row, rows: RowsSpec, encoder: "RowEncoder") -> bool:
+    """Return whether a row is used. It is not if the chat template rejects it and the set drops faulty rows."""
     from tasks.posttrain.encode import RowRefused
 
     if rows.faulty == "drop":
@@ -150,8 +150,8 @@ def _is_taken(row: Row, rows: RowsSpec, encoder: "RowEncoder") -> bool:
 def _refused(
     name: str, rows: RowsSpec, encoder: "RowEncoder", steps: Sequence[ResolvedStage], kind: str
 ) -> list[Problem]:
-    """Rows of files that the chat template or one of these stages rejects, as far as there is time to look at them: the
-    stages find them too, but after the model was loaded."""
+    """Rows of files that the chat template or one of these stages rejects, as far as there is time to read them. The
+    stages find them too, but only after the model was loaded."""
     from tasks.posttrain.encode import RowRefused
     from tasks.rows.rows import with_places
 
@@ -176,8 +176,8 @@ def _refused(
 
 
 def _empty_split(name: str, rows: RowsSpec, first: "First") -> Iterator[Problem]:
-    """A set with no row in one of its splits, which its stage would refuse. Files are read until both have one, as far
-    as there is time; the first rows of another source may be all of it."""
+    """A set with no row in one of its splits, which its stage would refuse. Files are read until both splits have one,
+    as far as there is time; another source is checked if its first rows are all of its rows."""
     from tasks.data.documents import split_of
     from tasks.rows.rows import with_places
 
@@ -206,7 +206,7 @@ def _empty_split(name: str, rows: RowsSpec, first: "First") -> Iterator[Problem]
 
 
 def _note_few_held_out(name: str, spec: EvaluatorSpec, rows: RowsSpec, first: "First") -> None:
-    """Warn if a set that was read whole holds out fewer rows than an evaluator's `prompts`."""
+    """Warn if a set that was read to its end holds out fewer rows than an evaluator's `prompts`."""
     from tasks.data.documents import split_of
 
     if rows.documents or first.faults or len(first.rows) >= MOST_SEEN:
@@ -238,7 +238,7 @@ def _unusable(step: ResolvedStage, first: "First", rows: RowsSpec) -> Iterator[P
 
 
 def _refusal(step: ResolvedStage, row: Row, kind: str) -> str:
-    """Why a stage cannot use a row: it has a `label`, or cannot be split into a prompt and an answer."""
+    """The reason why a stage cannot use a row: it has a `label`, or cannot be split into a prompt and an answer."""
     from tasks.posttrain.encode import RowRefused, prompted
 
     if step.spec.splits_messages and kind == "messages":
@@ -250,7 +250,7 @@ def _refusal(step: ResolvedStage, row: Row, kind: str) -> str:
 
 
 def _no_question(name: str, spec: EvaluatorSpec, first: "First") -> Iterator[Problem]:
-    """Rows that an evaluator cannot ask."""
+    """Rows without a question that an evaluator could ask."""
     from tasks.evaluate.questions import question_of
 
     try:
@@ -261,7 +261,7 @@ def _no_question(name: str, spec: EvaluatorSpec, first: "First") -> Iterator[Pro
 
 
 def _encoder(context: RunContext, rows: Sequence[Row]) -> "RowEncoder | Problem | None":
-    """With the tokenizer of the model that the run starts from; None if that is not on this machine."""
+    """An encoder with the tokenizer of the model that the run starts from; None if that is not on this machine."""
     model = context.specs.get("start_from")
     if model is None or is_bucket(model.model) or model.missing() or importlib.util.find_spec("transformers") is None:
         return None
@@ -291,7 +291,7 @@ def _tuned_on(step: ResolvedStage, first: "First", drops: bool, encoder: "RowEnc
     except StageError as error:
         return [Problem(f"{step.path}.data", step.spec.data, str(error))]
     if not lengths:
-        allowed = "rows that the chat template takes; it rejects all of the first"
+        allowed = "rows that the chat template accepts; it rejects all of the first ones"
         return [Problem(f"{step.path}.data", step.spec.data, allowed)]
     too_long = [sum(length) for length in lengths if not limits.fit(*length)]
     if not too_long:

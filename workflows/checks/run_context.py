@@ -1,4 +1,4 @@
-"""What is known of a recipe's stages before the run."""
+"""Facts about a recipe's stages that are known before the run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ UNKNOWN = Machine((), 2**60)  # on a cluster: a pod's resources are in its stage
 
 @contextmanager
 def for_a_cluster() -> Iterator[None]:
-    """Recipes that are read in the body will run in a cluster's pods, not here."""
+    """Read recipes in the body for a run in a cluster's pods, not here."""
     before = _for_a_cluster.set(True)
     try:
         yield
@@ -37,14 +37,14 @@ def for_a_cluster() -> Iterator[None]:
 
 
 def is_for_a_cluster() -> bool:
-    """Whether this process is a cluster's client."""
+    """Return whether this process is a cluster's client."""
     return _for_a_cluster.get()
 
 
 @contextmanager
 def planned_for(gpu: str, count: int) -> Iterator[None]:
-    """Recipes that are read in the body are planned for a machine with so many of these accelerators (a key of
-    BY_NAME), whatever their layouts name. Placed stages are not."""
+    """Plan recipes that are read in the body for a machine with this many of these accelerators (a key of BY_NAME),
+    whatever their layouts name. Placed stages are unaffected."""
     before = _planned.set(Machine((BY_NAME[gpu].reported,) * count, UNKNOWN.memory_bytes))
     try:
         yield
@@ -66,7 +66,7 @@ def runs_on_a_cluster() -> bool:
 
 @dataclass(frozen=True)
 class RunContext:
-    """The stages that a recipe turns on, and the machine they run on."""
+    """The stages that a recipe turns on, and the machine that they run on."""
 
     specs: dict[str, Any]
     machine: Machine = field(default_factory=_machine)
@@ -94,8 +94,8 @@ def vocabulary_of(context: RunContext) -> int | None:
 
 
 def model_of(context: RunContext) -> tuple[ModelSpec, int] | None:
-    """The shape and vocabulary size of the model that is pretrained or that the run starts from. None: not known before
-    the run, or of a family without a FLOP and memory model."""
+    """The shape and vocabulary size of the model that is pretrained or that the run starts from; None if they are not
+    known before the run, or the family has no FLOP and memory model."""
     if "pretrain" in context.specs:
         vocabulary = vocabulary_of(context)
         return (context.specs["pretrain"].model, vocabulary) if vocabulary else None
@@ -104,7 +104,7 @@ def model_of(context: RunContext) -> tuple[ModelSpec, int] | None:
         return None
     try:
         return (_shape(config), int(config["vocab_size"])) if config["model_type"] in FAMILIES else None
-    except (TypeError, ValueError, KeyError, ZeroDivisionError):  # pydantic's is a ValueError
+    except (TypeError, ValueError, KeyError, ZeroDivisionError):  # pydantic's errors are ValueErrors
         return None
 
 
@@ -132,7 +132,7 @@ def _shape(config: dict[str, Any]) -> ModelSpec:
 
 
 def positions_of(context: RunContext) -> tuple[int, str] | None:
-    """The model's maximum positions, and the field that sets them. None: not known before the run."""
+    """The model's maximum positions, and the field that sets them; None if they are not known before the run."""
     if "pretrain" in context.specs:
         return context.specs["pretrain"].model.max_positions, "pretrain.model.max_positions"
     positions = context.specs["start_from"].max_positions() if "start_from" in context.specs else None
@@ -145,7 +145,7 @@ def placements_of(context: RunContext) -> dict[str, Placement]:
 
 
 def devices_of(context: RunContext, spec: StageSpec) -> list[str | None]:
-    """The accelerators that a stage may run on: without a placement those of pretraining; None: this machine's."""
+    """The accelerators that a stage may run on: without a placement, those of pretraining; None for this machine's."""
     if spec.placement:
         named = [name.partition(":")[0] for name in spec.placement.accelerators]
         return [*(named or filter(None, [spec.device()]))]
@@ -154,8 +154,8 @@ def devices_of(context: RunContext, spec: StageSpec) -> list[str | None]:
 
 
 def need(context: RunContext, spec: StageSpec, kernels: Kernels = GPU, capacity: float | None = None) -> Need | None:
-    """Estimate a stage. None: its arithmetic is negligible, the model is not known before the run, or the layout cannot
-    run, which the spec reports. `capacity`: the GPU's memory in bytes, of which vLLM takes its share."""
+    """Estimate a stage. Returns None if its arithmetic is negligible, the model is not known before the run, or the
+    layout cannot run, which the spec reports. `capacity`: the GPU's memory in bytes, of which vLLM uses its share."""
     if (known := model_of(context)) is None:
         return None
     positions, _ = positions_of(context) or (LENGTH, "")

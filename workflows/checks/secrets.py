@@ -1,4 +1,4 @@
-"""No secret is in a recipe: it is stored as plain text with everything derived from it (spec.json, manifests).
+"""Check that a recipe has no secret: it is stored as plain text with everything derived from it (spec.json, manifests).
 
 A function reads a secret from an environment variable, which its `environment` names; a storage has its own
 credentials.
@@ -19,11 +19,11 @@ from workflows.checks.parts import items, specs_in
 from workflows.checks.run_context import RunContext, runs_on_a_cluster
 
 STORED = "a recipe is stored as plain text with everything derived from it"
-NAMES = ("placement.secrets", "pod.secrets")  # of variables, not their values
+NAMES = ("placement.secrets", "pod.secrets")  # fields with names of variables, not their values
 
 
 def secret_values(context: RunContext) -> Iterator[Problem]:
-    """The secrets that stand in a recipe."""
+    """The secrets in a recipe."""
     for path, value in _leaves(context.specs):
         name = path.rpartition(".")[2]
         if isinstance(value, Function):

@@ -8,7 +8,7 @@ from tasks.data.spec import CorpusSpec
 from workflows.checks.run_context import RunContext
 from workflows.dag.post_training import names_problems, rank_problems
 
-# stage: the stage it needs, and that stage's output
+# stage: the stage that it needs, and that stage's output
 NEEDS = {
     "tokenizer": ("corpus", "the text to train it on, and to tokenize"),
     "shards": ("tokenizer", "the tokenizer that makes the shards"),
@@ -38,11 +38,11 @@ def _parts(context: RunContext) -> Iterator[tuple[str, Spec]]:
 
 
 def order(context: RunContext) -> Iterator[Problem]:
-    """Each stage's input comes from a stage that is on."""
+    """Check that each stage's input comes from a stage that is on."""
     if "start_from" in context:
         for stage in WITH_START_FROM_OFF:
             if stage in context:
-                yield Problem(stage, "on", "must be left out with start_from, which brings a model and its tokenizer")
+                yield Problem(stage, "on", "must be left out with start_from, which provides a model and its tokenizer")
         return
     for stage, (before, what) in NEEDS.items():
         if stage in context and before not in context:
@@ -54,7 +54,7 @@ def order(context: RunContext) -> Iterator[Problem]:
 
 
 def data_sets(context: RunContext) -> list[Problem]:
-    """Additional corpora are used, and there is one weight per data set."""
+    """Check that additional corpora are used, and that there is one weight per data set."""
     more = len(context.specs.get("more_corpora", ()))
     if more and "pretrain" not in context:
         allowed = "none without pretraining: add `pretrain:` or leave them out"
@@ -70,7 +70,7 @@ def data_sets(context: RunContext) -> list[Problem]:
 
 
 def named_rows(context: RunContext) -> Iterator[Problem]:
-    """Each set of rows that a stage names is defined, and has rows left to train on."""
+    """Check that each set of rows that a stage names is defined, and has rows left to train on."""
     sets = context.specs.get("data", {})
     named = {f"{step.path}.data": step.spec.data for step in context.tunings()}
     if "evaluate" in context:
@@ -84,7 +84,7 @@ def named_rows(context: RunContext) -> Iterator[Problem]:
 
 
 def post_training(context: RunContext) -> list[Problem]:
-    """Names and starting models are valid, and there is post-training for `seeds` to repeat."""
+    """Check that names and starting models are valid, and that there is post-training for `seeds` to repeat."""
     tunings, seeds = context.specs.get("post_training", []), context.specs.get("seeds", 1)
     if seeds > 1 and not tunings:
         return [Problem("seeds", seeds, "1, or add `post_training:`, which `seeds` repeats")]
@@ -92,7 +92,7 @@ def post_training(context: RunContext) -> list[Problem]:
 
 
 def documents(context: RunContext) -> list[Problem]:
-    """Whatever reads the corpus's documents has a corpus."""
+    """Check that there is a corpus if its documents are read."""
     if "corpus" in context.specs:
         return []
     readers = [f"data.{name}.documents" for name, rows in context.specs.get("data", {}).items() if rows.documents]
@@ -104,7 +104,7 @@ def documents(context: RunContext) -> list[Problem]:
 
 
 def decontamination(context: RunContext) -> Iterator[Problem]:
-    """What a corpus is decontaminated against can be prepared before it."""
+    """Check that the rows that a corpus is decontaminated against can be prepared before it."""
     evaluated = context.specs["evaluate"].sets() if "evaluate" in context else []
     of_documents = [
         name for name, rows in context.specs.get("data", {}).items() if name in evaluated and rows.documents
@@ -123,7 +123,7 @@ def decontamination(context: RunContext) -> Iterator[Problem]:
 
 
 def best(context: RunContext) -> list[Problem]:
-    """The metric that selects the published model is measured."""
+    """Check that the metric that selects the published model is measured."""
     best = context.specs["publish"].best if "publish" in context else None
     if best is None:
         return []
@@ -137,5 +137,5 @@ def best(context: RunContext) -> list[Problem]:
     return [Problem("publish.best", best, allowed)]
 
 
-# what the list of a DAG's calls relies on
+# the checks that the list of a DAG's calls relies on
 FIT: tuple[Callable[[RunContext], Iterable[Problem]], ...] = (order, data_sets, named_rows, post_training, documents)

@@ -23,7 +23,7 @@ IN_CONFIG = {
 
 
 def vocabulary_size(context: RunContext) -> list[Problem]:
-    """The embedding has a row for every token."""
+    """Check that the embedding has a row for every token."""
     if not {"tokenizer", "pretrain"} <= context.specs.keys():
         return []
     rows, tokens = context.specs["pretrain"].model.vocab_size, context.specs["tokenizer"].size()
@@ -33,7 +33,7 @@ def vocabulary_size(context: RunContext) -> list[Problem]:
 
 
 def positions(context: RunContext) -> Iterator[Problem]:
-    """No stage's sequences are longer than the model's positions."""
+    """Check that no stage's sequences are longer than the model's positions."""
     known = positions_of(context)
     if known is None:
         return
@@ -45,7 +45,7 @@ def positions(context: RunContext) -> Iterator[Problem]:
 
 
 def head_size(context: RunContext) -> list[Problem]:
-    """vLLM has attention kernels for the model's head size."""
+    """Check that vLLM has attention kernels for the model's head size."""
     stages = with_vllm(context)
     if "pretrain" not in context.specs or not stages:
         return []
@@ -57,14 +57,14 @@ def head_size(context: RunContext) -> list[Problem]:
 
 
 def convertible(context: RunContext) -> list[Problem]:
-    """The family's Hugging Face model can represent the trained one."""
+    """Check that the family's Hugging Face model can represent the trained one."""
     if "convert" not in context or "pretrain" not in context.specs:
         return []
     return [problem.under("pretrain.model") for problem in unexportable(context.specs["pretrain"].model)]
 
 
 def same_model(context: RunContext) -> list[Problem]:
-    """The pretrained model is the one that it starts from."""
+    """Check that the pretrained model has the shape of the one that it starts from."""
     if not {"pretrain", "init_from"} <= context.specs.keys():
         return []
     model, spec = context.specs["pretrain"].model, context.specs["init_from"]
@@ -96,7 +96,7 @@ def _initial(spec: LoadHFSpec) -> ModelSpec | None:
 
 
 def same_tokenizer(context: RunContext) -> list[Problem]:
-    """The tokens' ids are those of the model that pretraining starts from, as far as both are on this machine."""
+    """Check that the tokens' ids are those of the model that pretraining starts from, if both are on this machine."""
     if not {"tokenizer", "init_from"} <= context.specs.keys():
         return []
     spec, model = context.specs["tokenizer"], context.specs["init_from"]

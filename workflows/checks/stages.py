@@ -18,12 +18,12 @@ from workflows.recipe import Recipe
 LATER = ("check-best", "choose", "serve", "publish", "report")
 # stages of a refresh, beside the tuning
 IN_A_REFRESH = ("prepare_corpus", "prepare_clean_corpus", "prepare_rows", "decontaminate", "check_rewards")
-OF_CONTINUOUS = ("increment", "gather", "compact", "evaluate-champion", "decide", "promote")  # its other titles
+OF_CONTINUOUS = ("increment", "gather", "compact", "evaluate-champion", "decide", "promote")  # other titles of a night
 
 
 def names_of_stages(context: RunContext) -> Iterator[Problem]:
-    """Names are unique among the run's stages, and inputs are outputs of others that are not made of them. No problem
-    is reported while other sections do not fit."""
+    """Check that names are unique among the run's stages, and that inputs are outputs of other stages which do not
+    depend on the stage itself. No problem is reported while other sections do not fit."""
     custom: list[CustomSpec] = context.specs.get("stages", [])
     if not custom or any(problem for check in FIT for problem in check(context)):
         return
@@ -51,7 +51,8 @@ def names_of_stages(context: RunContext) -> Iterator[Problem]:
 
 
 def functions_of_stages(context: RunContext) -> Iterator[Problem]:
-    """Functions can be imported, and the stages' own fields fit them. On a cluster other packages may be installed."""
+    """Check that functions can be imported, and that the stages' own fields fit them. On a cluster, where other
+    packages may be installed, functions are not imported."""
     for number, stage in enumerate(context.specs.get("stages", [])):
         path = f"stages.{number}"
         if not (function := stage.named()):

@@ -1,4 +1,4 @@
-"""Every check of a recipe before compute, by name. Validating a recipe makes none of them: `plan`, `run` and `schedule`
+"""Every check of a recipe before compute, by name. Validating a recipe runs none of them: `plan`, `run` and `schedule`
 do."""
 
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ from workflows.recipe.error import RecipeError, first_of_each
 R = TypeVar("R", bound=Recipe)
 Check = Callable[[RunContext], Iterable[Problem]]
 
-# what the plan of the DAG relies on
+# the checks that the plan of the DAG relies on
 FOR_A_DAG: dict[str, tuple[Check, ...]] = {
     "fields": (fields,),
     "sections": (*FIT, names_of_stages),
@@ -73,33 +73,33 @@ def problems_of(recipe: Recipe, *more: Check) -> list[Problem]:
 
 
 def unreadable(context: RunContext) -> list[Problem]:
-    """Why nothing that the recipe names is looked up: a secret, which would be in requests and in messages, or a path
-    that cannot be."""
+    """The problems for which nothing that the recipe names is looked up: a secret, which would be in requests and in
+    messages, or a path that cannot be looked up."""
     return unusable_paths(context) or [*secret_values(context)]
 
 
 def fits_together(context: RunContext) -> bool:
-    """Whether the DAG's calls can be listed. Looks nothing up."""
+    """Return whether the DAG's calls can be listed. Looks nothing up."""
     return not any(problem for check in FOR_A_DAG["sections"] for problem in check(context))
 
 
 def has_dag(context: RunContext) -> bool:
-    """Whether the recipe is valid enough to plan its DAG."""
+    """Return whether the recipe is valid enough to plan its DAG."""
     return not unreadable(context) and not any(
         problem for of_one in FOR_A_DAG.values() for check in of_one for problem in check(context)
     )
 
 
 def checked(recipe: R, *more: Check) -> R:
-    """The recipe, if no check finds a problem. Raises RecipeError."""
+    """Return the recipe, if no check finds a problem. Raises RecipeError."""
     if problems := problems_of(recipe, *more):
         raise RecipeError(problems, recipe)
     return recipe
 
 
 def problems_of_rest(error: RecipeError) -> list[Problem]:
-    """What the checks find in a recipe with invalid fields: all of them if these are merely unknown, else those that
-    need no other section's values."""
+    """The problems that checks find in a recipe with invalid fields: all checks if the fields are merely unknown, else
+    those that need no other section's values."""
     if not isinstance(error.recipe, Recipe):
         return []
     if not error.wrong:

@@ -50,7 +50,7 @@ def _runs_here(context: RunContext) -> bool:
 
 
 def _tried(context: RunContext, name: str, spec: EvaluatorSpec) -> Tried | None:
-    """None where lm-eval is not installed. Raises UserError."""
+    """The trial of an evaluator's tasks; None if lm-eval is not installed. Raises UserError."""
     if this_pod() is not None:  # checked before the run was submitted
         return None
     if importlib.util.find_spec("lm_eval") is None:

@@ -1,4 +1,4 @@
-"""What the checks before a run could not read on this machine, and so do not cover."""
+"""List the models and data that the checks before a run could not read on this machine, and so do not cover."""
 
 import os
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from tasks.models.model_spec import FAMILIES
 from workflows.checks.machine import OFFLINE, YES, of_the_hub
 from workflows.checks.run_context import RunContext, model_of
 
-MODELS = "no size, memory and hours are known of the stages that use it"
+MODELS = "the size, memory and hours of the stages that use it are not known"
 
 
 def unread(context: RunContext) -> list[str]:
-    """A line each, with the field that names it."""
+    """One line for each, with the field that names it."""
     return [*_models(context), *_data(context)]
 
 
@@ -36,7 +36,7 @@ def _models(context: RunContext) -> Iterator[str]:
 
 
 def _why(spec: LoadHFSpec) -> str | None:
-    """Why its config.json cannot be read; None if it can."""
+    """The reason why the model's config.json cannot be read; None if it can."""
     offline = [name for name in OFFLINE if os.environ.get(name, "").upper() in YES]
     why = spec.unread()
     return f"{why}, and {offline[0]} disables the hub" if why and offline and spec.is_of_the_hub() else why

@@ -1,4 +1,5 @@
-"""What a recipe can run with, but hardly means: shown by `plan` and at the start of a run."""
+"""Warn about settings that a recipe can run with, but that are hardly intended; shown by `plan` and at the start of a
+run."""
 
 from collections.abc import Callable, Iterator
 
@@ -31,7 +32,7 @@ def _rates(context: RunContext) -> Iterator[str]:
 
 
 def _unread(context: RunContext) -> Iterator[str]:
-    """Files of sources on this machine that are not read. Of those at addresses the stage tells."""
+    """Files of sources on this machine that are not read. The stage reports those at addresses."""
     for path, stage in context.stages().items():
         for name, source in stage.by_path().items():
             if isinstance(source, OnDisk) and not is_bucket(source.path) and (line := source.unread()):
@@ -42,19 +43,19 @@ def _idle(context: RunContext) -> Iterator[str]:
     """GPUs that other stages of the run use, or that a placement has, and a stage does not."""
     stages = {path: spec for path, spec in context.stages().items() if spec.spread_by}
     local = [_gpus(spec) for spec in stages.values() if not spec.placement]
-    planned = len(context.machine.gpus) if is_planned_for_another_machine() else 0  # of this one, a remark tells
+    planned = len(context.machine.gpus) if is_planned_for_another_machine() else 0  # a remark covers this machine
     most = max([planned, *(local if _on_gpus(context) else [])], default=0)
     for path, spec in stages.items():
         used, available = _gpus(spec), most
         if spec.placement:
             counts = [float(name.partition(":")[2] or 1) for name in spec.placement.accelerators]
             available = int(max(counts, default=1) * spec.placement.nodes)
-        if used < available and not (spec.exact_devices and spec.placement):  # which is a problem
+        if used < available and not (spec.exact_devices and spec.placement):  # that is a problem
             yield f"{path}.layout: {used} of {available} GPUs, the others are idle meanwhile: set {spec.spread_by}"
 
 
 def _on_gpus(context: RunContext) -> bool:
-    """Whether what is not placed runs on GPUs, as far as the recipe says."""
+    """Return whether stages without a placement run on GPUs, as far as the recipe says."""
     first = context.specs.get("pretrain")
     return bool(context.machine.gpus or (first and not first.placement and first.layout.device))
 

@@ -42,12 +42,12 @@ from workflows.recipe.error import RecipeError, shown
 from workflows.recipe.text import load
 
 FIRST_NIGHT = (
-    "the plan is of the first night. A later one trains no tokenizer, continues from the newest accepted checkpoint "
-    "for the steps that its new text (grow.epochs) and what is replayed (grow.replay) take, and evaluates the champion "
-    "too; each ends with a decision. post_training is the refresh's. `cached` tells what a run that is not continuous "
-    "would find"
+    "the plan is for the first night. A later one trains no tokenizer, continues from the newest accepted checkpoint "
+    "for the steps that its new text (grow.epochs) and the replayed text (grow.replay) take, and evaluates the "
+    "champion too; each ends with a decision. post_training belongs to the refresh. `cached` shows what a run that is "
+    "not continuous would find"
 )
-ASSUMED = f"{MFU}; of mixtures of experts {MIXTURE_MFU}"
+ASSUMED = f"{MFU}; for mixtures of experts {MIXTURE_MFU}"
 
 
 def _share(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
@@ -90,11 +90,11 @@ def main(recipe: Path, as_json: bool, mfu: float | None, device: tuple[str, int]
         print(json.dumps(examination.as_json(mfu), indent=1, default=str))
     else:
         print("\n".join(examination.lines()))
-    whole = examination.recipe
-    if sample and whole and not examination.problems:
-        evaluated = {name: whole.data[name] for name in whole.evaluate.sets()} if whole.evaluate else {}
+    parsed = examination.recipe
+    if sample and parsed and not examination.problems:
+        evaluated = {name: parsed.data[name] for name in parsed.evaluate.sets()} if parsed.evaluate else {}
         try:
-            for corpus in [whole.corpus, *whole.more_corpora] if whole.corpus else []:
+            for corpus in [parsed.corpus, *parsed.more_corpora] if parsed.corpus else []:
                 for line in tried(corpus, sample, evaluated):
                     print(line, file=sys.stderr if as_json else sys.stdout)
         except StageError as error:
@@ -107,10 +107,10 @@ class Examined:
     """A recipe's plan, its problems and remarks about it."""
 
     name: str
-    recipe: Recipe | None  # None: it has no valid form
+    recipe: Recipe | None  # None if it has no valid form
     stages: list[Planned] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    numbers: Mapping[str, int] = field(default_factory=dict)  # of the recipe's lines, by field
+    numbers: Mapping[str, int] = field(default_factory=dict)  # line numbers in the recipe, by field
     warnings: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     machine_notes: list[str] = field(default_factory=list)  # what this machine lacks for a run, and remarks
@@ -128,7 +128,7 @@ class Examined:
             yield "\nno problem found" + " in what is known" * bool(self.unread)
 
     def night(self) -> str | None:
-        """Which run of a continuous recipe it is of."""
+        """The run of a continuous recipe that the plan is for."""
         return FIRST_NIGHT if isinstance(self.recipe, ContinuousRecipe) else None
 
     def as_json(self, mfu: float | None) -> dict[str, Any]:
@@ -146,20 +146,20 @@ class Examined:
 
 
 def examined(path: Path, mfu: float | None, elsewhere: bool) -> Examined:
-    """`elsewhere`: it is planned for another machine than this one."""
-    whole, error = _read(path)
-    if whole and not unusable_paths(context_of(whole)) and asks_hub(context_of(whole)):
-        whole, error = _read(path)
+    """Examine a recipe file. `elsewhere`: it is planned for another machine than this one."""
+    recipe, error = _read(path)
+    if recipe and not unusable_paths(context_of(recipe)) and asks_hub(context_of(recipe)):
+        recipe, error = _read(path)
     problems, numbers = (error.problems, error.lines) if error else ([], {})
-    if whole is None or (error and error.wrong):
+    if recipe is None or (error and error.wrong):
         return Examined(path.stem, None, problems=problems, numbers=numbers, wrong=error.wrong if error else ())
-    return examined_recipe(whole, problems, numbers, mfu, elsewhere)
+    return examined_recipe(recipe, problems, numbers, mfu, elsewhere)
 
 
 def examined_recipe(
     recipe: Recipe, problems: list[Problem], numbers: Mapping[str, int], mfu: float | None, elsewhere: bool
 ) -> Examined:
-    """The plan of a recipe with these problems."""
+    """Examine a recipe that has these problems."""
     context = context_of(recipe)
     if unusable_paths(context):  # whatever looks something up would fail
         return Examined(recipe.name, recipe, problems=problems, numbers=numbers)
@@ -172,7 +172,7 @@ def examined_recipe(
     except UserError:
         if not problems:
             raise
-        # a file that a stage's identity includes cannot be read: one of the problems
+        # one of the problems is that a file in a stage's identity cannot be read
     notes = [] if elsewhere else [*map(str, machine_problems(context)), *remarks(context)]
     return Examined(recipe.name, recipe, stages, problems, numbers, warnings_of(context), unread(context), notes)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Quote:
-    """One place, with the stage's hours and its cost in US dollars; None: not known."""
+    """One place, with the stage's hours and its cost in US dollars; None if they are not known."""
 
     offer: "Offer"
     hours: float | None
@@ -71,7 +71,7 @@ def _quote(offer: "Offer", placement: Placement, hours: float | None) -> Quote:
 def _exceeded(
     placement: Placement, price: float, cost: float | None, hours: float | None
 ) -> Iterator[tuple[str, float, float]]:
-    """Each exceeded limit: its name, its value, and the least value that would do."""
+    """Each exceeded limit: its name, its value, and the smallest value that would do."""
     for name, least in (("max_price_per_hour", price), ("max_price_per_run", cost), ("time_limit_h", hours)):
         limit = getattr(placement, name)
         if limit is not None and least is not None and least > limit:

@@ -1,4 +1,4 @@
-"""A recipe's stages without running them: in order, and which of them are cached.
+"""List a recipe's stages without running them: in order, with the cached artifacts.
 
 Each call is looked up in Flyte's local cache under the key that the run would use, so this module does not depend on
 which stages exist.
@@ -25,19 +25,19 @@ class PlannedStage:
     """One stage of the run."""
 
     name: str  # the call's title
-    stage: str  # the engine's
+    stage: str  # the stage of the engine
     after: tuple[str, ...]
     spec: StageSpec
     cached: str | None  # the cached artifact's digest
-    facts: dict[str, Any]  # and its facts
+    facts: dict[str, Any]  # the cached artifact's facts
 
 
 def steps_of(recipe: Recipe) -> list[PlannedStage]:
     """Every stage of the recipe, in topological order."""
     dag = calls(recipe.pinned())
     outputs: dict[str, Any] = {}  # promises of cached stages
-    steps: dict[str, PlannedStage] = {}  # both by title
-    gone: list[Call] = []  # cached, without their files
+    steps: dict[str, PlannedStage] = {}  # both are by title
+    gone: list[Call] = []  # calls that are cached, but without their files
     for call in dag:
         before = call.titles() | {*call.after}
         after = tuple(title for title in steps if title in before)
@@ -53,8 +53,8 @@ def steps_of(recipe: Recipe) -> list[PlannedStage]:
 
 
 def _is_made_again(call: Call, dag: Calls, steps: dict[str, PlannedStage]) -> bool:
-    """Whether the run makes a cached artifact again whose files are gone (tasks/core/lacking.py): a stage that runs
-    reads it, or nothing was made from it."""
+    """Return whether the run recomputes a cached artifact whose files are gone (tasks/core/lacking.py): a stage that
+    runs reads it, or nothing was made from it."""
     readers = [other for other in dag if call.title in other.titles(TASKS[other.stage].task_config.describes)]
     if any(not steps[other.title].cached for other in readers):
         return True
@@ -69,7 +69,7 @@ def _kind(call: Call) -> type[Artifact]:
 
 
 def _cached(call: Call, outputs: dict[str, Any]) -> Artifact | None:
-    """The call's cached artifact; None: it or one before it has to run. The run itself verifies the files."""
+    """The call's cached artifact; None if the call or one before it has to run. The run itself verifies the files."""
     task: StageTask = TASKS[call.stage]
     if not call.titles() <= outputs.keys() or (promise := task.cached(split(arguments(call, outputs)))) is None:
         return None

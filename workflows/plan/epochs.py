@@ -1,7 +1,7 @@
-"""How often each training stage goes over its data, as far as that is known before the run.
+"""Compute how often each training stage goes over its data, as far as that is known before the run.
 
 Rows and tokens are those of the cached artifacts. Otherwise they are counted in files on this machine, before
-duplicates and faulty rows are dropped; what a function makes, the hub's and compressed files' are not known.
+duplicates and faulty rows are dropped; those of functions, of the hub and in compressed files are not known.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,14 +25,14 @@ BLOCK = 1 << 22
 class Epochs:
     """A stage's epochs over one set."""
 
-    epochs: float | None  # None: not known
-    of: int | None  # rows or tokens
+    epochs: float | None  # None if not known
+    of: int | None  # number of rows or tokens
     unit: str  # "rows", "tokens"
-    exact: bool  # of a cached artifact, not counted before it is made
-    why: str = ""  # it is not known
+    exact: bool  # `of` is from a cached artifact, not counted before it is made
+    why: str = ""  # the reason why it is not known
 
     def text(self) -> str:
-        """`4.7 epochs of about 410 rows: repeated`"""
+        """Describe the epochs: `4.7 over about 410 rows: repeated`."""
         if self.epochs is None or self.of is None:
             return f"not known before the run ({self.why})"
         about = "" if self.exact else "about "
@@ -42,7 +42,7 @@ class Epochs:
 def of_pretraining(
     spec: PretrainSpec, corpora: Sequence[CorpusSpec], shards: Sequence[Mapping[str, Any]]
 ) -> Iterator[Epochs]:
-    """Of each data set, in order. `shards`: the facts of those that are cached, else empty."""
+    """The epochs over each data set, in order. `shards`: the facts of the cached ones, else empty."""
     known = [*(facts.get("tokens") for facts in shards), *[None] * len(corpora)][: len(corpora)]
     tokens = [cached or _estimate(corpus) for cached, corpus in zip(known, corpora, strict=True)]
     weights = spec.data_weights or ([float(number) for number in tokens if number] if all(tokens) else None)
@@ -54,7 +54,7 @@ def of_pretraining(
 
 
 def of_tuning(spec: StageSpec, rows: RowsSpec | None, facts: Mapping[str, Any]) -> Epochs:
-    """`facts`: of the cached rows, else empty."""
+    """The epochs over a set of rows. `facts`: those of the cached rows, else empty."""
     first = None if facts else valid_first(rows)
     exact = facts.get("rows")
     of = exact if exact is not None else counted(rows) if rows else None
@@ -65,7 +65,7 @@ def of_tuning(spec: StageSpec, rows: RowsSpec | None, facts: Mapping[str, Any]) 
 
 
 def counted(spec: RowsSpec) -> int | None:
-    """The training rows in a set's files, about. None: not known, or too large to count."""
+    """The approximate number of training rows in a set's files; None if it is not known, or too large to count."""
     if spec.path is None or is_bucket(spec.path):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The stages of a plan: what each needs, where it would run and how long it takes, and which are cached."""
+"""The stages of a plan: the needs, the place and the time of each, and which are cached."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -28,15 +28,15 @@ class Planned:
     spec: StageSpec
     after: tuple[str, ...]
     cached: str | None  # the cached artifact's digest
-    need: Need | None = None  # None: negligible arithmetic, or not known before the run
-    device: str | None = None  # that memory and hours are estimated for
+    need: Need | None = None  # None if the arithmetic is negligible, or not known before the run
+    device: str | None = None  # the device that memory and hours are estimated for
     device_memory: float | None = None  # bytes
     mfu: float | None = None  # assumed
-    parts: dict[str, float] = field(default_factory=dict)  # hours by what they are for
-    hours: float | None = None  # None: not known
-    quotes: Quotes | None = None  # None: no placement, runs here
+    parts: dict[str, float] = field(default_factory=dict)  # hours by purpose
+    hours: float | None = None  # None if not known
+    quotes: Quotes | None = None  # None without a placement: it runs here
     sources: tuple[PlannedSource, ...] = ()  # of a pretraining, if the corpus has names for them
-    epochs: tuple[Epochs, ...] = ()  # of a pretraining one for each data set
+    epochs: tuple[Epochs, ...] = ()  # for a pretraining, one for each data set
 
     @property
     def gpus(self) -> int:
@@ -45,7 +45,7 @@ class Planned:
 
 
 def plan(recipe: Recipe, context: RunContext, mfu: float | None) -> Iterator[Planned]:
-    """Every stage of the recipe, in topological order. `mfu`: None: by the kind of model."""
+    """Every stage of the recipe, in topological order. `mfu` is None for the default of the kind of model."""
     from workflows.plan.dry_run import steps_of  # imports all stages and Flyte: not for an invalid recipe
 
     facts: dict[str, dict[str, Any]] = {}
@@ -79,7 +79,7 @@ def plan(recipe: Recipe, context: RunContext, mfu: float | None) -> Iterator[Pla
 def _data(
     recipe: Recipe, step: "PlannedStage", shards: list[dict[str, Any]], rows: dict[str, Any]
 ) -> tuple[tuple[PlannedSource, ...], tuple[Epochs, ...]]:
-    """The sources and epochs of a stage; `shards` and `rows`: facts of its data, where that is cached."""
+    """The sources and epochs of a stage; `shards` and `rows`: the facts of its data, as far as they are cached."""
     if name := step.spec.trained_on():
         return (), (of_tuning(step.spec, recipe.data.get(name), rows),)
     spec = recipe.pretraining() if step.name == "pretrain" else None
@@ -91,7 +91,7 @@ def _data(
 
 
 def _place(spec: StageSpec, context: RunContext, quoted: Quotes | None) -> Place | None:
-    """Where one process of the stage runs: the place tried first, or the spec's device, or this machine."""
+    """The place of one process of the stage: the place tried first, or the spec's device, or this machine."""
     device = next(iter(devices_of(context, spec)), None)
     if quoted and quoted.found:
         device = quoted.found[0].offer.accelerator

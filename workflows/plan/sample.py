@@ -1,8 +1,8 @@
-"""What each step of a curation would drop, tried on a part of each source.
+"""Try each step of a curation on a part of each source, and show what it would drop.
 
-Of a source in files, the part is taken from the start of the files in an order by a hash of their names; of others,
-from the start. Near duplicates are found within the part, so there are more of them in the whole. Sets of rows that a
-step decontaminates against are prepared first, as in the run, unless they would have to be downloaded.
+For a source in files, the part is taken from the start of the files in an order by a hash of their names; for others,
+from the start. Near duplicates are found within the part, so the complete source has more. Sets of rows that a step
+decontaminates against are prepared first, as in the run, unless they would have to be downloaded.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ from tasks.rows.spec import RowsSpec
 from tasks.user_code.load_function import forget
 
 MOST_DOCUMENTS = 100_000  # of a source; all of them if its size is not known
-MOST_BYTES = 100_000_000  # of a source's text: the part is in memory
+MOST_BYTES = 100_000_000  # of a source's text, since the part is in memory
 EXCERPT = 90  # characters
 
 
@@ -46,7 +46,7 @@ def tried(spec: CorpusSpec, part: float, evaluated: Mapping[str, RowsSpec]) -> I
     with TemporaryDirectory() as root, _functions(Path(root)) as functions:
         spec = spec.pinned()
         steps = _with_indexes(spec.curate, local, Path(root))
-        whole = Tally()
+        total = Tally()
         for number, (name, source) in enumerate(spec.by_name().items()):
             title = f"{name or 'source'}, {percent(part)}"
             say(f"reading {title} …")
@@ -59,16 +59,16 @@ def tried(spec: CorpusSpec, part: float, evaluated: Mapping[str, RowsSpec]) -> I
                 yield f"  {broken_text(broken)}"
             for step in step_names(steps):
                 yield from _lines(step, tally.of(step, name))
-            whole.add(tally)
+            total.add(tally)
         try:
-            whole.check(steps)
+            total.check(steps)
         except StageError as error:
             yield f"\nthe run would be refused if all its text is like this: {error}"
 
 
 @contextmanager
 def _functions(root: Path) -> Iterator[Path]:
-    """A folder for the users' functions of a whole corpus: a process imports a file's name from one folder only."""
+    """A folder for the users' functions of all sources: a process imports a file's name from one folder only."""
     folder = root / "functions"
     try:
         yield folder
@@ -81,7 +81,7 @@ def _is_local(rows: RowsSpec) -> bool:
 
 
 def _with_indexes(steps: list[CurateStep], evaluated: Mapping[str, RowsSpec], root: Path) -> list[CurateStep]:
-    """The steps, checked and with indexes for decontamination; a step without anything to look for is left out."""
+    """The steps, checked and with indexes for decontamination; a step without anything to search for is left out."""
     from tasks.core.job import Job
     from tasks.data.classifier import check_classifiers
     from tasks.data.decontaminate import with_indexes
@@ -124,7 +124,7 @@ def _curated(
     functions: Path,
     broken: Broken,
 ) -> tuple[Tally, int, int]:
-    """What the steps did, and how many documents were read and are left."""
+    """The tally of the steps, and the numbers of documents that were read and that are left."""
     from tasks.data.curate import Curation  # libraries that a plan without a sample does not need
 
     before, near, after = around_near_duplicates(steps)

@@ -23,14 +23,14 @@ class PlannedSource:
     """One named source of a blend."""
 
     name: str
-    tokens: int | None  # None: not known before the run
+    tokens: int | None  # None if not known before the run
     estimated: bool
-    share: float | None  # of the training tokens; None: by size, which is not known
+    share: float | None  # of the training tokens; None if it is by size, which is not known
     epochs: float | None
     most_epochs: float | None
 
     def text(self) -> str:
-        """`web: 70.0 % of the training tokens, 3.2 epochs of about 1.2 B tokens: repeated`"""
+        """Describe the source: `web: 70.0 % of the training tokens, 3.2 epochs of about 1.2 B tokens: repeated`."""
         shared = "by size" if self.share is None else f"{share(self.share)} of the training tokens"
         if self.tokens is None or self.epochs is None:
             return f"{self.name}: {shared}; its size is not known before the run"

@@ -1,4 +1,4 @@
-"""A plan as text."""
+"""Format a plan as text."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ def text(name: str, stages: list[Planned]) -> Iterator[str]:
 
 
 def _totals(stages: list[Planned]) -> Iterator[str]:
-    """The sums of hours and of costs, and what they leave out."""
+    """The sums of hours and of costs, with the parts that they leave out."""
     timed = [step for step in stages if step.hours is not None]
     if timed:
         total = sum(step.hours or 0 for step in timed)
@@ -49,7 +49,7 @@ def _takes(step: Planned) -> Iterator[tuple[str, str]]:
         if step.hours is not None:
             yield "time", f"{hours(step.hours)} (hours)"
         return
-    if not needed.memory.total:  # vLLM alone: it takes its share of the GPU
+    if not needed.memory.total:  # only vLLM, which uses its share of the GPU
         yield from _time(step, needed)
         return
     lines = spec.plan_lines(needed.parameters, needed.active_parameters)
@@ -76,7 +76,7 @@ def _epochs(step: Planned) -> Iterator[tuple[str, str]]:
 
 
 def _time(step: Planned, needed: Need) -> Iterator[tuple[str, str]]:
-    """The hours, what they are for, and what was assumed."""
+    """The hours, their parts, and the assumptions."""
     if step.hours is None:
         if step.device:
             yield "time", f"not known: the peak of {step.device} is not in the table"

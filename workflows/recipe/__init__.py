@@ -1,8 +1,8 @@
 """The recipe: the typed YAML that describes a run, composed of the stages' specs.
 
 A stage that is left out (or `null`) is off. `start_from` enters midway with an existing model.
-Recipes are data: to validate one opens no file, asks no network and imports no user's code. What looks something up is
-in workflows/checks/.
+Recipes are data: validating one opens no file, uses no network and imports no user's code. Checks that look something
+up are in workflows/checks/.
 """
 
 import copy
@@ -82,8 +82,8 @@ class Recipe(_Sections):
     stages: list[CustomSpec] = Field(
         [],
         max_length=100,
-        description="Stages of your own, made of any artifacts of the run; the last model that no post-training starts "
-        "from is served and published",
+        description="Stages of your own, made from any artifacts of the run; the last model that no post-training "
+        "starts from is served and published",
     )
     serve: ServeSpec | None = Field(None, description="Serve the last model with vLLM, query it and measure it")
     publish: PublishSpec | None = Field(None, description="Model card and registry version of the last model")
@@ -150,7 +150,7 @@ def context_of(recipe: Recipe) -> RunContext:
 
 
 def _unencodable(value: Any, path: str = "") -> Iterator[Problem]:
-    """Text that neither JSON nor UTF-8 can represent. Files have none (recipe_text.py), Python's values may."""
+    """Text that neither JSON nor UTF-8 can represent. Files have none (recipe/text.py), but Python values may."""
     if isinstance(value, str) and SURROGATE.search(value):
         yield Problem(path or "recipe", value, "text without unpaired surrogates")
     elif isinstance(value, dict):
@@ -166,5 +166,5 @@ SECTIONS: dict[str, type[Spec]] = {
     name: spec
     for name, field in Recipe.model_fields.items()
     for spec in models_in(field.annotation)
-    if issubclass(spec, Spec) and name != "more_corpora"  # which is as `corpus`
+    if issubclass(spec, Spec) and name != "more_corpora"  # it has the spec of `corpus`
 }

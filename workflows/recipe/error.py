@@ -28,13 +28,11 @@ RENAMED = {
     "least": "min_score",
     "micro_batch_size": "layout.micro_batch",
 }
-NO_MAPPING = ("model_type", "dict_type", "model_attributes_type")  # pydantic's errors for other values in its place
-UNTAGGED = ("union_tag_not_found", "union_tag_invalid")  # and for one whose `kind` is missing or unknown
+NO_MAPPING = ("model_type", "dict_type", "model_attributes_type")  # pydantic's errors for other values than a mapping
+UNTAGGED = ("union_tag_not_found", "union_tag_invalid")  # and for a mapping whose `kind` is missing or unknown
 MOST_SHOWN = 100  # problems
 LONGEST = 1000  # characters of what is allowed
-NOT_CHECKED = (
-    "  once the values are correct, what depends on several sections is checked: models, rows, rewards, memory, cost"
-)
+NOT_CHECKED = "  once the values are correct, checks of several sections follow: models, rows, rewards, memory, cost"
 
 
 class RecipeError(UserError):
@@ -49,8 +47,8 @@ class RecipeError(UserError):
         wrong: Collection[str] = (),
         lines: Mapping[str, int] | None = None,
     ) -> None:
-        """`recipe`: without the fields that are unknown or have a wrong value, None if it needs them. `wrong`: its
-        sections with a wrong value. `lines`: the file's line numbers by path."""
+        """`recipe`: the recipe without the fields that are unknown or have a wrong value, or None if it needs them.
+        `wrong`: its sections with a wrong value. `lines`: the file's line numbers by path."""
         self.problems, self.recipe, self.wrong, self.lines = problems, recipe, wrong, lines or {}
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         shown = [
@@ -173,7 +171,7 @@ def locate(location: tuple[int | str, ...], model: type[BaseModel], raw: Any) ->
 
 
 def _of_extras(model: type[BaseModel] | None) -> Any:
-    """The type of a model's extra fields; None: it allows none."""
+    """The type of a model's extra fields; None if it allows none."""
     if model is None or model.model_config.get("extra") != "allow":
         return None
     return typing.get_args(typing.get_type_hints(model)["__pydantic_extra__"])[1]

@@ -15,7 +15,8 @@ HELP = f"Recipe file, YAML or JSON. `{command('python -m workflows.describe')}` 
 
 
 def read(value: str, model: type[Recipe], name: str, run: Any) -> Recipe:
-    """`value`: a file's path or JSON. `run`: flytekit's RunLevelParams. Raises RecipeError, NoImage, UserError."""
+    """Read a recipe from `value`, a file's path or JSON. `run`: flytekit's RunLevelParams. Raises RecipeError, NoImage,
+    UserError."""
     # imported here: pods import this module too, and have neither of these
     if not getattr(run, "is_remote", False):
         from workflows.checks.machine import checked_here

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def replaced(part: Any, path: list[str], value: Any) -> Any:
-    """A copy of `part` with `value` at ["pretrain", "pod"]."""
+    """A copy of `part` with `value` at a path such as ["pretrain", "pod"]."""
     if not path:
         return value
     first, *rest = path

@@ -1,7 +1,7 @@
 """Parse a recipe's text: YAML 1.2, a superset of JSON.
 
-What YAML parsers silently accept is reported here: duplicate keys, `024` (20 in YAML 1.1, 24 in 1.2), tags such as
-`!!python/object`. Size, depth and the number of values are bounded, aliases counted as often as they are expanded.
+Faults that YAML parsers silently accept are reported here: duplicate keys, `024` (20 in YAML 1.1, 24 in 1.2), tags such
+as `!!python/object`. Size, depth and the number of values are bounded; aliases count as often as they are expanded.
 """
 
 import re
@@ -40,8 +40,8 @@ def load(
     check: Callable[[R], R] | None = None,
 ) -> R:
     """Read a recipe from a file, or from text that begins with `{`. `name`: the option or variable that named the
-    source. `check`: what to look up, see workflows/checks/. Raises RecipeError with every problem of the text, of the
-    fields and of the checks that their problems do not prevent."""
+    source. `check`: the function that looks things up, see workflows/checks/. Raises RecipeError with every problem of
+    the text, of the fields and of the checks that their problems do not prevent."""
     inline = isinstance(source, str) and source.lstrip().startswith("{")
     try:
         read = _Reader(str(source) if inline else _text_of(Path(source)))
@@ -130,7 +130,7 @@ class _Reader:
             raise _Unreadable(f"YAML or JSON: {where}{why}") from error
         except YAMLError as error:
             raise _Unreadable(f"YAML or JSON: {error}") from error
-        except (ValueError, OverflowError) as error:  # of chr()
+        except (ValueError, OverflowError) as error:  # raised by chr()
             raise _Unreadable("YAML or JSON: an escape beyond Unicode's last character, \\U0010FFFF") from error
         self._values = 0
         self.content = None if node is None else self._value(node, (), 0)
@@ -206,11 +206,11 @@ class _Reader:
     def _text(self, text: str, path: tuple[str, ...]) -> str:
         """Join surrogate pairs: JSON escapes a character beyond 16 bits as two halves."""
         try:
-            whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+            joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         except UnicodeDecodeError:
-            whole = "\0"
-        if "\0" not in whole:
-            return whole
+            joined = "\0"
+        if "\0" not in joined:
+            return joined
         self._report(path, text, "text without NUL characters or unpaired surrogates")
         return ""
 
@@ -222,7 +222,7 @@ class _Reader:
 
 
 def _tag(node: "Node") -> str:
-    """`int` of tag:yaml.org,2002:int."""
+    """The short form of a node's tag: `int` for tag:yaml.org,2002:int."""
     return str(node.tag).removeprefix("tag:yaml.org,2002:")
 
 

@@ -1,13 +1,13 @@
-"""Rows of Arrow tables, with the fields that each row was given.
+"""Read the rows of Arrow tables, with only the fields that each row was given.
 
-Arrow gives all structs of a column the same fields, and null to those that a row lacks: to a call the other calls'
-arguments, to a tool's schema the other tools' parameters. Neither Parquet nor `datasets` records which nulls the rows
-had before. So a field of a struct that is null is left out, at every depth, even if it was null on purpose. The content
-of a message that calls tools is the exception: it stays null, as in OpenAI's format, where the key is always there.
-What is null in a list, a map or JSON (Arrow's type arrow.json, `datasets`' Json) stays, and a column that is null is
-null.
+Arrow gives all structs of a column the same fields, and null to those that a row lacks: a call gets the arguments of
+the other calls, and a tool's schema the parameters of the other tools. Neither Parquet nor `datasets` records which
+nulls the rows had before. So a field of a struct that is null is left out, at every depth, even if it was null on
+purpose. The content of a message that calls tools is the exception: it stays null, as in OpenAI's format, where the key
+is always present. A null in a list, a map or JSON (Arrow's type arrow.json, `datasets`' Json) stays, and so does a null
+in a column.
 
-Maps are objects, if their keys are distinct. Dates, decimals, bytes and the like are Python's.
+Maps are objects, if their keys are distinct. Dates, decimals, bytes and the like have Python's types.
 """
 
 import json
@@ -56,7 +56,7 @@ def _each(convert: Convert, value: Any) -> Any:
 
 
 def _converter(kind: pa.DataType) -> Convert | None:
-    """What makes of a value of this type, as `to_pylist` gives it, one as JSON has it; None if it is that already."""
+    """The function that converts a value of this type from `to_pylist` to JSON's form; None if it has that form."""
     if isinstance(kind, pa.BaseExtensionType):
         return _parsed if kind.extension_name == "arrow.json" else _converter(kind.storage_type)
     if pa.types.is_struct(kind):

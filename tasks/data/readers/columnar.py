@@ -1,4 +1,4 @@
-"""Read one column of Parquet and Arrow files. Values are binary, since their strings may not be valid UTF-8."""
+"""Read one column of Parquet and Arrow files. Values are binary, since strings in the files may not be valid UTF-8."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,8 +30,8 @@ ARROW_FILE = b"ARROW1"
 
 @contextmanager
 def parquet_file(source: File) -> Iterator[pq.ParquetFile]:
-    """A Parquet file, for reading batches. Both options are needed: with either default, a whole row group is in
-    memory, or all that was read."""
+    """Open a Parquet file for reading batches. Both options are needed: with the default of one, an entire row group is
+    in memory, and with that of the other, all that was read."""
     with source.open() as opened, pq.ParquetFile(opened, buffer_size=PAGES_BYTES, pre_buffer=False) as file:
         yield file
 
@@ -44,7 +44,7 @@ def parquet_records(source: File) -> Iterator[dict[str, Any]]:
 
 
 def read_parquet(source: ParquetSource, pieces: Sequence[Piece], broken: Broken | None) -> Iterator[Raw]:
-    """Documents are named by their row in the file: "pages.parquet#17"."""
+    """Read documents, which are named by their row in the file: "pages.parquet#17"."""
     total = sum(piece.size for piece in pieces) or 1
     before = 0
     for piece in pieces:
@@ -59,7 +59,7 @@ def _parquet_rows(
     piece: Piece, source: ParquetSource, broken: Broken | None
 ) -> Iterator[tuple[int, tuple[bytes, str], float]]:
     """Each row's number in the file, its document and metadata, and the fraction of the piece read. Row groups are
-    compressed by themselves: of a broken one, the rows before the damage are read."""
+    compressed separately: the rows before the damage in a broken one are read."""
     path, columns = piece.file.place, [source.text_field, *source.metadata]
     with parquet_file(piece.file) as file:
         _refuse_columns(path, file.schema_arrow, source)
@@ -82,7 +82,7 @@ def _parquet_rows(
 
 
 def read_arrow(source: ArrowSource, pieces: Sequence[Piece], broken: Broken | None) -> Iterator[Raw]:
-    """Documents are named by their row in the file: "pages.arrow#17"."""
+    """Read documents, which are named by their row in the file: "pages.arrow#17"."""
     total = sum(piece.size for piece in pieces) or 1
     before = 0
     for piece in pieces:
@@ -123,7 +123,7 @@ def _contents(batch: pa.RecordBatch, source: ParquetSource | ArrowSource) -> Ite
 
 
 def _refuse_columns(path: str, schema: pa.Schema, source: ParquetSource | ArrowSource) -> None:
-    """Raises StageError if a column is missing, or the documents' column is not text."""
+    """Raise StageError if a column is missing, or the documents' column is not text."""
     for name, column in ("text_field", source.text_field), *(("metadata", each) for each in source.metadata):
         if column not in schema.names:
             raise StageError(f"{path}: no column {column!r}; it has {listed(schema.names)}. Set {name}.")

@@ -1,6 +1,6 @@
 """The body of an HTTP response without its codings (RFC 9110): `chunked`, `gzip`, `deflate`, `br` and `zstd`.
 
-FastWARC decodes them too, but takes a truncated body for a whole one, and ends its file at one that it cannot decode.
+FastWARC decodes them too, but accepts a truncated body as complete, and ends its file at one that it cannot decode.
 """
 
 import io
@@ -15,7 +15,7 @@ CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}[ \t]*[;\r]")
 
 
 def decoded(body: bytes, head: HeaderMap) -> bytes:
-    """Raises OSError or ValueError if the body is not in its codings, or truncated."""
+    """Decode a body. Raises OSError or ValueError if the body is not in its codings, or truncated."""
     for coding in reversed([*_codings(head, "Content-Encoding"), *_codings(head, "Transfer-Encoding")]):
         if coding == "chunked":
             body = _without_chunks(body)
@@ -27,13 +27,13 @@ def decoded(body: bytes, head: HeaderMap) -> bytes:
 
 
 def _codings(head: HeaderMap, field: str) -> Iterator[str]:
-    """In the order in which they were applied."""
+    """The codings in the order in which they were applied."""
     for value in head.get_multiple(field):
         yield from filter(None, (coding.strip().lower() for coding in value.split(",")))
 
 
 def _without_chunks(body: bytes) -> bytes:
-    """A body that does not begin with a chunk is as it is: several crawlers store it without."""
+    """Join a body's chunks. A body that does not begin with a chunk stays as it is: several crawlers store it so."""
     if not CHUNK_SIZE.match(body):
         return body
     stream, chunks = io.BytesIO(body), list[bytes]()

@@ -1,4 +1,4 @@
-"""Read the rows of Hugging Face datasets: of the hub, or of a folder that `save_to_disk` wrote."""
+"""Read the rows of Hugging Face datasets, from the hub or from a folder that `save_to_disk` wrote."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +17,7 @@ ROWS = 32  # in memory at a time
 
 
 def read_hugging_face(source: HuggingFaceSource) -> Iterator[Raw]:
-    """Documents are named by their row: "owner/name/train#17". Raises StageError."""
+    """Read documents, which are named by their row: "owner/name/train#17". Raises StageError."""
     rows, count = rows_of_hugging_face(source)
     total = min(count or source.limit or 0, source.limit or count or 0)
     name = source.split if digest_of(source.name) else f"{source.name}/{source.split}"
@@ -45,13 +45,13 @@ def rows_of_hugging_face(source: HuggingFaceSource) -> tuple[Iterator[dict[str, 
 
 
 def tables_of(rows: Any) -> Iterator[pa.Table]:
-    """A dataset of `datasets` as it is stored: images and audio are not decoded."""
+    """The tables of a dataset as it is stored: images and audio are not decoded."""
     return iter(rows.with_format("arrow").iter(batch_size=ROWS))
 
 
 def _saved(source: HuggingFaceSource) -> tuple[Iterator[pa.RecordBatch], int | None]:
-    """The rows and row count of a dataset that `save_to_disk` wrote. Streamed: the datasets library would download it
-    first."""
+    """The rows and row count of a dataset that `save_to_disk` wrote. The rows are streamed, whereas the datasets
+    library would download them first."""
     place = source.name.rstrip("/")
     if json_at(f"{place}/dataset_dict.json") is not None:
         place = f"{place}/{source.split}"

@@ -1,4 +1,4 @@
-"""Read JSON Lines, as they are or compressed, whole or a range of bytes."""
+"""Read JSON Lines, plain or compressed, all of a file or a range of its bytes."""
 
 import io
 import json
@@ -31,12 +31,12 @@ from tasks.data.source_spec import LARGEST_MB, JsonlSource, listed
 _EXACT = json.JSONDecoder(object_pairs_hook=unique)
 READ_BYTES = 1 << 20  # of a line to skip, at a time
 PLACE_LINES = 16  # between two looks at the place in the file
-FIRST = 100  # records that are looked at before a run
+FIRST = 100  # records that are read before a run
 
 
 def first_jsonl_record(source: File, most: int, skip: bool = False) -> dict[str, Any]:
-    """The first record of a .jsonl(.gz|.zst) file that is UTF-8; `skip`: that is not broken, of the first ones. Raises
-    StageError if there is none, or its line has more than `most` bytes."""
+    """The first record of a .jsonl(.gz|.zst) file that is UTF-8; with `skip`, the first of some records that is not
+    broken. Raises StageError if there is none, or its line has more than `most` bytes."""
     fault = StageError(f"{source.place}: has no JSON object; remove the file")
     with source.open() as file:
         for number, line in islice(lines_of(Piece(source), file, most), FIRST if skip else None):
@@ -72,8 +72,8 @@ def jsonl_records(source: File) -> Iterator[dict[str, Any]]:
 
 
 def read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: Broken | None) -> Iterator[Raw]:
-    """Documents are named by their line's number: "pages.jsonl#17", counted from a range's first byte if it is not the
-    file's: "pages.jsonl@268435456#17"."""
+    """Read documents, which are named by their line's number: "pages.jsonl#17", counted from a range's first byte if
+    that is not the file's: "pages.jsonl@268435456#17"."""
     total = sum(piece.size for piece in pieces) or 1
     key, escaped = orjson.dumps(source.text_field), _escaped(source.text_field)
     before = 0
@@ -99,7 +99,7 @@ def read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: Broken | No
 
 
 def _escaped(name: str) -> re.Pattern[bytes]:
-    """Escapes of a name's characters: with them, a line may have the name twice and only once as it is spelled."""
+    """A pattern for escapes of a name's characters: with these, a line may have the name twice, only once unescaped."""
     codes = {f"{ord(character):04x}" for character in name if ord(character) < 0x10000}
     return re.compile(rf"\\u({'|'.join(sorted(codes))})".encode(), re.IGNORECASE)
 
@@ -107,12 +107,12 @@ def _escaped(name: str) -> re.Pattern[bytes]:
 def _content(
     source: JsonlSource, parse: Callable[[bytes], Any], key: bytes, path: str, number: int, line: bytes
 ) -> tuple[bytes, str]:
-    """A line's document, the line itself if it is not UTF-8, and its metadata. `key`: the text's, in JSON."""
+    """A line's document, the line itself if it is not UTF-8, and its metadata. `key`: the text field's name in JSON."""
     try:
         record = _record(path, number, line, parse)
         text = record.get(source.text_field)
         content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else b""
-        # of several texts orjson takes the last, which is no shorter in JSON: the others' keys are before its content
+        # orjson keeps the last of several texts, which is no shorter in JSON: the others' keys are before its content
         if line.count(key, 0, len(line) - len(content)) > 1:
             _record(path, number, line, exactly)
     except UnicodeDecodeError:
@@ -128,8 +128,8 @@ def _content(
 
 def lines_of(piece: Piece, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]:
     """The nonblank lines that begin in the piece with their numbers, without byte order marks, decompressed by the
-    file's suffix. Reads at most `most` bytes of a line, plus its end. Raises BrokenFile, for a damage after the last
-    line before it."""
+    file's suffix. Reads at most `most` bytes of a line, plus its end. Raises BrokenFile at damage, after the lines
+    before it."""
     path = piece.file.place
     stream = text_of(file, path)
     number, left = 0, None if piece.end is None else piece.end - _next_line(stream, piece.start)
@@ -154,14 +154,14 @@ def lines_of(piece: Piece, file: IO[bytes], most: int) -> Iterator[tuple[int, by
 
 
 def text_of(file: IO[bytes], path: str) -> IO[bytes]:
-    """A file as it is, or decompressed by its suffix. Reading raises OSError, pa.ArrowException."""
+    """Open a file's text, decompressed by its suffix. Reading raises OSError, pa.ArrowException."""
     compression = {".gz": "gzip", ".zst": "zstd"}.get(path[path.rfind(".") :])
     return io.BufferedReader(_Decompressed(file, compression), 1 << 18) if compression else file
 
 
 class _Decompressed(io.RawIOBase):
-    """A compressed file's content; for a damaged one all that is before the damage, then an error. Arrow's stream by
-    itself would lose the content of its buffers: of a small file everything."""
+    """A compressed file's content. A damaged file gives all content before the damage, then an error; Arrow's stream by
+    itself would lose the content of its buffers, which for a small file is everything."""
 
     def __init__(self, file: IO[bytes], compression: str) -> None:
         self._file, self._compression = file, compression
@@ -189,7 +189,7 @@ class _Decompressed(io.RawIOBase):
         return len(content)
 
     def _before_damage(self, most: int) -> bytes:
-        """What is left, up to `most` bytes, read again and byte by byte."""
+        """The rest before the damage, up to `most` bytes, read again and byte by byte."""
         self._file.seek(0)
         self._streams.append(stream := self._opened())
         content = bytearray()
@@ -228,8 +228,8 @@ def _record(path: str, number: int, line: bytes, parse: Callable[[bytes], Any]) 
 
 
 def parsed(line: bytes) -> Any:
-    """The line's value, five times as fast as Python's `json`; of a key that occurs twice the last value, and of
-    integers above 64 bits a float. What orjson refuses, such as NaN and lone surrogates, is parsed exactly."""
+    """Parse a line five times as fast as Python's `json`. The last value of a repeated key is kept, and integers above
+    64 bits become floats. A line that orjson refuses, as for NaN and lone surrogates, is parsed exactly."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -237,5 +237,5 @@ def parsed(line: bytes) -> Any:
 
 
 def exactly(line: bytes) -> Any:
-    """The line's value, with integers of any size. Raises ValueError, also for a key that occurs twice."""
+    """Parse a line, with integers of any size. Raises ValueError, also for a key that occurs twice."""
     return _EXACT.decode(line.decode())

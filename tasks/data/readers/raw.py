@@ -1,4 +1,4 @@
-"""One document as read from a source, and what every format's reader checks.
+"""One document as read from a source, and the checks of every format's reader.
 
 Its text is bytes, because the corpus engine checks whether they are UTF-8. Text from JSON may have lone surrogates; it
 is encoded with "surrogatepass", which yields invalid UTF-8.
@@ -27,14 +27,14 @@ class BrokenFile(StageError):
 
 
 class BrokenRecord(BrokenFile):
-    """One record of a file is; the others can be read."""
+    """One record of a file is damaged or not in its format; the others can be read."""
 
 
 class Skipped(BaseModel):
-    """What was skipped of a file: records that are broken, or all after a place in it."""
+    """The skipped parts of a file: broken records, or everything after a place in it."""
 
     records: int = 0
-    first: str = ""  # what is wrong with the first of them
+    first: str = ""  # the error of the first of them
     rest: str = ""  # why the rest of the file could not be read
 
     def add(self, other: "Skipped") -> None:
@@ -64,7 +64,7 @@ class Raw(NamedTuple):
 
 
 def note_broken(source: Breakable, item: File, broken: Broken | None, error: BrokenFile, records: int = 1) -> None:
-    """Note what is skipped of a file, or raise the error if the source says so or nothing counts it. `records`: the
+    """Note the skipped part of a file, or raise the error if the source stops at it or `broken` is None. `records`: the
     number of broken records that a BrokenRecord reports."""
     if source.on_broken == "stop" or broken is None:
         raise error
@@ -75,7 +75,7 @@ def note_broken(source: Breakable, item: File, broken: Broken | None, error: Bro
 
 
 def broken_text(broken: Broken) -> str:
-    """What was skipped of which files, for the user."""
+    """A message about the skipped parts of files."""
     files = [str(skipped) for skipped in broken.values()]
     more = [f"and {len(files) - SHOWN} more files"] if len(files) > SHOWN else []
     return f"skipped as broken (on_broken: skip): {'; '.join([*files[:SHOWN], *more])}"
@@ -97,22 +97,22 @@ def as_broken(where: str, kind: str, error: type[BrokenFile] = BrokenFile) -> It
         yield
     except (pa.ArrowException, OSError) as fault:
         if isinstance(fault, OSError) and fault.errno is not None:
-            raise  # of the disk, not of the content
+            raise  # an error of the disk, not of the content
         message = f"{where}: not readable as {kind} ({fault}); download it again, or set on_broken: skip"
         raise error(message) from fault
 
 
 def refuse_large(size: int, most: int, where: str) -> None:
-    """Raises StageError if a document has more than `most` bytes."""
+    """Raise StageError if a document has more than `most` bytes."""
     if size > most:
         raise StageError(
-            f"{where}: larger than max_document_mb = {most / 1e6:g} MB. Raise it (takes more memory), split the "
+            f"{where}: larger than max_document_mb = {most / 1e6:g} MB. Raise it (needs more memory), split the "
             "document, or remove it."
         )
 
 
 def chosen_fields(record: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The fields of a record with these names that it has, as JSON; what JSON cannot represent is text. Empty without
+    """Those of the named fields that a record has, as JSON; values that JSON cannot represent are text. Empty without
     names."""
     return json.dumps({name: _in_json(record[name]) for name in names if name in record}) if names else ""
 

@@ -1,8 +1,8 @@
 """Read the documents of WARC and WET files (ISO 28500), the formats of web crawls.
 
-Of a WET file, each `conversion` record is a document. Of a WARC file, each `response` with status 200 is one: plain
-text as it is, and the text of HTML by Resiliparse, which DataComp-LM chose (Li et al., 2024); its result depends on
-nothing but the page. Other records, other types of content and pages of an unknown type are passed over.
+In a WET file, each `conversion` record is a document. In a WARC file, each `response` with status 200 is one: plain
+text as it is, and the text of HTML by Resiliparse, which DataComp-LM chose (Li et al., 2024); its result depends only
+on the page. Other records, other types of content and pages of an unknown type are passed over.
 """
 
 import io
@@ -25,11 +25,11 @@ from tasks.data.source_spec import WarcSource
 HTML = ("text/html", "application/xhtml+xml")
 PLAIN = "text/plain"
 DAMAGED = (Truncated, OSError, EOFError, zlib.error)
-PARTIAL = ("WARC-Truncated", "WARC-Segment-Number")  # fields of a record that has not all of its content
+PARTIAL = ("WARC-Truncated", "WARC-Segment-Number")  # fields of a record that lacks a part of its content
 
 
 class BoundedFile(io.RawIOBase):
-    """A file, from where it is, as if it ended at `end`."""
+    """A file, from its current position, as if it ended at `end`."""
 
     def __init__(self, file: IO[bytes], end: int) -> None:
         self._file, self._end = file, end
@@ -51,11 +51,11 @@ class Document(NamedTuple):
 
     name: str  # WARC-Record-ID and address
     size: int  # bytes of its content
-    record: WarcRecord  # without content if that is larger than a document may be
+    record: WarcRecord  # without its content if that is too large for a document
 
 
 def read_warc(source: WarcSource, pieces: Sequence[Piece], broken: Broken | None) -> Iterator[Raw]:
-    """Documents are named by their record and address: "crawl.warc.gz#d4b8…-… https://example.com/"."""
+    """Read documents, which are named by their record and address: "crawl.warc.gz#d4b8…-… https://example.com/"."""
     total = sum(piece.size for piece in pieces) or 1
     before = 0
     for piece in pieces:
@@ -76,11 +76,11 @@ def read_warc(source: WarcSource, pieces: Sequence[Piece], broken: Broken | None
 
 
 def _documents(file: IO[bytes], item: File, most: int) -> Iterator[Document | BrokenFile]:
-    """The documents, and in place of what is damaged its error. After a damaged record, reading goes on at the next
-    gzip member that begins with one; what no member follows is an error of the file."""
+    """The documents, with errors in place of damaged ones. After a damaged record, reading continues at the next gzip
+    member that begins with a record; if there is none, the error is that of the file."""
     members = Members(file) if item.name.endswith(".gz") else None
-    name, goes_on = "", True
-    while goes_on:
+    name, continues = "", True
+    while continues:
         stream = io.BufferedReader(members) if members else file
         damage: Exception | None = None
         try:
@@ -90,23 +90,23 @@ def _documents(file: IO[bytes], item: File, most: int) -> Iterator[Document | Br
         except DAMAGED as error:
             damage = error
         if members:
-            cast(io.BufferedReader, stream).detach()  # what it has read is of the damaged record
+            cast(io.BufferedReader, stream).detach()  # its buffer belongs to the damaged record
             damage = damage or members.damage
-        goes_on = members is not None and members.advance()
+        continues = members is not None and members.advance()
         if damage:
             where = f"{item.place}, after record {name}" if name else item.place
             advice = "download it again, or set on_broken: skip"
-            kind = BrokenRecord if goes_on else BrokenFile
-            yield kind(f"{where}: damaged or truncated ({damage}); {advice}{' to leave the record out' * goes_on}")
+            kind = BrokenRecord if continues else BrokenFile
+            yield kind(f"{where}: damaged or truncated ({damage}); {advice}{' to leave the record out' * continues}")
 
 
 def _in_stream(stream: IO[bytes], item: File, most: int) -> Iterator[Document | BrokenFile]:
-    """The documents of a stream of whole records, which have no content if that is more than `most` bytes, and the
-    errors of records that have another length than they say. Raises those of DAMAGED."""
+    """The documents of a stream of complete records, without their content if that is more than `most` bytes, and the
+    errors of records whose length differs from their Content-Length. Raises those of DAMAGED."""
     records = Records(stream)
     kinds = WarcRecordType.conversion | WarcRecordType.response
     while stored := records.next():
-        # record_types: of the others, only the head is read
+        # record_types: only the head of other records is read
         found = next(iter(ArchiveIterator(stored, record_types=kinds, parse_http=False, fsspec_args=False)), None)
         size = stored.length
         if found and size > most:  # quirks_mode: the lines of a head may end in a bare LF (RFC 9112)
@@ -133,13 +133,13 @@ def _is_document(record: WarcRecord) -> bool:
 
 
 def _media_type(record: WarcRecord) -> str:
-    """In lower case, since its case has no meaning (RFC 9110); as the crawler identified it if the page has none."""
+    """The media type in lower case, since case has no meaning (RFC 9110); the crawler's guess if the page has none."""
     return str(record.http_content_type or record.headers.get("WARC-Identified-Payload-Type", "")).lower()
 
 
 def _text(record: WarcRecord, main_content: bool, where: str) -> bytes:
-    """In UTF-8, or as it is in a WET file. Raises BrokenRecord if the record says that it is truncated or a segment, or
-    the page is not in the codings of its head."""
+    """The text of a record, in UTF-8, or unchanged in a WET file. Raises BrokenRecord if the record is marked as
+    truncated or a segment, or the page is not in the codings of its head."""
     for field in PARTIAL:
         if value := record.headers.get(field):
             raise BrokenRecord(f"{where}: not a whole document ({field}: {value}); set on_broken: skip to leave it out")

@@ -1,7 +1,7 @@
 """The records of WARC and WET files, cut by their lengths, and the gzip members that they are in.
 
-A record whose Content-Length is wrong is recognized by what follows it: two line ends and the next record, or the end.
-Where each record is a gzip member of its own, as ISO 28500 recommends, reading goes on at the next member.
+A wrong Content-Length is recognized by the bytes after the record, which must be two line ends and the next record, or
+the end. If each record is a separate gzip member, as ISO 28500 recommends, reading continues at the next member.
 """
 
 import io
@@ -9,9 +9,9 @@ import re
 import zlib
 from typing import IO, Any
 
-MARK = b"WARC/"  # a record begins so
-BETWEEN = b"\r\n\r\n"  # records
-GZIP = b"\x1f\x8b\x08"  # a member begins so
+MARK = b"WARC/"  # the beginning of a record
+BETWEEN = b"\r\n\r\n"  # separates records
+GZIP = b"\x1f\x8b\x08"  # the beginning of a member
 READ_BYTES = 1 << 16
 LONGEST_HEAD = 1 << 20  # bytes
 _LENGTH = re.compile(rb"^content-length[ \t]*:[ \t]*([0-9]{1,18})[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
@@ -19,11 +19,11 @@ _ID = re.compile(rb"^warc-record-id[ \t]*:[ \t]*(.*?)[ \t]*\r?$", re.IGNORECASE 
 
 
 class Truncated(Exception):
-    """A file ends within a record, or a record has another length than it says."""
+    """A file ends within a record, or the length of a record differs from its Content-Length."""
 
 
 class Record(io.RawIOBase):
-    """One record as a stream of its own, with the line ends after it."""
+    """One record as a separate stream, with the line ends after it."""
 
     def __init__(self, head: bytes, stream: IO[bytes], start: int) -> None:
         lengths = {int(length) for length in _LENGTH.findall(head)}
@@ -53,7 +53,7 @@ class Record(io.RawIOBase):
         return len(content)
 
     def finish(self) -> bytes:
-        """Read over what is left; returns its last bytes. Raises Truncated."""
+        """Skip the rest of the record; returns its last bytes. Raises Truncated."""
         while self._left:
             if not self._content(READ_BYTES):
                 raise Truncated(f"{_name(self.head)} has {self.length - self._left} of {self.length} bytes")
@@ -74,7 +74,7 @@ class Records:
         self._line = self._next_line()[1]  # the first of the next record
 
     def next(self) -> Record | None:
-        """The next record; None at the end. The one before must be finished. Raises Truncated, OSError (not a WARC
+        """The next record; None at the end. The previous one must be finished. Raises Truncated, OSError (not a WARC
         file)."""
         if not self._line:
             return None
@@ -89,8 +89,8 @@ class Records:
         return Record(bytes(head + line), self._stream, start)
 
     def finish(self, record: Record) -> str:
-        """Read over what is left of a record; returns what is wrong with its length, if the next record can be read all
-        the same. Raises Truncated if not."""
+        """Skip the rest of a record; returns the fault in its length, if the next record can be read nevertheless.
+        Raises Truncated if not."""
         ends = record.finish()
         blank, self._line = self._next_line()
         if self._line and not self._line.startswith(MARK):
@@ -114,13 +114,13 @@ class Members(io.RawIOBase):
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._input = b""  # not decompressed yet
-        self._ends = [0, 0]  # of what was read of the file, and of the content
+        self._ends = [0, 0]  # where the read parts of the file and of the content end
         self._member: Any = None  # a decompressor, if one has begun
         self._ready = b""  # content
-        self._waits = False  # before a member that begins with a record
-        self._opening = False  # a member, which has no content yet
-        self.damage: Exception | None = None  # at which it ends
-        self._starts: dict[int, int] = {}  # of members: in the content, in the file
+        self._waits = False  # True before a member that begins with a record
+        self._opening = False  # True while a member has no content yet
+        self.damage: Exception | None = None  # the error at which it ends
+        self._starts: dict[int, int] = {}  # start of a member in the content -> its start in the file
 
     def readable(self) -> bool:
         return True
@@ -135,7 +135,7 @@ class Members(io.RawIOBase):
             except (zlib.error, EOFError) as error:
                 self.damage = error
                 if not self._opening:
-                    raise  # the record that is read is damaged
+                    raise  # the current record is damaged
         if self._waits:
             return 0
         content, self._ready = self._ready[: len(buffer)], self._ready[len(buffer) :]
@@ -144,7 +144,7 @@ class Members(io.RawIOBase):
         return len(content)
 
     def advance(self) -> bool:
-        """Go on with the next member that begins with a record; returns whether there is one."""
+        """Continue with the next member that begins with a record; returns whether there is one."""
         while not self._waits:
             self._ends[1] += len(self._ready)
             try:
@@ -161,7 +161,7 @@ class Members(io.RawIOBase):
         return True
 
     def start_at(self, place: int) -> int | None:
-        """Where the member begins whose content begins at `place`, if one does; earlier ones are forgotten."""
+        """The start of the member whose content begins at `place`, if there is one; earlier members are forgotten."""
         self._starts = {start: member for start, member in self._starts.items() if start >= place}
         return self._starts.get(place)
 
@@ -170,7 +170,7 @@ class Members(io.RawIOBase):
         content = b""
         while self._input or self._fill():
             if self._member is None:
-                self._input = self._input.lstrip(b"\0")  # some tools fill up a block
+                self._input = self._input.lstrip(b"\0")  # some tools pad a block
                 if not self._input:
                     continue
                 self._member, self._opening = zlib.decompressobj(zlib.MAX_WBITS | 16), True

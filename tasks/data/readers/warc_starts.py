@@ -1,7 +1,7 @@
 """Find where a WARC or WET file can be cut: between records, and in a `.gz` where a member begins with a record.
 
-The file is read from its beginning by the parser that reads its documents, so that a record in the content of another
-one is not taken for one of the file.
+The file is read from its beginning by the parser that reads its documents, so that a record within the content of
+another one does not count as a record of the file.
 """
 
 import io
@@ -30,9 +30,9 @@ def piece_starts(item: File, target: int, report: Report) -> list[int]:
 
 
 def _record_starts(file: IO[bytes], compressed: bool) -> Iterator[int]:
-    """The offsets of the records from which on the file can be read. Raises those of DAMAGED."""
-    members, goes_on = Members(file) if compressed else None, True
-    while goes_on:
+    """The offsets of the records at which reading can start. Raises those of DAMAGED."""
+    members, continues = Members(file) if compressed else None, True
+    while continues:
         stream = io.BufferedReader(members) if members else file
         records = Records(stream)
         while record := records.next():
@@ -45,4 +45,4 @@ def _record_starts(file: IO[bytes], compressed: bool) -> Iterator[int]:
             cast(io.BufferedReader, stream).detach()
             if members.damage:
                 raise Truncated(str(members.damage))
-        goes_on = members is not None and members.advance()
+        continues = members is not None and members.advance()
