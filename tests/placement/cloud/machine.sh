@@ -15,6 +15,7 @@ hostname "ip-${PRIVATE//./-}"
 
 mount -t overlay overlay -o "lowerdir=/,upperdir=$machine/upper,workdir=$machine/work" "$new"
 mount -t proc proc "$new/proc"
+mount -o bind,ro /sys "$new/sys"  # lscpu, for vLLM
 mount --rbind /dev "$new/dev"
 mount -t tmpfs -o size=1g tmpfs "$new/dev/shm"
 mount -t tmpfs tmpfs "$new/run"
