@@ -2,10 +2,11 @@
 
 import re
 
-LINES = 7  # ten with the frame and the lines that a terminal adds
+LINES = 6  # ten with the frame and the two lines that a terminal adds
 WIDTH = 76  # of a line in that frame
 TITLE = 20  # characters that a caller puts before the first line
 
+_ENDED = re.compile(r"^✓ Job finished \(status: \w+\)\.$")  # SkyPilot's last line, of a failed job too
 _OF_THE_JOB = re.compile(r"^\([^()]*pid=\d+[^()]*\) ?")  # SkyPilot's prefix of a job's own output
 
 
@@ -40,6 +41,6 @@ def _first(lines: list[str], rows: int) -> list[str]:
 
 def _useful(log: str) -> list[str]:
     """The lines of the job's own output without SkyPilot's prefix; if the job wrote nothing, SkyPilot's lines."""
-    lines = [line for line in log.splitlines() if line.strip()]
+    lines = [line for line in log.splitlines() if line.strip() and not _ENDED.match(line)]
     own = [_OF_THE_JOB.sub("", line) for line in lines if _OF_THE_JOB.match(line)]
     return [line for line in own if line.strip()] or lines
