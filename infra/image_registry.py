@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import parse_http_list, parse_keqv_list
 
 from infra.errors import UserError
+from infra.text import clause
 
 if TYPE_CHECKING:
     from requests import Response, Session
@@ -48,7 +49,7 @@ def digest_of(image: str) -> str | None:
     try:
         registry, repository = resolve_repository_name(name)
     except InvalidRepository as error:
-        raise RegistryError(f"{image}: {error}. An image's name is [HOST[:PORT]/]PATH[:TAG]") from error
+        raise RegistryError(f"{image}: {clause(error)}. An image's name is [HOST[:PORT]/]PATH[:TAG]") from error
     if registry == "docker.io" and "/" not in repository:
         repository = f"library/{repository}"
     host = HUB if registry == "docker.io" else registry

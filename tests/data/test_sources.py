@@ -555,7 +555,7 @@ def test_json_is_read_as_pythons_own_parser_reads_it(text: str, more: object, es
 def test_a_long_search_for_files_says_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tasks.data.found_files.TELL_EVERY", 2)
+    monkeypatch.setattr("tasks.data.found_files.REPORT_EVERY", 2)
     for number in range(5):
         (tmp_path / f"{number}.txt").touch()
     assert len(find_files(tmp_path, (".txt",)).files) == 5
