@@ -378,6 +378,8 @@ def _answer(error: BaseException | None) -> _Answer | None:
             status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
             text = ": ".join(dict.fromkeys(filter(None, (code, clause(words)))))
             return _Answer(status, f"{text} (HTTP {status})", any(name in f"{code} {words}" for name in _DISTURBED))
+        if type(error).__module__ == "aiohttp.http_exceptions":  # a cut connection: aiohttp's code, 400, is its own
+            return None
         named = (getattr(error, name, None) for name in ("status_code", "status", "code"))
         for found in (getattr(response, "status_code", None), *named):
             if isinstance(found, int) and 400 <= found < 600:
