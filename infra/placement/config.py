@@ -3,11 +3,13 @@
 A placement does not affect the result, so it enters no cache key and no digest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from infra.paths import baton_home
 
 TASK_TYPE = "skypilot"  # Flyte's type of a placed task, which the connector service runs
 MACHINE_FAULT = 75  # the job's exit code (EX_TEMPFAIL) if a restart may help: SkyPilot recovers the job
@@ -89,6 +91,13 @@ class Placement(BaseModel):
             if self._is_split(cloud):
                 raise ValueError(f"a part of {cloud} is excluded: name the parts that may be used in infra instead")
         return self
+
+    def out_of_reach(self, storage: str, places: Iterable[str]) -> str | None:
+        """Return the first of the places whose machines cannot reach the run's storage: they are a cloud's, and neither
+        the placement nor BATON_STORAGE names a storage, so that it is Baton's home on this machine."""
+        if self.storage or storage != str(baton_home().expanduser().absolute()):
+            return None
+        return next(filter(is_rented, places), None)
 
     def _is_excluded(self, place: str) -> bool:
         """Return whether a place is one of `exclude`, or within one."""

@@ -10,9 +10,9 @@ from typing import Any
 
 from infra.errors import UserError
 from infra.paths import QUIET
-from infra.placement.config import MACHINE_FAULT, Placement, is_rented
+from infra.placement.config import MACHINE_FAULT, Placement
 from infra.placement.machine import ATTEMPT, NODES, RESTARTS, START
-from infra.storage.buckets import is_bucket, is_home
+from infra.storage.buckets import is_bucket
 from infra.tracking.redact import redact
 from infra.tracking.remote_run import CODE, JOB
 from infra.tracking.store import passed_on
@@ -87,7 +87,12 @@ def sky_task(
     """SkyPilot's YAML for a job on `resources` (infra.placement.prices.ordered). Secrets come from this process's
     environment. Raises UserError."""
     placement = Placement.model_validate(order.placement)
-    _refuse_home(order, resources)
+    places = [choice.get("infra", "") for choice in resources.get("ordered", [])]
+    if place := placement.out_of_reach(order.storage, filter(None, places)):
+        raise UserError(
+            f"machines of {place} cannot reach {order.storage}, Baton's home: set placement.storage, or "
+            "BATON_STORAGE, to a bucket such as s3://my-bucket/baton"
+        )
     attempt = blake2b(output_prefix.encode(), digest_size=8).hexdigest()
     limit_s = seconds(placement)
     words = [*(["timeout", "--kill-after=90", f"{limit_s:.0f}"] if limit_s else []), *command]
@@ -111,18 +116,6 @@ def sky_task(
         "resources": resources,
         "run": run,
     }
-
-
-def _refuse_home(order: Order, resources: dict[str, Any]) -> None:
-    """Raise UserError if nobody has named a storage, and a place of the job is on a cloud, whose machines cannot reach
-    Baton's home."""
-    places = [choice.get("infra") for choice in resources.get("ordered", [])]
-    rented = next((place for place in places if place and is_rented(place)), None)
-    if rented and is_home(order.storage) and not order.placement.get("storage"):
-        raise UserError(
-            f"machines of {rented} cannot reach {order.storage}, Baton's home: set placement.storage, or "
-            "BATON_STORAGE, to a bucket such as s3://my-bucket/baton"
-        )
 
 
 def _secrets(placement: Placement, order: Order, output_prefix: str) -> dict[str, str]:

@@ -86,12 +86,6 @@ def storage_of(named: str | None) -> str:
     return place.rstrip("/") if is_bucket(place) else str(Path(place).expanduser().absolute())
 
 
-def is_home(storage: str) -> bool:
-    """Return whether a storage is Baton's home, as it is where nobody has named another. Only this machine has it, and
-    those that mount the same file system."""
-    return storage == str(baton_home().expanduser().absolute())
-
-
 def _beside_raw_data() -> str | None:
     """Return a folder beside the raw data of all executions, or None outside a pod. A pod's own raw data is in
     PREFIX/<two letters>/<pod>."""

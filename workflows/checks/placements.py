@@ -4,8 +4,7 @@ import importlib.util
 import os
 from collections.abc import Iterator
 
-from infra.placement.config import is_rented
-from infra.storage.buckets import is_bucket, is_home, storage_of
+from infra.storage.buckets import is_bucket, storage_of
 from infra.tracking.redact import HIDDEN, redact_text
 from tasks.core.spec import Problem
 from workflows.checks.run_context import RunContext, placements_of, runs_on_a_cluster
@@ -40,9 +39,8 @@ def placements(context: RunContext) -> Iterator[Problem]:
         if is_bucket(storage) and (shared := spec.shared_folder_for()):
             allowed = f"a folder that the machines share, as {shared} work through files; or leave {shared} out"
             yield Problem(f"{name}.placement.storage", storage, allowed)
-        rented = next(filter(is_rented, placement.infra), None)
-        if rented and not placement.storage and not runs_on_a_cluster() and is_home(storage):
-            allowed = f"a bucket that machines of {rented} reach, as s3://my-bucket/baton; or set BATON_STORAGE to it"
+        if not runs_on_a_cluster() and (place := placement.out_of_reach(storage, placement.infra)):
+            allowed = f"a bucket that machines of {place} reach, as s3://my-bucket/baton; or set BATON_STORAGE to it"
             yield Problem(f"{name}.placement.storage", storage, allowed)
 
 
