@@ -100,7 +100,8 @@ def _start(job: StageJob[A], request: dict[str, Any]) -> Path:
 
 @contextmanager
 def _planned_memory_named(title: str, spec: Spec, remote: Offsite | None) -> Iterator[None]:
-    """Raise EngineFailed with a way out if the body's engine was killed for memory; a retry of this pod is told."""
+    """Raise EngineFailed with a way out if the body's engine was killed for memory; a retry of this
+    pod reports it too."""
     try:
         yield
     except EngineFailed as error:

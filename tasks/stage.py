@@ -54,9 +54,9 @@ def stage(
     `cached=False` is for what belongs to one execution, like its report, or is elsewhere too, like a model's version.
     `pod` has the default resources of its pod, over those of the image's family. `hands_on`: it returns one of its
     inputs. What it decided is not in Flyte's local cache then, so it executes every time, and finds its finished job.
-    `describes`: the lists and mappings of artifacts that it only tells of; those whose files are gone and that nothing
-    needs are left out. `name` and `spec`: the name and the type of the spec of this task, if the function is that of
-    several tasks; the docstring of the spec is then the task's description."""
+    `describes`: the lists and mappings of artifacts that it only reports on; those whose files are gone and that
+    nothing needs are left out. `name` and `spec`: the name and the type of the spec of this task, if the function is
+    that of several tasks; the docstring of the spec is then the task's description."""
 
     def decorate(function: Callable[..., A]) -> Callable[..., A]:
         hints = get_type_hints(function)
@@ -71,8 +71,8 @@ def stage(
                 promised = PodSpec.model_validate(rest.get("pod") or {}).over(default)
                 check_secrets(promised.secrets)
                 check_gpus(promised.resources)
-                told = {name: _settled(inputs[name]) for name in describes if name in inputs}
-                return function(spec=spec.with_options(rest), **inputs | told)
+                present = {name: _present(inputs[name]) for name in describes if name in inputs}
+                return function(spec=spec.with_options(rest), **inputs | present)
 
         if spec:
             wrapped.__name__ = wrapped.__qualname__ = name
@@ -100,14 +100,14 @@ def stage(
     return decorate
 
 
-def _settled(value: Any) -> Any:
+def _present(value: Any) -> Any:
     """A list or a mapping of artifacts without those whose files are gone and that nothing needs."""
     if isinstance(value, dict):
-        return {name: item for name, item in value.items() if _is_told(item)}
-    return [item for item in value if _is_told(item)] if isinstance(value, list) else value
+        return {name: item for name, item in value.items() if _is_present(item)}
+    return [item for item in value if _is_present(item)] if isinstance(value, list) else value
 
 
-def _is_told(artifact: Artifact) -> bool:
+def _is_present(artifact: Artifact) -> bool:
     if not (lacking.is_lacking(artifact.place) and lacking.is_needless(artifact.digest)):
         return True
     what = f"{artifact.kind.replace('_', ' ')} {artifact.digest[:12]}"

@@ -126,7 +126,7 @@ class SkyPilotConnector(AsyncConnectorBase):
         self._starting = threading.Lock()  # launches are submitted one at a time
         self._created: set[str] = set()  # keys of the jobs that this process was the first to hear of
         self._submitted: set[str] = set()  # keys of the jobs whose launch this process has asked for
-        self._told: dict[str, tuple[int, str]] = {}  # by key: phase and message as last reported
+        self._reported_states: dict[str, tuple[int, str]] = {}  # by key: phase and message as last reported
         self._unwanted: set[str] = set()  # keys of deleted jobs
         self._wanted: dict[str, tuple[str, float]] = {}  # by key: the job's name, and the time of its last `get`
         self._recorded: dict[str, dict[str, Any]] = {}  # by key: the place in the stage's record
@@ -172,8 +172,8 @@ class SkyPilotConnector(AsyncConnectorBase):
     def _reported(self, job: SkyJob, resource: Resource) -> Resource:
         """The resource, after logging it if it is another than before."""
         state = resource.phase, resource.message or ""
-        if self._told.get(job.key) != state:
-            self._told[job.key] = state
+        if self._reported_states.get(job.key) != state:
+            self._reported_states[job.key] = state
             if self.logs_states:
                 say(f"{job.name}: {TaskExecution.Phase.Name(state[0])}: {redact_text(state[1])}")
         return resource
@@ -199,7 +199,7 @@ class SkyPilotConnector(AsyncConnectorBase):
 
     def _unanswered(self, job: SkyJob) -> Resource:
         """While the server has not answered: the previous phase if it was unreachable."""
-        phase, words = self._told.get(job.key, (TaskExecution.UNDEFINED, ""))
+        phase, words = self._reported_states.get(job.key, (TaskExecution.UNDEFINED, ""))
         if phase == TaskExecution.WAITING_FOR_RESOURCES:
             return Resource(phase, words)
         return self._unknown(job, f"waiting for {api_server.shown()}")

@@ -1,8 +1,8 @@
 """How an artifact is related to the inputs of the run that output it.
 
 Only some runs make an artifact *from* their inputs. An evaluation measures a model, a publication names one and
-describes others on its card, and choosing hands on one of its inputs as it is. Each kind of artifact says which it is
-(tasks/artifacts.py), and its runs' records say it to those who read them.
+describes others on its card, and choosing hands on one of its inputs as it is. Each kind of artifact declares its
+relation in the `artifact.py` of its stage, and the records of its runs contain it.
 """
 
 from collections.abc import Mapping

@@ -190,11 +190,11 @@ def matching(pattern: str, base: Path) -> list[Path]:
     """The files that a name or a glob matches, sorted; of a folder all but hidden ones."""
     if not _may_be_a_name(pattern):
         return []
-    whole = _absolute(base, pattern)
-    if whole.is_file():
-        return [whole]
-    if whole.is_dir():
-        return _below(whole)
+    named = _absolute(base, pattern)
+    if named.is_file():
+        return [named]
+    if named.is_dir():
+        return _below(named)
     if not glob.has_magic(pattern):
         return []
     paths = (Path(name) for name in glob.glob(pattern, root_dir=base, recursive=True))  # noqa: PTH207  no hidden files

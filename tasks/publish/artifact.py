@@ -1,6 +1,6 @@
 """The artifact of a publication."""
 
-from infra.tracking.relations import Relation
+from infra.tracking.relations import PUBLISHES, Relation
 from tasks.artifacts import Artifact
 
 
@@ -10,7 +10,7 @@ class PublishedModel(Artifact):
     kind = "published_model"
     order = 150
     family = "model"
-    relation = Relation("publishes", of="model")
+    relation = Relation(PUBLISHES, of="model")
     page = "tasks.publish.page:published_model"
     label: str
     registry_name: str
