@@ -76,9 +76,8 @@ def prompted(row: Row) -> Row:
 class RowEncoder:
     """Tokenizes rows with one tokenizer, whose chat template it may set (chat.py)."""
 
-    def __init__(self, tokenizer: Any, tools: Sequence[Row] | None = None) -> None:
-        """`tools`: schemas of what prompts let the model call, in place of the rows' own; None: the rows' own."""
-        self.tokenizer, self.tools = tokenizer, tools
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
         self.begin = beginning(tokenizer.backend_tokenizer)  # before a call may enable padding
         self.chats: dict[bool, Chat] = {}  # by whether there are tools
         self.unlike = 0  # conversations that the template with marks renders differently
@@ -124,7 +123,6 @@ class RowEncoder:
             self._tokenized = {}
 
     def prompt(self, row: Row) -> list[int]:
-        row = self._with_tools(row)
         self.unprinted.look(row)
         if isinstance(row["prompt"], list):
             return self._render(row, row["prompt"], add_generation_prompt=True)
@@ -408,7 +406,6 @@ class RowEncoder:
     def _texts(self, row: Row, marked: bool) -> list[str]:
         """The texts that are tokenized in a row. None if its template rejects it, or is not known yet: a row that is
         not used must not be the first of a chat."""
-        row = self._with_tools(row) if isinstance(row.get("prompt"), list) else row
         names = ("prompt", *ANSWERS) if "prompt" in row else ("text",)
         texts = [
             self._behind(row[name]) if name in ANSWERS else row[name]
@@ -422,17 +419,6 @@ class RowEncoder:
                 template = self._chat_of(row).marked if marked and "prompt" not in row else None
                 texts += [self._rendered(row, conversation, template) for conversation in turns]
         return texts
-
-    def _with_tools(self, row: Row) -> Row:
-        """The row whose prompt tells the model what it can call. Raises StageError if it cannot."""
-        if self.tools is None:
-            return row
-        if not isinstance(row["prompt"], list):
-            raise StageError(
-                f"environment and tools need prompts of messages; this row's is text: {row['prompt']!r:.100}. Write "
-                'it as [{"role": "user", "content": …}]'
-            )
-        return row | {"tools": [*self.tools]}
 
     def _chat_of(self, row: Row) -> Chat:
         """The chat of a row. Raises RowRefused if its template rejects the row and what else is tried."""

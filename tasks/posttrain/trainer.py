@@ -13,7 +13,7 @@ import logging
 import math
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -113,9 +113,15 @@ class Setup(Generic[S]):
         adapter = peft_config(self.spec.adapter, self.model) if self.spec.adapter else None
         return {"model": self.model, "processing_class": self.tokenizer, "peft_config": adapter}
 
-    def choose(self, kind: str, enough: float, size: Callable[[Any], float] = lambda row: 1) -> Chosen[Any]:
-        """The rows that the steps use, encoded."""
-        encode = partial(self.spec.encode, kind=kind, encoder=self.encoder)
+    def choose(
+        self,
+        kind: str,
+        enough: float,
+        size: Callable[[Any], float] = lambda row: 1,
+        encode: Callable[[Row], Any] | None = None,
+    ) -> Chosen[Any]:
+        """The rows that the steps use, encoded by `encode` or as the method's spec encodes rows."""
+        encode = encode or partial(self.spec.encode, kind=kind, encoder=self.encoder)
         ahead = partial(self.encoder.ahead, marked=self.spec.uses_marks(kind))
         return select(self.job, self.spec.seed, self.limits, encode, enough, size, ahead)
 
@@ -222,9 +228,9 @@ class Setup(Generic[S]):
         return self.spec.layout.sharding == "fsdp2" or _in_4_bits(self.spec)
 
 
-def prepare(job: Job, kind: type[S], dropout: bool = True, tools: Sequence[Row] | None = None) -> Setup[S]:
+def prepare(job: Job, kind: type[S], dropout: bool = True) -> Setup[S]:
     """Load the job's model, resolve its spec for that, and check the lengths; a learning rate far from the usual one is
-    reported. `tools`: as in RowEncoder. Raises StageError."""
+    reported. Raises StageError."""
     spec = job.spec(kind)
     if spec.layout.world != process.RUNNING:
         raise StageError(f"{process.RUNNING} processes are running; layout needs {spec.layout.world}")
@@ -233,7 +239,7 @@ def prepare(job: Job, kind: type[S], dropout: bool = True, tools: Sequence[Row] 
         job.notice(warning)
     spec, source = spec.resolved(facts["parameters"]), source_of(job)
     model, tokenizer = load_model(source, spec, dropout)
-    return Setup(job, spec, source, model, tokenizer, limits_of(model, spec), RowEncoder(tokenizer, tools))
+    return Setup(job, spec, source, model, tokenizer, limits_of(model, spec), RowEncoder(tokenizer))
 
 
 def load_model(path: Path, spec: PostTrainSpec, dropout: bool = True) -> tuple[Any, Any]:

@@ -17,6 +17,16 @@ from tasks.rewards.scorer import Scorer, Scores, within_range
 from tasks.rows.stored import Row
 
 
+def with_tools(row: Row, environments: Environments) -> Row:
+    """The row with the schemas of what its prompt lets the model call. Raises StageError for a prompt of text."""
+    if not isinstance(row["prompt"], list):
+        raise StageError(
+            f"environment and tools need prompts of messages; this row's is text: {row['prompt']!r:.100}. Write it as "
+            '[{"role": "user", "content": …}]'
+        )
+    return row | {"tools": environments.schemas}
+
+
 def about(
     rows: Sequence[Row], environments: Environments, calls: ToolCalls, spec: GRPOSpec, limits: LengthLimits
 ) -> Converse:

@@ -23,13 +23,13 @@ from tasks.environments.environments import Environments
 from tasks.posttrain import process
 from tasks.posttrain.adapter import base_of
 from tasks.posttrain.encode import RowEncoder
-from tasks.posttrain.methods.grpo.conversations import about, score_conversations
+from tasks.posttrain.methods.grpo.conversations import about, score_conversations, with_tools
 from tasks.posttrain.methods.grpo.rollout_node import open_servers
 from tasks.posttrain.methods.grpo.rollout_servers import RolloutServers
 from tasks.posttrain.methods.grpo.spec import GRPOSpec
 from tasks.posttrain.rows import kind_of
 from tasks.posttrain.score import of_all_ranks, reserved, score, try_on_gold
-from tasks.posttrain.spec import TRAINING, LengthLimits
+from tasks.posttrain.spec import TRAINING, LengthLimits, Prompt
 from tasks.posttrain.tool_calls import ToolCalls
 from tasks.posttrain.trainer import LOGGED, ends, prepare
 from tasks.posttrain.trl_hooks.grpo import ServedGeneration, TokenTrainer, colocated, generate_live
@@ -70,7 +70,7 @@ def train(job: Job) -> None:
 
 def tune(job: Job, environments: Environments | None, servers: RolloutServers | None) -> None:
     # with dropout the completions would be scored by another policy than vLLM samples from
-    setup = prepare(job, GRPOSpec, dropout=False, tools=environments.schemas if environments else None)
+    setup = prepare(job, GRPOSpec, dropout=False)
     spec, model, limits, encoder = setup.spec, setup.model, setup.limits, setup.encoder
     kind = kind_of(job, *spec.row_kinds())
     labels = [reward.label for reward in spec.rewards]
@@ -82,7 +82,12 @@ def tune(job: Job, environments: Environments | None, servers: RolloutServers | 
         raise StageError(f"reward {taken}: training has a metric of this name; set another `name`")
     calls = ToolCalls(setup.tokenizer, encoder, environments.schemas) if environments else None
     prompts = spec.prompts()
-    chosen = setup.choose(kind, prompts)
+
+    def encode(row: Row) -> Prompt:
+        row = spec.prompted(row, kind)
+        return Prompt(row, encoder.prompt(with_tools(row, environments) if environments else row))
+
+    chosen = setup.choose(kind, prompts, encode=encode)
     setup.note(f"{len(chosen.rows)} prompts", prompts, 1, len(chosen.rows))
     rows, prompt_ids = [prompt.row for prompt in chosen.rows], [prompt.ids for prompt in chosen.rows]
     if process.is_first():
