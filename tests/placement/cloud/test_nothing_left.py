@@ -6,11 +6,14 @@ import signal
 from pathlib import Path
 
 import pytest
+from flyteidl.core.execution_pb2 import TaskExecution
 
+from tests.placement.cloud.account import KEYS
 from tests.placement.cloud.jobs import MIDDLE, nothing_is_left, rented
 from tests.placement.cloud.world import Cloud
+from tests.placement.connector_service import Connector, free_port
 from tests.placement.runs import SHORT, Run, done, start
-from tests.placement.world import start_api_server, stop_api_server, until
+from tests.placement.world import API_SERVER, start_api_server, stop_api_server, until
 
 pytestmark = [pytest.mark.cloud, pytest.mark.timeout(1200)]
 LONG = MIDDLE | {"steps": 20_000}
@@ -102,3 +105,22 @@ def test_after_the_client_is_killed_for_good(aws: Cloud, tmp_path: Path) -> None
     run.reaches(20)
     os.kill(run.process.pid, signal.SIGKILL)
     until(aws.is_empty, "the job's end", 900)
+
+
+def test_after_a_restart_of_the_connector_s_service(aws: Cloud, tmp_path: Path) -> None:
+    """An execution on a cluster: the connector that comes after goes on with the job, and cancels it when asked."""
+    connector = Connector(free_port(), API_SERVER, tmp_path / "log.txt", KEYS)
+    try:
+        job = connector.create(placement=rented()["placement"], command=["sleep", "3000"])
+        connector.reaches(job, TaskExecution.RUNNING, timeout_s=300)
+        (machine,) = aws.instances()
+        connector.kill()
+        connector.start()
+        connector.reaches(job, TaskExecution.RUNNING)
+        assert [each.id for each in aws.instances()] == [machine.id]
+        connector.kill()
+        connector.start()  # one that has not seen the job
+        connector.delete(job)
+        nothing_is_left(aws)
+    finally:
+        connector.kill()
