@@ -18,7 +18,7 @@ from flyteidl.service.agent_pb2_grpc import AsyncAgentServiceStub
 from flytekit.extend.backend.utils import is_terminal_phase
 
 from infra.placement.config import NO_IMAGE
-from tests.placement.api_server import until
+from tests.placement.world import until
 
 DEADLINE_S = 10.0  # Flyte's, for create, get and delete, unless the operator says otherwise
 SECRETS = {"HF_TOKEN": "hf_" + "Z" * 30, "AWS_ACCESS_KEY_ID": "test-key", "AWS_SECRET_ACCESS_KEY": "test-secret"}
@@ -79,7 +79,7 @@ class Connector:
             assert last[0].phase == phase or not is_terminal_phase(last[0].phase), last[0].message
             return bool(last[0].phase == phase)
 
-        until(there, timeout_s)
+        until(there, "the phase", timeout_s)
         return last[0]
 
 
