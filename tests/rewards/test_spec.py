@@ -106,7 +106,7 @@ def test_several_have_names_of_their_own_and_one_that_counts() -> None:
     (same,) = rewards_problems([spec("match"), spec("match")])
     (alone,) = rewards_problems([spec("diversity")])
 
-    assert same.path == "1.name" and "rewards.0 has the same one; set `name:` of one of the two" in same.allowed
+    assert same.path == "1.name" and "rewards.0 has the same name; set `name:` of one of them" in same.allowed
     assert "another reward beside diversity" in alone.allowed
     assert rewards_problems([spec("match"), spec({"match": {}, "name": "again"}), spec("diversity")]) == []
 
