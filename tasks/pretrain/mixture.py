@@ -21,7 +21,7 @@ class SourceShare(Spec):
 
     weight: float | None = Field(None, gt=0, description="relative to the other sources; null for all: size in tokens")
     # Not part of the identity, since it decides only between an error and the same result
-    epochs: float | None = not_identity(None, "maximum number of repetitions; null: no limit", gt=0)
+    epochs: float | None = not_identity(None, "maximum number of epochs over it; null: no limit", gt=0)
 
 
 @dataclass(frozen=True)
