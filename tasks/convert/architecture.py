@@ -67,7 +67,7 @@ class Architecture:
     windows: tuple[int | None, ...] = ()  # sliding window of each layer in tokens, including the current one
     activation: Literal["silu", "gelu_tanh"] = "silu"
     qkv_bias: bool = False
-    qk_norm: Literal["none", "head", "whole"] = "none"  # over each head, or over all heads together (OLMo 2)
+    qk_norm: Literal["none", "head", "whole"] = "none"  # norm of each head, or of all heads together (OLMo 2)
     norms: Literal["before", "after", "both"] = "before"  # attention and feed-forward
     unit_norms: bool = False  # norm weights are stored minus one (Gemma)
     embedding_scale: float = 1.0

@@ -87,7 +87,7 @@ class Weight:
     key: str  # name in the checkpoint
     index: tuple[int, ...]  # index along the checkpoint tensor's leading axes: layer, expert
     leading: tuple[int, ...]  # sizes of the leading axes
-    shape: Shape  # without the leading axes
+    shape: Shape  # shape without the leading axes
     parts: tuple[tuple[str, Shape], ...]  # Hugging Face names and shapes
     segments: tuple[Segment, ...]
 

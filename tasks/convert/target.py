@@ -26,7 +26,7 @@ def partial_folder(target: Path) -> Path:
 
 
 def check_target(target: Path, replace: bool, inputs: Iterable[Path]) -> None:
-    """Raises ConversionError unless a conversion of `inputs` may write to a normalized `target`."""
+    """Raise ConversionError unless a conversion of `inputs` may write to a normalized `target`."""
     places = target, partial_folder(target)
     for place in places:
         _refuse_link(place)

@@ -78,6 +78,6 @@ class CheckpointFolder:
 
 
 def check_files(checkpoint: Path, wrong: list[str]) -> None:
-    """Raises ArtifactError when a checkpoint has `wrong` files."""
+    """Raise ArtifactError if a checkpoint has `wrong` files."""
     if wrong:
         raise ArtifactError(f"checkpoint {checkpoint} is damaged: {'; '.join(wrong)}")

@@ -17,7 +17,7 @@ class Metric:
     """A metric as reports, promotion rules and registries use it, independent of its task."""
 
     value: float
-    standard_error: float | None  # of the value; None if there is none or it cannot be known
+    standard_error: float | None  # None if there is none or it cannot be known
     count: int  # number of rows, bytes, … that it was measured on
     unit: str = ""  # "bits per byte", "share"; empty for a plain number
     higher_is_better: bool | None = True  # None if unknown, as for some lm-eval tasks

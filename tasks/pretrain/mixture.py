@@ -30,7 +30,7 @@ class BlendEntry:
 
     prefixes: Mapping[Path, int]  # paths of its `.bin/.idx`, without suffix, and their tokens
     weight: float
-    share: float  # of all training tokens
+    share: float  # fraction of all training tokens
     tokens: int
     source: str | None = None
     most_epochs: float | None = None
