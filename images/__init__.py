@@ -58,7 +58,7 @@ class FamilyImage(ImageSpec):
         return blake3(f"{flytekit_tag} {DOCKERFILE.read_text()}".encode()).hexdigest()[:16]
 
     def exist(self) -> bool:
-        """Whether its registry has it. Raises RegistryError, NoImage."""
+        """Return whether its registry has it. Raises RegistryError, NoImage."""
         if not self.registry:
             raise no_images(self.name)
         from infra.image_registry import digest_of  # pods do not have it: .flyteignore

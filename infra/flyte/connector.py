@@ -341,7 +341,7 @@ class SkyPilotConnector(AsyncConnectorBase):
             # If a job had no machine, only the controller has a log
             is_controller_s = not record.start_at and status != "FAILED"
             log = "" if is_the_stage_s or (why and is_controller_s) else api_server.log_end(number, LOG_LINES)
-            way_out = f"All of its log: sky jobs logs {'--controller ' * is_controller_s}{number}"
+            way_out = f"Full log: sky jobs logs {'--controller ' * is_controller_s}{number}"
             resource.message = failure(resource.message or "", why, log, way_out)
             if phase == TaskExecution.FAILED and may_be_retried:
                 resource.phase = TaskExecution.RETRYABLE_FAILED

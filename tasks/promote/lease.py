@@ -68,7 +68,7 @@ def _holder(client: MlflowClient, name: str) -> str | None:
 
 
 def _is_active(client: MlflowClient, execution: str) -> bool:
-    """Whether an execution of a Flyte cluster whose lease was not renewed is still active."""
+    """Return whether an execution of a Flyte cluster whose lease was not renewed is still active."""
     stages = runs_with(client, {"baton.execution": execution})
     parent = next((run for run in stages if FLYTE_TAG in run.data.tags), None)
     if parent is None or parent.info.status == FINISHED:

@@ -64,16 +64,16 @@ class Generation:
 
     @property
     def accepted(self) -> bool:
-        """Whether training continues from it and its text is replayed."""
+        """Return whether training continues from it and its text is replayed."""
         return self.outcome in (PROMOTED, KEPT)
 
     @property
     def rolled_back(self) -> bool:
-        """Whether it was accepted and is set aside now."""
+        """Return whether it was accepted and is set aside now."""
         return self.outcome == ROLLED_BACK
 
     def part(self, name: str) -> GenerationArtifact:
-        """Raises LedgerError if the registry has no record of it."""
+        """Raise LedgerError if the registry has no record of it."""
         if name not in self.parts:
             raise LedgerError(
                 f"{self.name} version {self.version}: the registry does not say which {name} it was made from: it was "

@@ -151,7 +151,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _is_relative(name: str) -> bool:
-    """Whether a difference is relative to the champion's value."""
+    """Return whether a difference is relative to the champion's value."""
     which, _, measure = name.partition(".")
     return which in SETS and measure == BITS
 

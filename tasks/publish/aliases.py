@@ -48,7 +48,7 @@ def compared_champion(name: str, patience_s: float = PATIENCE_S) -> Version | No
 
 
 def is_registered(name: str, patience_s: float = PATIENCE_S) -> bool:
-    """Whether there is a registered model of this name. Raises StageError."""
+    """Return whether there is a registered model of this name. Raises StageError."""
     return ask(lambda client: find_model(client, name) is not None, patience_s=patience_s)
 
 
@@ -64,7 +64,7 @@ def terms(version: Version) -> list[dict[str, Any]]:
 
 
 def is_open(version: Version) -> bool:
-    """Whether its last term as champion has no end."""
+    """Return whether its last term as champion has no end."""
     past = terms(version)
     return bool(past) and past[-1]["until"] is None
 

@@ -118,8 +118,8 @@ def _undescribed(chain: list[Link]) -> list[str]:
 
 
 def _learned_chats(chain: list[Link]) -> bool:
-    """Whether it was tuned on conversations, or is an existing model that was tuned on no rows: a template alone, which
-    every tokenizer that Baton trains has, is no sign of it."""
+    """Return whether the model was tuned on conversations, or is an existing model that was tuned on no rows. A
+    template alone is no sign of it: every tokenizer that Baton trains has one."""
     tuned = [link.manifest.facts.get("conversational") for link in chain if link.manifest.kind == "rows"]
     return any(tuned) if tuned else _started_from(chain) is not None
 

@@ -33,12 +33,12 @@ def api_key() -> str:
 
 
 def is_api(target: str) -> bool:
-    """Whether a request's target, as it was sent, is a path of the server's API."""
+    """Return whether a request's target, as it was sent, is a path of the server's API."""
     return _API.fullmatch(target) is not None
 
 
 def may_pass(authorization: str, key: str) -> bool:
-    """Whether an Authorization header has the key, compared in constant time."""
+    """Return whether an Authorization header has the key, compared in constant time."""
     scheme, _, sent = authorization.partition(" ")
     same = hmac.compare_digest(sent.encode(errors="surrogateescape"), key.encode(errors="surrogateescape"))
     return same and scheme.lower() == "bearer"

@@ -157,7 +157,7 @@ class Follower:
         return Served(open_model(fetch(version)), version.digest, self.name)
 
     def _moved_from(self, version: Version, stopping: Event) -> bool:
-        """Whether the alias is known to have moved."""
+        """Return whether the alias is known to have moved."""
         try:
             target = self._query(stopping)
         except StageError:
@@ -187,8 +187,8 @@ class Follower:
 
 
 def _is_same(version: Version, other: Version | None) -> bool:
-    """Whether they are one version. The number alone does not tell: a registry that was restored, or a model that was
-    deleted there and published again, begins with 1 again."""
+    """Return whether both are the same version. The number alone is not enough: in a registry that was restored, and
+    for a model that was deleted there and published again, numbers start with 1 again."""
     return other is not None and (version.version, version.content) == (other.version, other.content)
 
 

@@ -141,7 +141,7 @@ def test_an_included_file_outside_of_the_folder_is_refused(project: Path, name: 
 )
 def test_a_key_that_occurs_twice_is_named(text: str) -> None:
     write(tasks__mine_yaml=task(text))
-    with pytest.raises(StageError, match=r"mine\.yaml: (output_type|n) occurs twice in one mapping, of which lm-eval uses the"):
+    with pytest.raises(StageError, match=r"mine\.yaml: (output_type|n) occurs twice in one mapping, of which lm-eval"):
         load_config(Path("tasks/mine.yaml").absolute(), Path("tasks").absolute())
 
 

@@ -352,7 +352,7 @@ def test_a_failed_job_tells_its_last_lines_its_place_and_its_recoveries(
     said = connector.reaches(job, TaskExecution.FAILED).message
     assert said.startswith("job 1 failed on Slurm/alpha (1x(cpus=2)), recovered 2 times\nexit code 1\n")
     assert "line 99\n" in said
-    assert said.endswith("\nAll of its log: sky jobs logs 1")
+    assert said.endswith("\nFull log: sky jobs logs 1")
     assert len(said.splitlines()) <= 8
     assert "ZZZ" not in said
 

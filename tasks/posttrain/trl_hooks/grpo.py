@@ -131,7 +131,8 @@ class LiveGeneration(VLLMGeneration):
         return {"temperature": self.temperature, **self.generation_kwargs}
 
     def until_all_have_sampled(self) -> None:
-        """Wait until no process samples for this step anymore. Only engines that several processes share need to."""
+        """Wait until no process samples for this step anymore. Only engines that several processes share need to
+        wait."""
 
     def sync_weights(self) -> None:
         """Load the trainer's weights into the engine, and every `check_every` steps verify that the engine has them."""

@@ -57,7 +57,7 @@ class StepMetrics:
         return loss, means
 
     def _add(self, measured: Mapping[str, tuple[float, float]]) -> None:
-        """Add means and their counts to the step's."""
+        """Add means, weighted by their counts, to the sums of the step."""
         for name, (mean, count) in measured.items():
             sums = self.sums.setdefault(name, [0.0, 0.0])
             sums[:] = sums[0] + mean * count, sums[1] + count
