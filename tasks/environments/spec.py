@@ -1,4 +1,4 @@
-"""Spec of what a model can call while it answers: an environment, or tools without state.
+"""The spec of the functions that a model can call while it answers: an environment, or tools without state.
 
     environment: shop.py:Shop      # a class in the shape of TRL's `environment_factory`
     tools: [tools.py:add]          # functions, as in TRL's `tools`

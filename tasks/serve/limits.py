@@ -19,6 +19,6 @@ class RequestLimits:
     whole_body_s: float = 300
     linger_s: float = 5  # to receive the rest of a refused body
     send_s: float = 60  # for a client to acknowledge sent data
-    connect_s: float = 10  # to the backend
-    first_byte_s: float = 600  # from the backend; includes generating a response that is not streamed
-    between_bytes_s: float = 300  # from the backend
+    connect_s: float = 10  # to connect to the backend
+    first_byte_s: float = 600  # until the backend's first byte, or all of a response that is not streamed
+    between_bytes_s: float = 300  # between two parts of the backend's response
