@@ -67,7 +67,7 @@ class FamilyImage(ImageSpec):
 
 
 def no_images(names: str) -> NoImage:
-    """What pods lack, and the commands that provide it."""
+    """Return the error that pods have no image, with the commands that provide one."""
     build, run = command("python -m images REGISTRY"), command("pyflyte --config FILE run --remote --copy all …")
     return NoImage(
         f"{names}: no image is configured for these pods. `{build}` builds and pushes the images and pins them in "

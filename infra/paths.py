@@ -60,8 +60,8 @@ def portable(place: str) -> str:
 
 
 def located(stored: str) -> str:
-    """Where a stored place is now. An absolute path to nothing, stored before the home was moved, is looked for in the
-    home; whoever reads it checks the content's digest."""
+    """Return the current location of a stored place. An absolute path that no longer exists, stored before the home was
+    moved, is searched for in the home; its readers check the content's digest."""
     if stored.startswith(IN_HOME):
         return str(home_path() / stored.removeprefix(IN_HOME))
     path = Path(stored)

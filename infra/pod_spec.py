@@ -183,7 +183,7 @@ def in_cores(cores: str | float) -> float:
 
 
 def short_of(asked: Resources) -> list[str]:
-    """What this pod has less of than was asked for: ["memory 1.0 GiB of 4Gi"]."""
+    """Return the resources of which this pod has less than requested, such as ["memory 1.0 GiB of 4Gi"]."""
     shortages, memory, cpu = [], memory_limit(), cpu_limit()
     if asked.memory and memory is not None and memory < int(in_bytes(asked.memory)) - PAGE:
         shortages.append(f"memory {memory / 1024**3:.1f} GiB of {asked.memory}")

@@ -119,6 +119,7 @@ def kind_of(name: str) -> type[Artifact]:
 
 
 def shown(kind: str, facts: Mapping[str, Any]) -> dict[str, str]:
-    """How the lineage pages show an artifact: its family, its main fact, and its relation to its stage's inputs."""
+    """Return what the lineage pages show of an artifact: its family, its main fact, and its relation to its stage's
+    inputs."""
     artifact = kind_of(kind).model_construct(**facts)
     return {"family": artifact.family, "detail": artifact.detail()} | artifact.relation.as_tags()

@@ -33,13 +33,13 @@ Lengths = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Choice:
-    """How to encode a corpus."""
+    """The choice of the encoder of a corpus."""
 
     reason: str  # why the library encodes; empty if gigatoken does
     excluded: str = ""  # a pattern (RE2); text in which it matches is left to the library
 
     def is_excluded(self, texts: pa.ChunkedArray) -> pa.ChunkedArray:
-        """For each text, whether it is left to the library."""
+        """Return, for each text, whether the library encodes it."""
         return pc.match_substring_regex(texts, self.excluded)
 
     def text(self) -> str:
