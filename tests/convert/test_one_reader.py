@@ -19,12 +19,12 @@ INDEX = "model.safetensors.index.json"
 
 
 def text(name: str, content: str | bytes) -> Callable[[Path], object]:
-    """With this content of a file."""
+    """Replace the content of a file."""
     return lambda folder: (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def twice(name: str, field: str) -> Callable[[Path], object]:
-    """With a field of a file twice."""
+    """Repeat a field of a file."""
     return lambda folder: (folder / name).write_text(
         (folder / name).read_text().rstrip().removesuffix("}") + f', "{field}": 1, "{field}": 2}}'
     )

@@ -1,4 +1,4 @@
-"""Each conversation's environment is a process of its own: what one does harms no other, and not the trainer."""
+"""Each conversation's environment is a separate process, which affects neither the others nor the trainer."""
 
 import re
 import resource

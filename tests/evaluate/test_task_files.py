@@ -100,7 +100,7 @@ def test_a_folder_of_too_many_files_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_python_file_that_imports_from_elsewhere_is_refused() -> None:
-    """It would be missing where the evaluation runs."""
+    """The imported file would be missing on the machine of the evaluation."""
     write(tasks__mine_yaml=task(), tasks__utils_py="import json\nfrom shared import words\n", shared__words_py="")
     with pytest.raises(UserError, match=r"utils.py: imports shared.words from .*: copy it into .*tasks, all of which"):
         gathered(["tasks/mine.yaml"])

@@ -303,8 +303,8 @@ def test_a_value_of_the_wrong_type_is_named(config: dict[str, Any], tmp_path: Pa
 def test_a_copy_is_right_for_everyone_who_loads_it(
     model_type: str | None, kind: str, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    """tokenizer.json is copied byte for byte. Beside a config.json of Qwen2's type AutoTokenizer takes its own class
-    whatever tokenizer_config.json says, which is told; engines get the tokenizer alone."""
+    """tokenizer.json is copied byte for byte. With a config.json of Qwen2's type AutoTokenizer uses its own class,
+    whatever tokenizer_config.json says. A notice reports this, and engines get a folder with the tokenizer alone."""
     place = folder(tmp_path / "it", tokenizer, model_type=model_type, tokenizer_class=kind, chat_template=CHATML)
     copy = tmp_path / "copy"
     copy.mkdir()
@@ -436,7 +436,7 @@ def test_a_tokenizer_that_would_make_a_special_token_of_text_is_refused(tmp_path
 
 
 def test_a_tokenizer_that_makes_a_special_token_of_a_whole_text_is_refused(tmp_path: Path) -> None:
-    """With `ignore_merges` a piece that is in the vocabulary is one token, merges or not."""
+    """With `ignore_merges` a piece that is in the vocabulary is one token, whatever the merges are."""
     tokenizer = metaspace()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
     tokenizer.model.ignore_merges = True

@@ -53,7 +53,7 @@ def test_what_a_program_may_import_is_part_of_what_it_is() -> None:
 
 
 def test_a_change_of_what_passes_tests_is_a_change_of_the_reward() -> None:
-    """Those of other rewards stay as they are."""
+    """The identities of other rewards do not change."""
     assert spec({"code_tests": {}}).pinned().identity()["code_tests"]["rules"] == 3
     assert "rules" not in spec({"python_output": {}}).identity()["python_output"]
 
