@@ -318,7 +318,7 @@ def test_what_skypilot_waits_for_is_said_with_the_cause(sky: ApiServer, connecto
 
 
 def test_an_error_within_the_server_is_no_answer(sky: ApiServer, connector: Connector) -> None:
-    """As seen on a busy machine: the answer of its own process was cut off."""
+    """This was seen on a busy machine, where the answer of the server's own process was cut off."""
     job = connector.create()
     connector.reaches(job, TaskExecution.RUNNING)
     sky.fails = json.JSONDecodeError("Unterminated string starting at", "x" * 20, 18)
