@@ -11,7 +11,7 @@ from infra.storage.durable import make_folder
 from infra.text import clause
 
 IN_HOME = "home:"  # instead of the path of the home folder
-FOLDERS = ("jobs", "models", "artifacts")  # of the home, with artifacts
+FOLDERS = ("jobs", "models", "artifacts")  # folders of the home that have artifacts
 
 
 def home_path() -> Path:

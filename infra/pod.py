@@ -13,8 +13,8 @@ class Pod:
     execution: str  # Flyte's id, unique within project and domain
     project: str
     domain: str
-    attempt: int  # from 0
-    name: str  # of the pod: <execution>-n0-0, for nodes of a dynamic workflow <execution>-n0-0-dn3-0
+    attempt: int  # counts from 0
+    name: str  # the pod's: <execution>-n0-0, for nodes of a dynamic workflow <execution>-n0-0-dn3-0
 
     @property
     def execution_name(self) -> str:

@@ -17,7 +17,7 @@ from infra.process.limits import cpu_limit, memory_limit
 
 SECRETS_OF_ALL = "BATON_SECRETS"  # comma-separated names of the secrets that every pod of a registration gets
 SECRETS = "baton"  # group of the Flyte secrets: a Kubernetes Secret of that name in the project-domain namespace
-PAGE = 2**16  # what the kernel rounds a limit down to, at most
+PAGE = 2**16  # largest amount by which the kernel rounds a limit down
 DEVICES = Path("/dev")  # the driver's own list has all GPUs of the node
 GPUS = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA's, AMD's, Windows's
 UNITS: dict[str, float] = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15} | {

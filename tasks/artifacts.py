@@ -28,9 +28,9 @@ class Artifact(BaseModel):
 
     model_config = ConfigDict(protected_namespaces=())
     kind: ClassVar[str] = "artifact"  # in a mapping of mixed kinds: the manifest has the actual kind and its facts
-    family: ClassVar[str] = "other"  # its shape on the lineage pages: data, tokenizer, model, finding, page
+    family: ClassVar[str] = "other"  # shape on the lineage pages: data, tokenizer, model, finding, page
     page: ClassVar[str] = "tasks.pages.about:facts"  # the function that makes its page
-    order: ClassVar[int] = 1000  # of its page among those of a report
+    order: ClassVar[int] = 1000  # position of the page in a report
     relation: ClassVar[Relation] = Relation()  # to the inputs of its stage
 
     directory: FlyteDirectory

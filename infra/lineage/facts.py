@@ -34,7 +34,7 @@ PRICE = "baton.placed.price_per_hour"
 NOT_CURVES = (OUTPUT, "duration_s")
 
 FIRST = ("loss", "validation_loss", "reward", "kl", "mfu", "tokens_per_s", "lr", "learning_rate", "grad_norm")
-UNITS = {"argmax_agreement": "share"}  # of facts that are not metrics
+UNITS = {"argmax_agreement": "share"}  # units of facts that are not metrics
 NAMES = ("baton.fact.label", "baton.fact.registry_name")  # tags with the names of models
 HEADLINE = "baton.fact.headline"  # tag of an evaluation: the metric that is shown first
 

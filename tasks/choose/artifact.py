@@ -16,4 +16,4 @@ class Choice(Artifact):
     label: str  # the chosen model's, as are the next three fields
     chosen: str  # digest
     headline: str  # the metric's name
-    metrics: dict[str, dict[str, Any]]  # by name; each a tasks.core.metric.Metric
+    metrics: dict[str, dict[str, Any]]  # tasks.core.metric.Metric by name

@@ -16,7 +16,7 @@ from tasks.core.job import StageError
 from tasks.models.hf_files import BUFFERS, CONFIG, GENERATION, HFModelFiles, same_values
 from tasks.models.model_files import linear_names, load_causal_lm
 
-PREFIXES = ("_orig_mod.", "module.", "base_model.model.")  # of torch.compile, DDP and PEFT
+PREFIXES = ("_orig_mod.", "module.", "base_model.model.")  # prefixes of torch.compile, DDP and PEFT
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,9 @@ STORED = re.compile(r"(?P<name>work/.+)/(?P<digest>[0-9a-f]+)/(?P<file>[^/]+)")
 class Checkpoint:
     """A complete directory in `work`, which is part of a numbered series or single."""
 
-    series: str  # its path without the number
+    series: str  # the path without the number
     number: int
-    name: str  # its path in the job's folder
+    name: str  # path in the job's folder
     digest: str = ""  # name of the folder below it in storage
 
 

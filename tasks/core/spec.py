@@ -181,7 +181,7 @@ def identity_if_set(default: Any, description: str, **bounds: Any) -> Any:
 class StageSpec(Spec):
     """The spec of a stage."""
 
-    section: ClassVar[str] = ""  # its section of a recipe; "" if a field of Recipe has it
+    section: ClassVar[str] = ""  # section of a recipe; "" for a field of Recipe
     nodes_field: ClassVar[str] = ""  # field with the number of machines, such as layout.nodes; "": always one
     devices_field: ClassVar[str] = ""  # field with the number of accelerators on each machine; "": always one
     exact_devices: ClassVar[bool] = False  # whether its placement's machines have exactly this number, even if it is 1

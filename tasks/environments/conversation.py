@@ -127,7 +127,7 @@ def serve(
 ) -> None:
     """Answer messages until the other end is closed; does not return. If a message takes longer than its "timeout_s",
     faulthandler writes `stacks` and ends the process."""
-    os.setpgid(0, 0)  # its children end with it
+    os.setpgid(0, 0)  # the process's children end with it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     conversation: EnvironmentInstance | None = None
     with connection.makefile("r") as requests, connection.makefile("w") as answers, stacks.open("w") as file:

@@ -12,7 +12,7 @@ DRIVER = Path("/proc/driver/nvidia/gpus")  # has a folder for each GPU
 @dataclass(frozen=True)
 class Machine:
     gpus: tuple[str, ...]  # names as in torch.cuda.get_device_name(); AMD GPUs are not detected
-    memory_bytes: int  # of the host or the container
+    memory_bytes: int  # memory of the host or the container
 
 
 def this_machine() -> Machine:

@@ -35,7 +35,7 @@ class ModelFolders:
     """A model's directories."""
 
     directory: Path  # config and tokenizer
-    weights: Path  # of the whole model, or of an adapter's base
+    weights: Path  # the weights of the full model, or of an adapter's base
 
     @property
     def adapter(self) -> Path | None:

@@ -37,7 +37,7 @@ class HFModel(Artifact):
     max_positions: int
     dtype: str
     base: Base | None = None
-    license: dict[str, str] = {}  # of an existing model: see tasks/convert/base_license.py
+    license: dict[str, str] = {}  # set for an existing model: see tasks/convert/base_license.py
 
     def base_model(self) -> "HFModel | None":
         """Return the base of an adapter. Raises ArtifactError if another model is in its place."""

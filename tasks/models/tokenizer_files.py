@@ -41,7 +41,7 @@ def described(folder: Path, vocabulary: Mapping[str, int], special: Set[str]) ->
     tokens = {name: value for name, value in given.items() if name.endswith("_token")}
     more: dict[str, None] = {}
     for group in (given.get("additional_special_tokens"), given.get("extra_special_tokens")):
-        if isinstance(group, dict):  # by name, such as an image's
+        if isinstance(group, dict):  # has tokens by name, such as an image's
             tokens |= group
         more |= dict.fromkeys(filter(None, map(_text, group))) if isinstance(group, list) else {}
     named = {name: text for name, token in tokens.items() if (text := _text(token))}
@@ -90,7 +90,7 @@ def vocabulary(folder: Path) -> dict[str, int] | None:
 def token_ids(content: Mapping[str, Any]) -> dict[str, int]:
     """Return the ids of the tokens in the content of tokenizer.json. Raises KeyError, TypeError or ValueError if it is
     damaged."""
-    entries = content["model"]["vocab"]  # by token in BPE; a list of tokens and their scores in Unigram
+    entries = content["model"]["vocab"]  # ids by token in BPE; a list of tokens and scores in Unigram
     ids = entries if isinstance(entries, dict) else {token: number for number, (token, _) in enumerate(entries)}
     return ids | {token["content"]: token["id"] for token in content.get("added_tokens") or ()}
 

@@ -54,7 +54,7 @@ class Turns:
     """The content of these files of a model."""
 
     tokenizer: str  # digest of tokenizer.json; empty if there is none
-    templates: dict[str, str]  # by name
+    templates: dict[str, str]  # chat templates by name
     ends: frozenset[int]  # those of generation_config.json; without that file, those of config.json and the tokenizer
 
 

@@ -26,7 +26,7 @@ tokens and their log-probabilities."""
 class Conversation:
     """A prompt, the model's turns, and the answers to its calls."""
 
-    row: Row  # its prompt includes the observation that the environment's reset returned
+    row: Row  # the prompt includes the observation that the environment's reset returned
     prompt: list[int]
     ids: list[int] = field(default_factory=list)  # the completion: the model's turns and the answers
     mask: list[int] = field(default_factory=list)  # per token of `ids`: 1 if the model sampled it, else 0

@@ -122,7 +122,7 @@ class _Stage:
         copied = self.keys_copied() and not recompute
         value_views = recompute or (ranks == 1 and not copied)  # if not, they are copies
         head_norm = model.shape().qk_norm
-        saved = 2 * self.queries  # after rotary embedding, and the result
+        saved = 2 * self.queries  # the queries after rotary embedding, and the result
         if recompute:
             saved += self.keys
         elif copied:  # for each chunk of queries: the keys and values up to its end

@@ -41,7 +41,7 @@ def work(job: Job) -> None:
 
     digest = job.inputs["decision"]["digest"]
     tags = {DECISION_TAG: digest, f"{DECISION_TAG}.words": decision["words"]}
-    if OUTCOME_TAG not in version.tags or version.tags.get(DECISION_TAG) != digest:  # or else it was carried out before
+    if OUTCOME_TAG not in version.tags or version.tags.get(DECISION_TAG) != digest:  # else it was carried out before
         try:
             tags[PARENT_TAG] = str(_continued(version))
             if outcome == PROMOTED:

@@ -27,7 +27,7 @@ class Version:
 
     name: str
     version: int
-    digest: str  # of the HFModel
+    digest: str  # the HFModel's
     content: str  # digest of the published files: the HFModel's and the card
     source: str
     tags: dict[str, str]

@@ -54,7 +54,7 @@ def work(job: Job) -> None:
         job.progress(0, 2, "steps", now="copying")
         copy_model(opened, job.output)
         (job.output / CARD).write_text(model_card(spec, opened, model, links, evaluations, tied), encoding="utf-8")
-        sync_tree(job.output)  # before the registry refers to it
+        sync_tree(job.output)  # must happen before the registry refers to it
 
     job.progress(1, 2, "steps", now="registering")
     measured = {

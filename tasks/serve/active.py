@@ -17,9 +17,9 @@ from tasks.serve.server import Served, Server, ServerFailed, report_waiting
 from tasks.serve.smoke import smoke_test
 from tasks.serve.switch import Backend, Switch, now
 
-POLL_S = 0.1  # between two checks of a server
+POLL_S = 0.1  # time between two checks of a server
 PROBES = 3  # probes of /health per health interval
-RETRY_S = 10.0  # after a replacement that failed
+RETRY_S = 10.0  # time before a retry of a failed replacement
 
 
 @dataclass

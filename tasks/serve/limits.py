@@ -13,8 +13,8 @@ class RequestLimits:
     header_line: int = 8190  # the request line, or a header with its name
     headers: int = 64  # per request: a connection takes 1 MiB with all of them
     header_s: float = 60  # to receive a request's headers, and for an idle connection
-    body: int = 32 * MIB  # of one request
-    bodies: int = 256 * MIB  # of all requests without a response so far
+    body: int = 32 * MIB  # the body of one request
+    bodies: int = 256 * MIB  # the bodies of all requests that have no response yet
     body_s: float = 60  # between two parts of a body
     whole_body_s: float = 300
     linger_s: float = 5  # to receive the rest of a refused body

@@ -20,7 +20,7 @@ class Answers:
 
     completion: str
     chat: str | None
-    max_model_len: int  # of prompt plus response, in tokens
+    max_model_len: int  # limit of prompt plus response, in tokens
 
 
 def smoke_test(url: str, model: Served, key: str = "none") -> Answers:

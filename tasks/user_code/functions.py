@@ -225,7 +225,7 @@ def _sources(file: Path, root: Path) -> dict[str, str]:
         sources[key] = python_text(path)
         if sum(map(len, sources.values())) > LARGEST_BYTES:
             break  # too large already
-        names = [".".join(parent.parts) for parent in PurePosixPath(key).parents[:-1]]  # its packages
+        names = [".".join(parent.parts) for parent in PurePosixPath(key).parents[:-1]]  # the packages of the module
         names += imported(sources[key], key)
         project_modules = [name for name in names if name.partition(".")[0] in top_level]
         waiting += [module for name in project_modules if (module := module_file(root, name))]
@@ -270,7 +270,7 @@ def _names(body: list[ast.stmt]) -> Iterator[str]:
     for node in body:
         if isinstance(node, _DEFINITIONS):
             yield node.name
-            continue  # its body is another scope
+            continue  # the body is another scope
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield from (alias.asname or alias.name for alias in node.names)
         for child in ast.iter_child_nodes(node):

@@ -33,7 +33,7 @@ def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
                 elif tensor is not None:  # also one tensor in the model's files, maybe with its rows in another order
                     yield f"{path}.{kind}", tensor.data
                     yield f"{path}.{kind}{SORTED}", in_order(tensor.data)
-        elif isinstance(module, VocabParallelEmbedding):  # its rows are padded
+        elif isinstance(module, VocabParallelEmbedding):  # vLLM pads the rows of these
             weight, rows = module.weight.data, module.org_vocab_size
             yield f"{path}.weight", weight[:rows]
             if isinstance(module, ParallelLMHead) or hasattr(module, "cpu_linear"):

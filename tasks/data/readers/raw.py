@@ -46,7 +46,7 @@ class Skipped(BaseModel):
         return "; ".join(filter(None, [f"{self.first}{more}" if self.records else "", self.rest]))
 
 
-Broken = dict[str, Skipped]  # by the name of the file
+Broken = dict[str, Skipped]  # file name -> skipped parts
 
 
 def add_broken(all_of: Broken, more: Broken, prefix: str = "") -> None:

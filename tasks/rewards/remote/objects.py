@@ -56,7 +56,7 @@ class Reference:
         self.made = False  # whether it is under test
         self.class_read = -1  # number of the class under test from which the tests read it or its origin
         self.touched = False  # whether a method of it was used since it was constructed
-        self.member = ""  # its attribute's name, if it was read from an object that came back
+        self.member = ""  # name of the attribute, if it was read from an object that came back
         self.owner_is_kin = False  # whether that object is of a class under test
         self.used = False  # whether the tests use that attribute on objects that they construct
         self.mixed = False  # whether it was calculated with an object that came back, so that its data is not believed
@@ -131,7 +131,7 @@ class Kind:
     def __getattr__(self, name: str) -> Any:
         if name in ("__name__", "__qualname__"):
             return getattr(self.__kind__, name)
-        if name == "__bases__":  # which `issubclass` asks for
+        if name == "__bases__":  # `issubclass` requests this attribute
             return (self.__kind__,)
         if name.startswith("__"):
             raise AttributeError(name)
@@ -359,7 +359,7 @@ class Proxy(Operators):  # type: ignore[misc]
         return value
 
     def _leave(self, how: str, kind: Any, error: Any) -> None:
-        if isinstance(error, AssertionError | Refused):  # its message has the expected value
+        if isinstance(error, AssertionError | Refused):  # the message has the expected value
             kind = error = None
         if self.__tests__.ask(how, self, kind, error, None) and kind:
             raise self.__tests__.refused(f"{self.__ref__.label} suppresses {kind.__name__}, which would end the test")

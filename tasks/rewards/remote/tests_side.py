@@ -17,7 +17,7 @@ NAME = "tests"  # the tests' module
 HIDDEN = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt)  # would end a loop or the tests
 # Operations that may change their arguments, as calls may
 CHANGING = ("setattr", "delattr", "setitem", "delitem", "next", "enter", "exit", "aenter", "aexit", "await", *IN_PLACE)
-ENDS = {"next": StopIteration, "anext": StopAsyncIteration}  # which these operations may raise
+ENDS = {"next": StopIteration, "anext": StopAsyncIteration}  # exceptions by which these operations end
 OPEN = OPERATIONS.keys() - {"delattr", "dir", "isinstance", "issubclass", "copy", "deepcopy", "hash", "format"}
 MOST_METHODS = (1 << len(PROBED)) - 1
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)

@@ -20,7 +20,7 @@ from infra.progress import say
 
 HANDSHAKE_S = 10.0
 PENDING = 64  # connections that are not yet authenticated; also the listener's backlog
-PAUSE_S = 0.1  # after a connection that could not be accepted
+PAUSE_S = 0.1  # pause after a connection that could not be accepted
 # Exceptions that the other side can cause; answer_challenge asserts the form of its message
 REFUSED = (AuthenticationError, AssertionError, EOFError, OSError)
 
