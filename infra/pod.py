@@ -23,7 +23,8 @@ class Pod:
 
 
 def this_pod() -> Pod | None:
-    """None: this process is not in a pod (but on a laptop, or a machine that SkyPilot rented)."""
+    """Return the pod of this process; None if it is not in a pod but, for example, on a machine that SkyPilot
+    rented."""
     execution = os.environ.get("FLYTE_INTERNAL_EXECUTION_ID")
     if not execution:
         return None

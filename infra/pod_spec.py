@@ -127,17 +127,18 @@ class PodSpec(_Words):
 
 
 def secrets_of_all() -> list[str]:
-    """From the environment of the client, which the pods that compile DAGs get too."""
+    """Return the secrets that every pod gets, from the client's environment, which pods that compile DAGs get too."""
     return [name.strip() for name in os.environ.get(SECRETS_OF_ALL, "").split(",") if name.strip()]
 
 
 def secrets_variable() -> dict[str, str]:
-    """The variable that tells a pod which secrets all pods get."""
+    """Return the environment variable that names to a pod the secrets that all pods get."""
     return {SECRETS_OF_ALL: os.environ[SECRETS_OF_ALL]} if secrets_of_all() else {}
 
 
 def check_secrets(names: Iterable[str]) -> None:
-    """In a pod, raise UserError if it lacks secrets that it was to get: Flyte leaves out those that a cluster lacks."""
+    """In a pod, raise UserError if secrets that it should get are missing: Flyte leaves out those that a cluster
+    lacks."""
     pod = this_pod()
     missing = sorted(name for name in {*names} if name not in os.environ)
     if pod and missing:
@@ -150,7 +151,7 @@ def check_secrets(names: Iterable[str]) -> None:
 
 
 def check_gpus(asked: Resources) -> None:
-    """In a pod that was to get GPUs and has none, raise UserError: the stage would run on its CPUs, for days."""
+    """In a pod that should have GPUs and has none, raise UserError: the stage would run on its CPUs, for days."""
     if this_pod() and asked.gpu and not any(device for name in GPUS for device in DEVICES.glob(name)):
         raise UserError(
             f"this pod asked for GPUs ({asked.gpu}) and has none: raise gpu in Flyte's task_resources.limits, and make "

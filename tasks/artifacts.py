@@ -69,12 +69,12 @@ class Artifact(BaseModel):
         return cls(directory=directory, digest=manifest.digest, identity=manifest.identity, **manifest.fields)
 
     def facts(self) -> dict[str, Any]:
-        """Its fields other than directory and digest, as in its manifest."""
+        """Return the artifact's fields other than directory and digest, as in its manifest."""
         return self.model_dump(exclude={"directory", "digest", "identity"})
 
     @property
     def key(self) -> str:
-        """It in the cache keys of the stages that it is an input of."""
+        """The part of the cache keys of stages that stands for this input."""
         return self.identity or self.digest
 
     def detail(self) -> str:

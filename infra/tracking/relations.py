@@ -27,7 +27,8 @@ class Relation:
         return self.name in (MADE, PUBLISHES)
 
     def to(self, output: str | None, name: str, inputs: Mapping[str, str]) -> str:
-        """The relation of an artifact with the digest `output` to the input `name`, of `inputs` (name -> digest)."""
+        """Return the relation of the artifact with digest `output` to its input `name`; `inputs` are digests by
+        name."""
         if output in inputs.values():
             return HANDED_ON
         return self.name if name in self.sources(output, inputs) else DESCRIBED

@@ -99,6 +99,6 @@ def _checked(directory: Path, base: Path | None) -> ModelFolders:
         has = f"but {base} is {digest[:12]}" if digest else "which is missing"
         raise ArtifactError(
             f"{directory} is an adapter of model {expected[:12]}, {has}. An adapter fits only the weights that it was "
-            "trained on: use those, or train it anew on the others"
+            "trained on: use those, or train a new one on the others"
         )
     return ModelFolders(directory, base)

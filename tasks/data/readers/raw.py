@@ -112,7 +112,7 @@ def refuse_large(size: int, most: int, where: str) -> None:
 
 
 def chosen_fields(record: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Those of the named fields that a record has, as JSON; values that JSON cannot represent are text. Empty without
+    """Return the named fields that a record has, as JSON; values that JSON cannot represent become text. Empty without
     names."""
     return json.dumps({name: _in_json(record[name]) for name in names if name in record}) if names else ""
 
