@@ -134,7 +134,7 @@ class Known:
             settings["temp_directory"] = str(folder / "spilled")
         self.tables = duckdb.connect(folder / "tables.duckdb" if folder else ":memory:", config=settings)
         self.tables.execute(_TABLES)
-        self.time = 0  # time of the next statement
+        self.time = 0  # time of the statement that comes next
         self._parts: list[_Part] = []
 
     def add(self, corpus: Path, digest: str) -> None:
