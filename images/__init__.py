@@ -58,7 +58,7 @@ class FamilyImage(ImageSpec):
         return blake3(f"{flytekit_tag} {DOCKERFILE.read_text()}".encode()).hexdigest()[:16]
 
     def exist(self) -> bool:
-        """Whether its registry has it. Raises RegistryError, NoImage."""
+        """Return whether its registry has it. Raises RegistryError, NoImage."""
         if not self.registry:
             raise no_images(self.name)
         from infra.image_registry import digest_of  # pods do not have it: .flyteignore
@@ -67,7 +67,7 @@ class FamilyImage(ImageSpec):
 
 
 def no_images(names: str) -> NoImage:
-    """What pods lack, and the commands that provide it."""
+    """Return the error that pods have no image, with the commands that provide one."""
     build, run = command("python -m images REGISTRY"), command("pyflyte --config FILE run --remote --copy all …")
     return NoImage(
         f"{names}: no image is configured for these pods. `{build}` builds and pushes the images and pins them in "

@@ -32,7 +32,7 @@ class DockerBuilder(ImageSpecBuilder):
     """Flyte's builder of FamilyImages."""
 
     def build_image(self, image: ImageSpec) -> str:
-        """Raises NotBuilt."""
+        """Build an image with Docker. Raises NotBuilt."""
         name, packages = str(image.image_name()), Path(str(image.requirements))
         arguments = {
             "LIST": packages.name,

@@ -1,4 +1,4 @@
-"""Whether a difference of two measured values is more than chance."""
+"""A test whether the difference of two measured values is more than chance."""
 
 import math
 from typing import Literal
@@ -9,7 +9,7 @@ Finding = Literal["better", "worse", "within noise", "unknown"]
 
 
 def items_needed(confidence: float) -> int:
-    """The number of items below which not even a unanimous result reaches that confidence (the sign test)."""
+    """Return the number of items below which not even a unanimous result reaches that confidence (the sign test)."""
     return math.ceil(math.log2(1 / (1 - confidence)) - 1e-9)
 
 
@@ -17,8 +17,9 @@ FEWEST = items_needed(0.95)
 
 
 def judged(change: float, standard_error: float | None, items: int, higher_is_better: bool | None) -> Finding:
-    """What a change of a metric, with its standard error, over so many items (rows, documents) means: unknown without a
-    standard error or a direction, or with fewer than FEWEST items, whose values may be equal by chance."""
+    """Judge a change of a metric with its standard error over a number of items (rows, documents). The finding is
+    unknown without a standard error or a direction, or with fewer than FEWEST items, whose values may be equal by
+    chance."""
     if standard_error is None or higher_is_better is None or items < FEWEST:
         return "unknown"
     if not math.isfinite(change):

@@ -17,7 +17,7 @@ class UserError(click.ClickException):
 
 
 def sentence(error: BaseException) -> str:
-    """What went wrong, for a user: the message of an error of ours, else with the kind of error."""
+    """Describe an error for a user: the message of a UserError alone, and that of others with the type of the error."""
     return error.message if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
 
 

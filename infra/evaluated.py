@@ -103,7 +103,8 @@ def items_of(name: str, documents: Lines, completions: Lines, lm_eval: Lines) ->
 
 
 def chance_of_pass(k: int, completions: Sequence[float | None]) -> float | None:
-    """Of one prompt; None if the reward applies to none of its completions. One that it does not apply to fails."""
+    """Return pass@k of one prompt; None if the reward applies to none of its completions. A completion to which the
+    reward does not apply counts as failed."""
     if all(reward is None for reward in completions):
         return None
     count = len(completions)
@@ -112,13 +113,14 @@ def chance_of_pass(k: int, completions: Sequence[float | None]) -> float | None:
 
 
 def known_mean(values: Iterable[float | None]) -> float | None:
-    """The mean of the values that are not None; None if all are."""
+    """Return the mean of the values that are not None; None if all are."""
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
 
 
 def common_samples(models: Sequence[Lines], shown: int = SAMPLES) -> list[list[Mapping[str, Any]]]:
-    """Of prompts that every model completed, evenly spaced through the set, the first completion of each model."""
+    """Return the first completion of each model for prompts that every model completed, evenly spaced through the
+    set."""
     answers = [_by_prompt(completions) for completions in models]
     common = [key for key in (answers[0] if answers else {}) if all(key in rows for rows in answers)]
     return [[rows[key] for rows in answers] for key in common[:: max(1, len(common) // shown)][:shown]]

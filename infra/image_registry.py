@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from requests import Response, Session
 
 DIGEST = re.compile("sha256:[0-9a-f]{64}")
-HUB = "registry-1.docker.io"  # which images without a registry's name are in
+HUB = "registry-1.docker.io"  # registry of images whose name has none
 LOOPBACK = re.compile(r"(localhost|127(\.\d+){3})(:\d+)?")
 ANSWER_S = (5, 30)  # to connect, and for each part of the answer
 MANIFESTS = ", ".join(

@@ -11,7 +11,7 @@ from infra.storage.durable import make_folder
 from infra.text import clause
 
 IN_HOME = "home:"  # instead of the path of the home folder
-FOLDERS = ("jobs", "models", "artifacts")  # of the home, with artifacts
+FOLDERS = ("jobs", "models", "artifacts")  # folders of the home that have artifacts
 
 
 def home_path() -> Path:
@@ -60,8 +60,8 @@ def portable(place: str) -> str:
 
 
 def located(stored: str) -> str:
-    """Where a stored place is now. An absolute path to nothing, stored before the home was moved, is looked for in the
-    home; whoever reads it checks the content's digest."""
+    """Return the current location of a stored place. An absolute path that no longer exists, stored before the home was
+    moved, is searched for in the home; its readers check the content's digest."""
     if stored.startswith(IN_HOME):
         return str(home_path() / stored.removeprefix(IN_HOME))
     path = Path(stored)

@@ -13,8 +13,8 @@ class Pod:
     execution: str  # Flyte's id, unique within project and domain
     project: str
     domain: str
-    attempt: int  # from 0
-    name: str  # of the pod: <execution>-n0-0, for nodes of a dynamic workflow <execution>-n0-0-dn3-0
+    attempt: int  # counts from 0
+    name: str  # the pod's: <execution>-n0-0, for nodes of a dynamic workflow <execution>-n0-0-dn3-0
 
     @property
     def execution_name(self) -> str:
@@ -23,7 +23,8 @@ class Pod:
 
 
 def this_pod() -> Pod | None:
-    """None: this process is not in a pod (but on a laptop, or a machine that SkyPilot rented)."""
+    """Return the pod of this process; None if it is not in a pod but, for example, on a machine that SkyPilot
+    rented."""
     execution = os.environ.get("FLYTE_INTERNAL_EXECUTION_ID")
     if not execution:
         return None

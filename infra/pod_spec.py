@@ -17,7 +17,7 @@ from infra.process.limits import cpu_limit, memory_limit
 
 SECRETS_OF_ALL = "BATON_SECRETS"  # comma-separated names of the secrets that every pod of a registration gets
 SECRETS = "baton"  # group of the Flyte secrets: a Kubernetes Secret of that name in the project-domain namespace
-PAGE = 2**16  # what the kernel rounds a limit down to, at most
+PAGE = 2**16  # largest amount by which the kernel rounds a limit down
 DEVICES = Path("/dev")  # the driver's own list has all GPUs of the node
 GPUS = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA's, AMD's, Windows's
 UNITS: dict[str, float] = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15} | {
@@ -127,17 +127,18 @@ class PodSpec(_Words):
 
 
 def secrets_of_all() -> list[str]:
-    """From the environment of the client, which the pods that compile DAGs get too."""
+    """Return the secrets that every pod gets, from the client's environment, which pods that compile DAGs get too."""
     return [name.strip() for name in os.environ.get(SECRETS_OF_ALL, "").split(",") if name.strip()]
 
 
 def secrets_variable() -> dict[str, str]:
-    """The variable that tells a pod which secrets all pods get."""
+    """Return the environment variable that names to a pod the secrets that all pods get."""
     return {SECRETS_OF_ALL: os.environ[SECRETS_OF_ALL]} if secrets_of_all() else {}
 
 
 def check_secrets(names: Iterable[str]) -> None:
-    """In a pod, raise UserError if it lacks secrets that it was to get: Flyte leaves out those that a cluster lacks."""
+    """In a pod, raise UserError if secrets that it should get are missing: Flyte leaves out those that a cluster
+    lacks."""
     pod = this_pod()
     missing = sorted(name for name in {*names} if name not in os.environ)
     if pod and missing:
@@ -150,7 +151,7 @@ def check_secrets(names: Iterable[str]) -> None:
 
 
 def check_gpus(asked: Resources) -> None:
-    """In a pod that was to get GPUs and has none, raise UserError: the stage would run on its CPUs, for days."""
+    """In a pod that should have GPUs and has none, raise UserError: the stage would run on its CPUs, for days."""
     if this_pod() and asked.gpu and not any(device for name in GPUS for device in DEVICES.glob(name)):
         raise UserError(
             f"this pod asked for GPUs ({asked.gpu}) and has none: raise gpu in Flyte's task_resources.limits, and make "
@@ -183,7 +184,7 @@ def in_cores(cores: str | float) -> float:
 
 
 def short_of(asked: Resources) -> list[str]:
-    """What this pod has less of than was asked for: ["memory 1.0 GiB of 4Gi"]."""
+    """Return the resources of which this pod has less than requested, such as ["memory 1.0 GiB of 4Gi"]."""
     shortages, memory, cpu = [], memory_limit(), cpu_limit()
     if asked.memory and memory is not None and memory < int(in_bytes(asked.memory)) - PAGE:
         shortages.append(f"memory {memory / 1024**3:.1f} GiB of {asked.memory}")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 NOTICES = "notices.jsonl"  # in a job's folder
-QUIET_INTERVAL_S = 15.0  # between lines when stderr is a file or a CI log
+QUIET_INTERVAL_S = 15.0  # time between lines if stderr is a file or a CI log
 
 
 def say(message: str) -> None:

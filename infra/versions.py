@@ -12,7 +12,7 @@ _PACKAGES = (
 
 @cache
 def package_versions() -> dict[str, str]:
-    """By package; those that are not installed are left out."""
+    """Return the versions of packages by name, without those that are not installed."""
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:

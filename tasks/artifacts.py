@@ -28,9 +28,9 @@ class Artifact(BaseModel):
 
     model_config = ConfigDict(protected_namespaces=())
     kind: ClassVar[str] = "artifact"  # in a mapping of mixed kinds: the manifest has the actual kind and its facts
-    family: ClassVar[str] = "other"  # its shape on the lineage pages: data, tokenizer, model, finding, page
+    family: ClassVar[str] = "other"  # shape on the lineage pages: data, tokenizer, model, finding, page
     page: ClassVar[str] = "tasks.pages.about:facts"  # the function that makes its page
-    order: ClassVar[int] = 1000  # of its page among those of a report
+    order: ClassVar[int] = 1000  # position of the page in a report
     relation: ClassVar[Relation] = Relation()  # to the inputs of its stage
 
     directory: FlyteDirectory
@@ -69,12 +69,12 @@ class Artifact(BaseModel):
         return cls(directory=directory, digest=manifest.digest, identity=manifest.identity, **manifest.fields)
 
     def facts(self) -> dict[str, Any]:
-        """Its fields other than directory and digest, as in its manifest."""
+        """Return the artifact's fields other than directory and digest, as in its manifest."""
         return self.model_dump(exclude={"directory", "digest", "identity"})
 
     @property
     def key(self) -> str:
-        """It in the cache keys of the stages that it is an input of."""
+        """The part of the cache keys of stages that stands for this input."""
         return self.identity or self.digest
 
     def detail(self) -> str:
@@ -119,6 +119,7 @@ def kind_of(name: str) -> type[Artifact]:
 
 
 def shown(kind: str, facts: Mapping[str, Any]) -> dict[str, str]:
-    """How the lineage pages show an artifact: its family, its main fact, and its relation to its stage's inputs."""
+    """Return what the lineage pages show of an artifact: its family, its main fact, and its relation to its stage's
+    inputs."""
     artifact = kind_of(kind).model_construct(**facts)
     return {"family": artifact.family, "detail": artifact.detail()} | artifact.relation.as_tags()

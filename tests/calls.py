@@ -48,7 +48,7 @@ def _imported(tree: ast.AST) -> dict[str, Any]:
 
 
 def _names(node: ast.AST) -> dict[str, Any]:
-    """Raises ImportError, Missing."""
+    """Return the names of an import. Raises ImportError, Missing."""
     if isinstance(node, ast.Import):
         ours = [alias for alias in node.names if alias.name.split(".")[0] in LIBRARIES]
         modules = {alias: importlib.import_module(alias.name) for alias in ours}
@@ -63,7 +63,7 @@ def _names(node: ast.AST) -> dict[str, Any]:
 
 
 def _get(owner: Any, name: str) -> Any:
-    """Raises Missing."""
+    """Return an attribute of an object. Raises Missing."""
     if isinstance(owner, ModuleType) and not hasattr(owner, name):
         with suppress(ModuleNotFoundError):
             return importlib.import_module(f"{owner.__name__}.{name}")
@@ -106,7 +106,7 @@ class _Scope:
         return _Scope(self.names | meant, self.instances - meant.keys() | instances, self.base)
 
     def target(self, node: ast.AST) -> Any:
-        """What of a library an expression stands for, or None. Raises Missing."""
+        """Return the object of a library for which an expression stands, or None. Raises Missing."""
         if isinstance(node, ast.Name):
             return self.names.get(node.id)
         if not isinstance(node, ast.Attribute):

@@ -1,4 +1,4 @@
-"""Tests keep to themselves: a Baton home of their own, made before anything reads it, and no network."""
+"""Isolation of the tests: a separate Baton home, made before anything reads it, and no network."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="session")
 def vllm() -> None:
-    """For tests in which vLLM's engine starts: its CPU build does everywhere, its CUDA build where a GPU is."""
+    """Skip a test unless vLLM's engine starts here: its CPU build does everywhere, its CUDA build only with a GPU."""
     import torch
 
     if torch.version.cuda and not torch.cuda.is_available():

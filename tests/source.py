@@ -90,7 +90,7 @@ def _installed() -> Mapping[str, list[str]]:
 
 
 def distributions(package: str) -> set[str]:
-    """What has to be installed for a package to be importable, in normal spelling: any one of these."""
+    """Return the normalized names of the distributions of which any makes a package importable."""
     return {normal(name) for name in _installed().get(package, [package])}
 
 

@@ -126,7 +126,7 @@ def test_one_module_makes_tokenizers() -> None:
 
 
 def test_a_package_imports_of_a_stage_only_what_that_stage_shares() -> None:
-    """What several stages need, and no stage owns, is in a package of its own, such as tasks/hardware and
+    """Code that several stages need and no stage owns is in a separate package, such as tasks/hardware and
     tasks/models."""
     stages = {path.parent.name for path in files("tasks") if path.name == "task.py"}
     for path in files("tasks"):
@@ -183,7 +183,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 
 def test_starting_up_loads_no_heavy_library(tmp_path: Path) -> None:
-    """What makes `pyflyte run … --help` answer within seconds. In a home with a registry, the launch plans read it."""
+    """This lets `pyflyte run … --help` answer within seconds. In a home with a registry, the launch plans read it."""
     program = "import sys, workflows.pretrain_to_rl, workflows.launch_plans; print(*sys.modules)"
     alone = os.environ | {"BATON_HOME": str(tmp_path)}
     ended = subprocess.run(
@@ -238,7 +238,7 @@ def registries() -> set[str]:
 
 
 def own_paths() -> set[str]:
-    """Where this clone, this user's home and pip's local packages are; shared places are no secret."""
+    """Return the places of this clone, this user's home and pip's local packages. Shared places are not private."""
     common = {Path(place) for place in ("/", "/tmp", "/var/tmp", "/home", "/opt", "/srv")}
     places = {ROOT, ROOT.parent, Path.home(), Path(os.environ.get("PIP_FIND_LINKS", "/"))}
     return {f"{place}/" for place in places - common}

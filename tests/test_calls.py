@@ -1,4 +1,4 @@
-"""What we call of vLLM, TRL, Megatron and Transformers exists as we call it, under either set of versions."""
+"""Our calls of vLLM, TRL, Megatron and Transformers fit their signatures, under either set of versions."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What `make` runs, and its messages where it cannot."""
+"""The commands that `make` runs, and its messages if it cannot."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ def make(*words: str, where: Path = ROOT, **variables: str) -> subprocess.Comple
 
 @pytest.fixture
 def bare_clone(tmp_path: Path) -> Path:
-    """What an installation reads, and no environment."""
+    """A clone with the files that an installation reads, without an environment."""
     clone = tmp_path / "clone"
     (clone / "images").mkdir(parents=True)
     for name in ("Makefile", "requirements.in", "requirements.txt", "images/gpu.txt"):

@@ -41,7 +41,7 @@ def test_the_environment_of_a_gpu_machine_runs_the_same_flyte() -> None:
 
 
 def test_trl_supports_the_vllm_that_is_installed() -> None:
-    """It warns of one that it does not know."""
+    """TRL warns of a version that it does not know."""
     from trl.import_utils import is_vllm_available
 
     with warnings.catch_warnings(action="error"):

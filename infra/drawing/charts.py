@@ -213,7 +213,7 @@ def _log_axis(values: Sequence[float], start: float, end: float) -> tuple[Callab
 
 
 def _tick_format(ticks: list[float]) -> Callable[[float], str]:
-    """Return a short format with enough digits to tell the ticks apart."""
+    """Return a short format with enough digits to distinguish the ticks."""
     gap = min((b - a for a, b in pairwise(ticks)), default=1.0)
     largest = max(map(abs, ticks))
     finest = math.floor(math.log10(gap) + 1e-9)  # the decimal place of the gap

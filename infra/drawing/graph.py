@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from infra.lineage.ancestry import Run  # pods lack the pages
 
 WIDTH, CARD, PILL, SEAM = 136.0, 46.0, 22.0, 3.0
-ACROSS, DOWN, MARGIN = 34.0, 18.0, 10.0  # between boxes, and around all
+ACROSS, DOWN, MARGIN = 34.0, 18.0, 10.0  # gaps between boxes, and the margin
 PILL_LETTERS = 14  # average letters of a run's title and its duration together
 LETTERS = 12, 15  # average letters that fit on a card, in the name and in the line below
 
@@ -28,7 +28,7 @@ class Artifact:
     digest: str
     kind: str | None
     name: str  # base, chat, …, or the title of the stage that made it
-    detail: str  # its main fact
+    detail: str  # the main fact
     family: str = "other"  # data, tokenizer, model, finding or page, which has its own shape
 
 

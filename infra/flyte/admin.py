@@ -1,4 +1,4 @@
-"""Ask Flyte's admin, and a connector, what flytekit's public client does not tell."""
+"""Queries to Flyte's admin and to a connector that flytekit's public client lacks."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,17 +18,17 @@ from flytekit.tools.fast_registration import FastPackageOptions
 
 from infra.text import clause
 
-ERRORS = (FlyteException, grpc.RpcError, OSError, ValueError, AssertionError)  # flytekit's, for a cluster's faults
+ERRORS = (FlyteException, grpc.RpcError, OSError, ValueError, AssertionError)  # raised for a cluster's faults
 ANSWER_S = 10.0
 
 
 def admin_version(remote: FlyteRemote) -> str:
-    """The version of the admin, "" if it does not say. Raises one of ERRORS."""
+    """Return the version of the admin, or "" if it is unknown. Raises one of ERRORS."""
     return str(remote.client.get_control_plane_version() or "")
 
 
 def task_types(address: str) -> set[str]:
-    """The task types that a connector runs. Raises grpc.RpcError."""
+    """Return the task types that a connector runs. Raises grpc.RpcError."""
     with grpc.insecure_channel(address) as channel:
         agents = AgentMetadataServiceStub(channel).ListAgents(ListAgentsRequest(), timeout=ANSWER_S).agents
     return {category.name for agent in agents for category in agent.supported_task_categories}
@@ -58,8 +58,8 @@ def start(
 
 
 def pod_reason(remote: FlyteRemote, execution: Any) -> str:
-    """Why an execution's newest pod is not done, as Kubernetes reported it to Flyte: flytekit's models drop that. ""
-    if Flyte has no reason. Raises one of ERRORS."""
+    """Return the reason, reported by Kubernetes to Flyte, why an execution's newest pod is not done, or "" if Flyte has
+    no reason. flytekit's models lack the field. Raises one of ERRORS."""
     raw, client = RawSynchronousFlyteClient, remote.client
     of_execution = NodeExecutionListRequest(workflow_execution_id=execution.id.to_flyte_idl(), limit=100)
     reasons = [
@@ -74,6 +74,6 @@ def pod_reason(remote: FlyteRemote, execution: Any) -> str:
 
 
 def short(error: Any) -> str:
-    """An error's message on one line, to be followed by more."""
+    """Return an error's message on one line, as the beginning of a longer one."""
     message = error.details() if isinstance(error, grpc.Call) else str(error.__cause__ or error)
     return clause(" ".join(message.split())[:300]) or type(error).__name__

@@ -1,7 +1,7 @@
-"""Flyte's local cache, in Baton's home beside the artifacts that it points to, with named errors.
+"""Flyte's local cache in Baton's home, beside the artifacts that it points to, with named errors.
 
-By itself Flyte raises a traceback when its database is damaged or an entry is unreadable. infra/flyte/install.py puts
-`get` and `put` in the place of its functions.
+Flyte itself ends in a traceback when its database is damaged or an entry is unreadable. infra/flyte/install.py replaces
+its functions with `get` and `put`.
 """
 
 import os
@@ -21,27 +21,27 @@ from infra.storage.disk_errors import disk_errors_named, disk_refused
 T = TypeVar("T")
 
 FOLDER = baton_home() / "flyte-cache"
-_get, _set = LocalTaskCache.get, LocalTaskCache.set  # flytekit's own
+_get, _set = LocalTaskCache.get, LocalTaskCache.set  # flytekit's functions
 _DISK_ERRORS = ("disk is full", "disk I/O error", "readonly database", "unable to open")  # in SQLite's messages
 
 
 class CacheBusy(UserError):
-    """Another process holds the lock of Flyte's cache longer than SQLite waits."""
+    """Raised if another process holds the lock of Flyte's cache longer than SQLite waits."""
 
 
 class CacheDamaged(UserError):
-    """Flyte's cache cannot be read."""
+    """Raised if Flyte's cache cannot be read."""
 
 
 def get(task: str, *key: Any) -> LiteralMap | None:
-    """The cached output of a task: one artifact. None if there is no such entry, or if it is unreadable: the stage then
-    runs again, or reuses its finished job."""
+    """Return the cached output of a task, one artifact. None if there is no entry, or if it is unreadable, so that the
+    stage runs again or reuses its finished job."""
     with _errors_named():
         try:
             outputs: LiteralMap | None = _get(task, *key)
         except (sqlite3.Error, OSError):
             raise
-        except Exception as error:  # on garbage, pickle and protobuf may raise anything
+        except Exception as error:  # pickle and protobuf may raise any exception for damaged data
             say(f"{task}: its entry in {FOLDER} cannot be read ({type(error).__name__}), so it counts as not cached")
             return None
     return outputs if outputs is None or len(outputs.literals) == 1 else None
@@ -53,17 +53,17 @@ def put(*entry: Any) -> None:
 
 
 def recomputed(compute: Callable[[], T]) -> T:
-    """Execute a task in any case: its cached output is overwritten."""
-    os.environ["FLYTE_LOCAL_CACHE_OVERWRITE"] = "true"  # Flyte reads it from the environment only
+    """Execute a task even if its output is cached, and overwrite the cached output."""
+    os.environ["FLYTE_LOCAL_CACHE_OVERWRITE"] = "true"  # Flyte reads it only from the environment
     try:
         return compute()
     finally:
-        os.environ.pop("FLYTE_LOCAL_CACHE_OVERWRITE", None)  # an input that was recomputed has removed it
+        os.environ.pop("FLYTE_LOCAL_CACHE_OVERWRITE", None)  # a recomputed input may have removed it
 
 
 @contextmanager
 def _errors_named() -> Iterator[None]:
-    """Raises DiskRefused, CacheDamaged."""
+    """Turn errors of SQLite into named ones. Raises CacheBusy, DiskRefused, CacheDamaged."""
     try:
         with disk_errors_named():
             yield

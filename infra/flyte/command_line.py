@@ -1,4 +1,4 @@
-"""What Baton needs to know of `pyflyte`'s commands."""
+"""Options and settings of `pyflyte`'s commands."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +9,8 @@ from infra.errors import UserError
 
 
 def registration() -> Any:
-    """The options of `pyflyte register`, with the fields of RunLevelParams, if that command imports the caller; else
-    None."""
+    """Return the options of `pyflyte register`, with the fields of RunLevelParams, if that command imports the caller,
+    or None."""
     from flytekit.clis.sdk_in_container.constants import CTX_CONFIG_FILE
     from flytekit.clis.sdk_in_container.helpers import FLYTE_REMOTE_INSTANCE_KEY
 
@@ -18,7 +18,7 @@ def registration() -> Any:
     if context is None or context.info_name != "register":
         return None
     options = context.params
-    if options["version"] == "":  # of a command in its place that failed
+    if options["version"] == "":  # the output of a failed command in its place
         raise UserError("--version is empty: run `python -m workflows.version FILE` alone to see why")
     return SimpleNamespace(
         config_file=context.obj.get(CTX_CONFIG_FILE),
@@ -31,7 +31,7 @@ def registration() -> Any:
 
 
 def console(run: Any) -> str:
-    """The address of Flyte's console, as `pyflyte run` derives it."""
+    """Return the address of Flyte's console, derived as in `pyflyte run`."""
     from flytekit.configuration import Config
 
     platform = Config.auto(run.config_file).platform
@@ -40,7 +40,7 @@ def console(run: Any) -> str:
 
 
 def image_config(run: Any) -> Any:
-    """The images by name (flytekit's ImageConfig), of the configuration and of `--image`."""
+    """Return the images by name (flytekit's ImageConfig) from the configuration and from `--image`."""
     from flytekit.clis.sdk_in_container.helpers import patch_image_config
 
     return patch_image_config(run.config_file, run.image_config)

@@ -1,9 +1,9 @@
 """A Flyte connector for SkyPilot's managed jobs: a stateless client of SkyPilot's API server.
 
-A job's name is derived from its work. `create` only returns that name and what is needed to launch the job, so it never
+A job's name is derived from its work. `create` only returns the name and the data needed to launch the job, so it never
 waits for SkyPilot. `get` finds the job by its name, or launches it. `delete` cancels it, even during its launch, unless
-another execution uses the same job. A restarted connector continues; it only forgets which executions use a job, until
-they call `get` again. An execution whose job was cancelled on behalf of another one launches it again.
+another execution uses the same job. A restarted connector continues, but does not know which executions use a job until
+they call `get` again. An execution whose job was cancelled for another execution launches it again.
 """
 
 import asyncio
@@ -56,14 +56,14 @@ from infra.tracking.store import PushFailed
 
 HOW = "how"  # a stage's input with its placement and resources, as JSON
 ANSWER_S = 3.0  # Flyte's timeout for a connector's response is 10 s
-RETRY_S = 2.0  # between two attempts to cancel
+RETRY_S = 2.0  # interval of attempts to cancel
 WANTED_S = 300.0  # an execution that uses a job calls `get` more often than this
-LOG_LINES = 30  # read of a failed job
-CONTROLLER_LINES = 400  # read of a waiting job's controller: some lines for each place that it tried
-CAUSE_S = 20.0  # between two readings of it
-STUCK_S = 120.0  # after which a request that is not answered is reported
+LOG_LINES = 30  # lines of a failed job's log that are read
+CONTROLLER_LINES = 400  # lines of a waiting job's controller log that are read, several per tried place
+CAUSE_S = 20.0  # interval of reading that log
+STUCK_S = 120.0  # time after which an unanswered request is reported
 
-# Every status of a managed job: its phase for Flyte, and its message
+# Every status of a managed job, with its phase for Flyte and its message
 PHASES: dict[str, tuple[int, str]] = {
     "PENDING": (TaskExecution.QUEUED, "submitted; SkyPilot has not begun it yet"),
     "SUBMITTED": (TaskExecution.QUEUED, "submitted; SkyPilot has not begun it yet"),
@@ -81,7 +81,7 @@ PHASES: dict[str, tuple[int, str]] = {
     "FAILED_CONTROLLER": (TaskExecution.RETRYABLE_FAILED, "failed: SkyPilot's controller had an error"),
 }
 FINAL = {"SUCCEEDED", "CANCELLED", *(status for status in PHASES if status.startswith("FAILED"))}
-# Errors that a retry would not fix; after any other, the launch may be retried
+# Errors that a retry would not fix; after any other error, the launch may be retried
 WRONG = (
     UserError,
     ValueError,
@@ -96,22 +96,22 @@ WRONG = (
 
 
 class NoApiServer(UserError):
-    """SkyPilot's API server is unreachable."""
+    """Raised if SkyPilot's API server is unreachable."""
 
 
 @dataclass
 class SkyJob(ResourceMeta):
-    """All that is needed to find a job, or to launch it."""
+    """The data that is needed to find a job, or to launch it."""
 
     name: str
-    output_prefix: str  # of its outputs.pb
+    output_prefix: str  # folder of its outputs.pb
     order: Order
     image: str
     command: list[str]
 
     @property
     def key(self) -> str:
-        """Identifies the attempt at the work that `name` identifies."""
+        """The key of the attempt at the work that `name` identifies."""
         return f"{self.name} {self.output_prefix}"
 
 
@@ -124,16 +124,16 @@ class SkyPilotConnector(AsyncConnectorBase):
         super().__init__(task_type_name=TASK_TYPE, metadata_type=SkyJob)
         self._queries = BackgroundQueries()
         self._starting = threading.Lock()  # launches are submitted one at a time
-        self._created: set[str] = set()  # keys of the jobs that this process was the first to hear of
-        self._submitted: set[str] = set()  # keys of the jobs whose launch this process has asked for
+        self._created: set[str] = set()  # keys of the jobs that this process has created
+        self._submitted: set[str] = set()  # keys of the jobs whose launch this process has submitted
         self._reported_states: dict[str, tuple[int, str]] = {}  # by key: phase and message as last reported
         self._unwanted: set[str] = set()  # keys of deleted jobs
         self._wanted: dict[str, tuple[str, float]] = {}  # by key: the job's name, and the time of its last `get`
         self._recorded: dict[str, dict[str, Any]] = {}  # by key: the place in the stage's record
         self._last_seen: dict[str, tuple[int, Resource]] = {}  # by key: SkyPilot's job id, and its last state
-        self._asked: dict[str, float] = {}  # by key: since when an answer of the server is awaited
-        self._failed_launches: dict[str, tuple[float, FailedLaunch | None]] = {}  # by key: when it was read, the last
-        self.logs_states = True  # a stage of this process shows its job's states itself
+        self._asked: dict[str, float] = {}  # by key: start of waiting for an answer of the server
+        self._failed_launches: dict[str, tuple[float, FailedLaunch | None]] = {}  # by key: time of reading, launch
+        self.logs_states = True  # false in a stage's process, which shows its job's states itself
 
     def create(
         self,
@@ -143,7 +143,7 @@ class SkyPilotConnector(AsyncConnectorBase):
         task_execution_metadata: TaskExecutionMetadata | None = None,
         **_: Any,
     ) -> SkyJob:
-        """Launches nothing: if the response were lost, the job would have no owner."""
+        """Return the job without launching it: if the response were lost, a launched job would have no owner."""
         order = _make_order(task_template, inputs, task_execution_metadata)
         container = task_template.container
         image = order.placement["image"] or container.image.replace(NO_IMAGE, "")
@@ -152,8 +152,8 @@ class SkyPilotConnector(AsyncConnectorBase):
         return job
 
     async def get(self, resource_meta: SkyJob, **_: Any) -> Resource:
-        """The job's state; launches it if it does not exist. An unreachable server is queried again next time: the job
-        runs on without it."""
+        """Return the job's state, and launch the job if it does not exist. An unreachable server is queried again at
+        the next call, since the job continues without it."""
         job = resource_meta
         self._wanted[job.key] = job.name, time.monotonic()
         answer = self._queries.start(job.key, lambda: self._look(job))
@@ -170,7 +170,7 @@ class SkyPilotConnector(AsyncConnectorBase):
         return self._reported(job, resource)
 
     def _reported(self, job: SkyJob, resource: Resource) -> Resource:
-        """The resource, after logging it if it is another than before."""
+        """Return the resource, after logging it if it has changed."""
         state = resource.phase, resource.message or ""
         if self._reported_states.get(job.key) != state:
             self._reported_states[job.key] = state
@@ -179,7 +179,8 @@ class SkyPilotConnector(AsyncConnectorBase):
         return resource
 
     async def _stuck(self, job: SkyJob) -> Resource | None:
-        """A server that takes requests, and does not work on them: its executors have ended, or are all busy."""
+        """Return the state for a server that accepts requests but does not work on them, since its executors have ended
+        or are all busy; None for other servers."""
         answer = self._queries.start("stuck", api_server.has_waiting_requests)
         await _ended(answer)
         if not answer.done():
@@ -198,20 +199,20 @@ class SkyPilotConnector(AsyncConnectorBase):
         return resource
 
     def _unanswered(self, job: SkyJob) -> Resource:
-        """While the server has not answered: the previous phase if it was unreachable."""
+        """Return the state while the server has not answered: the previous one if it was unreachable."""
         phase, words = self._reported_states.get(job.key, (TaskExecution.UNDEFINED, ""))
         if phase == TaskExecution.WAITING_FOR_RESOURCES:
             return Resource(phase, words)
         return self._unknown(job, f"waiting for {api_server.shown()}")
 
     async def delete(self, resource_meta: SkyJob, **_: Any) -> None:
-        """Cancel the job, even during its launch; one that has ended is left as it is. Raises NoApiServer if that takes
-        too long; it continues in the background, and may be called again."""
+        """Cancel the job, even during its launch, unless it has ended. Raises NoApiServer if this takes too long; the
+        cancellation continues in the background, and the method may be called again."""
         await _ended(self._start_cancel(resource_meta))
         self.wait_for_cancellation(resource_meta, 0)
 
     def wait_for_cancellation(self, job: SkyJob, patience_s: float) -> None:
-        """Like `delete`, with another timeout."""
+        """Cancel the job like `delete`, with another timeout."""
         self._start_cancel(job)
         try:
             self._queries.take(f"delete {job.key}", patience_s)
@@ -231,15 +232,16 @@ class SkyPilotConnector(AsyncConnectorBase):
         return Resource(before.phase if before else TaskExecution.QUEUED, f"{job.name}: {words}")
 
     def _unreachable(self, job: SkyJob, details: str = "") -> Resource:
-        """The server is unreachable. Of a job that was not running, a phase whose message Flyte shows: of those in
-        QUEUED it keeps the first."""
+        """Return the state for an unreachable server. If the job was not running, the phase is one whose message Flyte
+        shows, since Flyte keeps the first message in QUEUED."""
         resource = self._unknown(job, f"{api_server.shown()} is unreachable; retrying{details}")
         if resource.phase != TaskExecution.RUNNING:
             resource.phase = TaskExecution.WAITING_FOR_RESOURCES
         return resource
 
     def _previous(self, job: SkyJob) -> Resource | None:
-        """The job's last known state; one that had ended counts as running, since its result was not reported yet."""
+        """Return the job's last known state. A job that had ended counts as running, since its result was not reported
+        yet."""
         if job.key not in self._last_seen:
             return None
         _number, seen = self._last_seen[job.key]
@@ -259,9 +261,9 @@ class SkyPilotConnector(AsyncConnectorBase):
             return self._unknown(job, f"{job.output_prefix} cannot be read; retrying ({_describe(error)})")
 
     def _record_of(self, job: SkyJob) -> ManagedJobRecord | None:
-        """The job that was seen before, else an active one with this name, whoever launched it, else this attempt's
-        ended one. A second active one, left by a launch whose response was lost, is cancelled. A cancelled one
-        of another attempt is ignored, and one without a task, left by a submission that was cut off."""
+        """Return the job that was seen before, else an active job with this name from any launch, else this attempt's
+        ended job. A second active job, left by a launch whose response was lost, is cancelled. Cancelled jobs of other
+        attempts are ignored, as are jobs without a task, left by submissions that were cut off."""
         records = [record for record in api_server.jobs_named(job.name) if api_server.output_prefix(record)]
         at_work = [record for record in records if api_server.status(record) not in {*FINAL, "CANCELLING"}]
         if twins := [record.job_id for record in at_work[1:] if record.job_id is not None]:
@@ -293,13 +295,13 @@ class SkyPilotConnector(AsyncConnectorBase):
             raise
         except WRONG as error:
             return Resource(TaskExecution.FAILED, f"{job.name} cannot be launched: {_describe(error)}")
-        except Exception as error:  # any other failure of SkyPilot
+        except Exception as error:  # all other failures of SkyPilot
             say(redact_text(traceback.format_exc()))
             return Resource(TaskExecution.RETRYABLE_FAILED, f"{job.name} was not launched: {_describe(error)}")
         return self._unknown(job, "launched")
 
     def _cancel_fragments(self, name: str) -> None:
-        """Cancel what is left of submissions that were cut off, lest SkyPilot rents a machine for one."""
+        """Cancel jobs left by submissions that were cut off, so that SkyPilot does not rent machines for them."""
         left = [record for record in api_server.jobs_named(name) if not api_server.has_task(record)]
         numbers = [record.job_id for record in left if record.job_id and api_server.status(record) not in FINAL]
         if numbers:
@@ -307,7 +309,7 @@ class SkyPilotConnector(AsyncConnectorBase):
             api_server.cancel(numbers)
 
     def _failed_launch(self, job: SkyJob, record: ManagedJobRecord) -> FailedLaunch | None:
-        """The last failed launch of a job that looks for machines, as its controller's log has it."""
+        """Return the last failed launch of a job that looks for machines, from its controller's log."""
         read, known = self._failed_launches.setdefault(job.key, (time.monotonic(), None))
         if time.monotonic() - read > CAUSE_S or (known is None and record.schedule_state == BACKOFF):
             log = api_server.log_end(record.job_id or 0, CONTROLLER_LINES, controller=True)
@@ -316,13 +318,13 @@ class SkyPilotConnector(AsyncConnectorBase):
         return known
 
     def _resource(self, job: SkyJob, record: ManagedJobRecord) -> Resource:
-        """A managed job as Flyte's resource."""
+        """Convert a managed job to Flyte's resource."""
         limits = Placement.model_validate(job.order.placement)
         status, number = api_server.status(record), record.job_id or 0
         phase, words = PHASES[status]
         if status in STARTING:
             words = waits_for(record, words, self._failed_launch(job, record))
-            if record.schedule_state == BACKOFF:  # of the messages in QUEUED, Flyte shows the first only
+            if record.schedule_state == BACKOFF:  # Flyte shows only the first message in QUEUED
                 phase = TaskExecution.WAITING_FOR_RESOURCES
         else:
             self._failed_launches.pop(job.key, None)
@@ -336,10 +338,10 @@ class SkyPilotConnector(AsyncConnectorBase):
             return _copy_outputs(resource, api_server.output_prefix(record) or "", job.output_prefix)
         if status in FINAL:
             why, may_be_retried, is_the_stage_s = _failure_reason(record)
-            # of a job that had no machine, only the controller has a log
+            # If a job had no machine, only the controller has a log
             is_controller_s = not record.start_at and status != "FAILED"
             log = "" if is_the_stage_s or (why and is_controller_s) else api_server.log_end(number, LOG_LINES)
-            way_out = f"All of its log: sky jobs logs {'--controller ' * is_controller_s}{number}"
+            way_out = f"Full log: sky jobs logs {'--controller ' * is_controller_s}{number}"
             resource.message = failure(resource.message or "", why, log, way_out)
             if phase == TaskExecution.FAILED and may_be_retried:
                 resource.phase = TaskExecution.RETRYABLE_FAILED
@@ -351,7 +353,8 @@ class SkyPilotConnector(AsyncConnectorBase):
         return resource
 
     def _record(self, job: SkyJob, record: ManagedJobRecord, ended: bool) -> None:
-        """Add the job's place to the stage's record; retried at each `get` until it succeeds or the job has ended."""
+        """Add the job's place to the stage's record. This is retried at each `get` until it succeeds or the job has
+        ended."""
         if self._recorded.get(job.key) == (facts := where(record)):
             return
         try:
@@ -377,7 +380,7 @@ class SkyPilotConnector(AsyncConnectorBase):
     def _is_cancelled(self, job: SkyJob) -> bool:
         with self._starting:
             pass  # wait for a launch that is being submitted; no other can follow
-        if not api_server.answers():  # with nobody else to launch it, there is nothing to cancel
+        if not api_server.answers():  # if no other process can launch the job, there is nothing to cancel
             return job.key in self._created - self._submitted
         try:
             if api_server.is_launching(job.name):
@@ -391,8 +394,8 @@ class SkyPilotConnector(AsyncConnectorBase):
 
 
 def _make_order(template: TaskTemplate, inputs: LiteralMap | None, metadata: TaskExecutionMetadata | None) -> Order:
-    """The job's order. The placement comes from the input `how`. On a cluster, where all executions of a version share
-    a template, the execution comes from the metadata, and the storage is that of its pods."""
+    """Return the job's order. The placement comes from the input `how`. On a cluster, where all executions of a version
+    share a template, the execution comes from the metadata, and the storage is that of its pods."""
     call = json.loads(inputs.literals[HOW].scalar.primitive.string_value) if inputs and HOW in inputs.literals else {}
     order = dict(template.custom)
     placement = Placement.model_validate(call.get("placement") or order.pop("placement", {}))
@@ -400,7 +403,7 @@ def _make_order(template: TaskTemplate, inputs: LiteralMap | None, metadata: Tas
     if metadata is not None:
         asks = metadata.task_execution_id.node_execution_id.execution_id
         order["execution"] = execution_name(asks.project, asks.domain, asks.name)
-        environment |= metadata.environment_variables or {}  # of the execution: `pyflyte run --env`
+        environment |= metadata.environment_variables or {}  # the execution's variables, from `pyflyte run --env`
         order["storage"] = environment.get(STORAGE) or os.environ.get(STORAGE) or _beside_raw_data(template)
     if placement.storage:
         order["storage"] = storage_of(placement.storage)
@@ -408,21 +411,21 @@ def _make_order(template: TaskTemplate, inputs: LiteralMap | None, metadata: Tas
 
 
 def _beside_raw_data(template: TaskTemplate) -> str:
-    """The storage of an execution's pods: their raw data is in PREFIX/<two letters>/<pod>."""
+    """Return the storage of an execution's pods, whose raw data is in PREFIX/<two letters>/<pod>."""
     command = template.container.args
     raw = str(command[command.index("--raw-output-data-prefix") + 1])
     return raw.rstrip("/").rsplit("/", 2)[0] + "/baton"
 
 
 def refuse_absent(image: str) -> None:
-    """Raise UserError if an image's registry lacks it: SkyPilot would rent machines for it round after round."""
+    """Raise UserError if an image is not in its registry, since SkyPilot would repeatedly rent machines for it."""
     if image and absent([image.removeprefix("docker:")]):
         fix = f"push it (`{command('python -m images REGISTRY')}` for Baton's own), or correct placement.image"
         raise UserError(f"{image} is not in its registry: {fix}")
 
 
 def _job_name(template: TaskTemplate, inputs: LiteralMap | None) -> str:
-    """A name derived from the task, its version, and its inputs as in Flyte's cache key."""
+    """Return a name derived from the task, its version, and its inputs as in Flyte's cache key."""
     identity = blake2b(f"{template.id.name}\0{template.metadata.discovery_version}".encode(), digest_size=6)
     for name, literal in sorted((inputs.literals if inputs else {}).items()):
         if name == HOW:
@@ -435,8 +438,8 @@ def _job_name(template: TaskTemplate, inputs: LiteralMap | None) -> str:
 
 
 def _copy_outputs(resource: Resource, source: str, destination: str) -> Resource:
-    """Copy a job's outputs and deck from `source` to this attempt's `destination`. The resource itself gets none: Flyte
-    looks for a deck only beside outputs in storage."""
+    """Copy a job's outputs and deck from `source` to this attempt's `destination`. The resource itself gets no outputs,
+    since Flyte looks for a deck only beside outputs in storage."""
     access = FlyteContextManager.current_context().file_access
     with TemporaryDirectory() as folder:
         outputs, deck = Path(folder) / "outputs.pb", Path(folder) / "deck.html"
@@ -456,14 +459,15 @@ def _copy_outputs(resource: Resource, source: str, destination: str) -> Resource
 
 
 async def _ended(query: Future[Any]) -> None:
-    """Wait until a query has ended, for a while. Its exception is its caller's, not asyncio's to report."""
+    """Wait a limited time until a query has ended. asyncio does not report its exception, which the caller handles."""
     waited = asyncio.wrap_future(query)
     waited.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     await asyncio.wait([waited], timeout=ANSWER_S)
 
 
 def _failure_reason(record: ManagedJobRecord) -> tuple[str, bool, bool]:
-    """A failed job's error, whether the task marks it as recoverable, and whether it is the task's, not SkyPilot's."""
+    """Return a failed job's error, whether the task marks it as recoverable, and whether it is an error of the task and
+    not of SkyPilot."""
     access, uri = FlyteContextManager.current_context().file_access, f"{api_server.output_prefix(record)}/error.pb"
     if not access.exists(uri):
         return redact_text(record.failure_reason or ""), False, False
@@ -471,7 +475,7 @@ def _failure_reason(record: ManagedJobRecord) -> tuple[str, bool, bool]:
         path = f"{folder}/error.pb"
         access.get_data(uri, path)
         error = load_proto_from_file(errors_pb2.ErrorDocument, path).error
-    _, is_trace, words = error.message.rpartition("Message:\n\n")  # flytekit's, if our code could not be loaded
+    _, is_trace, words = error.message.rpartition("Message:\n\n")  # flytekit's format if our code could not be loaded
     words = textwrap.dedent(words).partition(": ")[2] if is_trace else words
     return redact_text(words), error.kind == errors_pb2.ContainerError.RECOVERABLE, True
 

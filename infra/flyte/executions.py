@@ -1,5 +1,6 @@
-"""Close executions of a Flyte cluster that have ended without being closed, since a killed pod can't report its end:
-with the status that Flyte has, or, if no Flyte is configured, after a long time without a sign of life."""
+"""Close executions of a Flyte cluster that have ended without being closed, since a killed pod can't report its end.
+They get the status that Flyte has or, if no Flyte is configured, are closed after a long time without a sign of
+life."""
 
 import os
 import time
@@ -19,24 +20,24 @@ from infra.tracking.redact import redact_text
 from infra.tracking.spool import FAILED, FINISHED, KILLED, RUNNING
 
 EXECUTION_TAG = "baton.execution"
-LOST_S = 6 * 3600.0  # without a sign of life of any pod; one may wait for a machine for hours
+LOST_S = 6 * 3600.0  # time without a sign of life of any pod, since a pod may wait for a machine for hours
 PHASES = {"SUCCEEDED": FINISHED, "FAILED": FAILED, "ABORTED": KILLED, "TIMED_OUT": FAILED}
 End = tuple[str, float]  # status, seconds since the epoch
 
 
 class FlyteUnreachable(UserError):
-    """The configured Flyte can't be asked."""
+    """Raised if the configured Flyte can't be reached."""
 
 
 def close_ended(client: MlflowClient) -> list[str]:
-    """Close executions that have ended, and running stages of those that are closed; returns the ids of the executions.
+    """Close executions that have ended, and running stages of closed executions. Return the ids of the executions.
     Raises MlflowException, FlyteUnreachable."""
     closed = _close_left_stages(client)
     find_end = _end_finder()
     for execution in runs_with(client, {"baton.role": "execution"}, f"attributes.status = '{RUNNING}'"):
         if FLYTE_TAG not in execution.data.tags:
             continue
-        if EXECUTION_TAG not in execution.data.tags:  # merged into another pod's run, later set to running again
+        if EXECUTION_TAG not in execution.data.tags:  # merged into another pod's run, and later set to running again
             client.set_terminated(execution.info.run_id)
             continue
         stages = runs_with(client, {EXECUTION_TAG: execution.data.tags[EXECUTION_TAG], "baton.role": "stage"})
@@ -50,7 +51,7 @@ def close_ended(client: MlflowClient) -> list[str]:
 
 
 def _close_left_stages(client: MlflowClient) -> list[str]:
-    """Close the running stages of executions that are closed: their pods ended without reporting it. One that lives on
+    """Close the running stages of closed executions, whose pods ended without reporting it. A pod that is still running
     reports its own end later."""
     left: dict[str, list[Run]] = defaultdict(list)
     for stage in runs_with(client, {"baton.role": "stage"}, f"attributes.status = '{RUNNING}'"):
@@ -68,7 +69,7 @@ def _close_left_stages(client: MlflowClient) -> list[str]:
 
 
 def _run(client: MlflowClient, run_id: str) -> Run | None:
-    """A run; None if it was deleted for good."""
+    """Return a run, or None if it was permanently deleted."""
     try:
         return client.get_run(run_id)
     except MlflowException as error:
@@ -78,7 +79,8 @@ def _run(client: MlflowClient, run_id: str) -> Run | None:
 
 
 def _end_finder() -> Callable[[Run, list[Run]], End | None]:
-    """A function that returns how an execution ended; None: it is still running. Raises FlyteUnreachable."""
+    """Return a function that returns how an execution ended, or None if it is still running. Raises
+    FlyteUnreachable."""
     configured = "FLYTECTL_CONFIG" in os.environ or "FLYTE_PLATFORM_URL" in os.environ
     if not configured and not (Path.home() / ".flyte/config.yaml").exists():
         return _by_silence
@@ -108,11 +110,11 @@ def _end_finder() -> Callable[[Run, list[Run]], End | None]:
     def by_flyte(execution: Run, stages: list[Run]) -> End | None:
         try:
             response = client.get_execution(WorkflowExecutionIdentifier(*execution.data.tags[FLYTE_TAG].split("/")))
-        except (FlyteEntityNotExistException, FlyteInvalidInputException):  # another cluster's
+        except (FlyteEntityNotExistException, FlyteInvalidInputException):  # the execution is on another cluster
             return _by_silence(execution, stages)
         except FlyteException as error:
             raise unreachable(error) from error
-        ended = (response.closure.started_at + response.closure.duration).timestamp()  # 1970: ended before it started
+        ended = (response.closure.started_at + response.closure.duration).timestamp()  # 1970: ended before its start
         phase = WorkflowExecution.Phase.Name(response.closure.phase)
         return (PHASES[phase], max(ended, last_seen(execution))) if phase in PHASES else None
 
@@ -128,5 +130,5 @@ def _by_silence(execution: Run, stages: list[Run]) -> End | None:
 
 
 def last_seen(run: Run) -> float:
-    """The time of a run's last sign of life."""
+    """Return the time of a run's last sign of life."""
     return max(float(run.data.tags.get(SEEN_TAG, 0)), float(run.info.end_time or run.info.start_time) / 1000)

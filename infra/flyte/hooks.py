@@ -1,8 +1,8 @@
-"""Baton's uses of flytekit 1.16's internals, each by one task or call; infra/flyte/install.py has the changes for the
-whole process.
+"""Baton's uses of flytekit 1.16's internals for single tasks or calls; infra/flyte/install.py has the changes for the
+process.
 
 tests/infra/test_flyte_hooks.py (and tests/stage/test_pod_log.py) fails for a hook that is no longer needed. flytekit is
-imported in the functions: engines and the tracking thread use this module without it.
+imported in the functions, since engines and the tracking thread use this module without it.
 """
 
 import logging
@@ -17,11 +17,11 @@ from infra.tracking.redact import redact_text
 
 T = TypeVar("T")
 
-MOST_LINES = 10  # of what Flyte shows of a failed task
-MOST_FRAMES = 5  # of a bug's trace among them
+MOST_LINES = 10  # lines that Flyte shows for a failed task
+MOST_FRAMES = 5  # stack frames in them, for a bug
 
 LOG_LEVEL = "FLYTE_SDK_LOGGING_LEVEL"
-# for the process that fetches the code, before any of ours is loaded; errors still end it with a traceback
+# For the process that fetches the code, before any of our code is loaded; errors still end it with a traceback
 POD_ENVIRONMENT = {LOG_LEVEL: str(logging.CRITICAL)}
 
 
@@ -35,15 +35,15 @@ WITHOUT_SESSIONS = _WithoutSessions()
 
 
 def quiet_s3() -> None:
-    """Keep aiobotocore from printing where it found credentials, and aiohttp from reporting sessions at exit. flytekit
-    makes asynchronous file systems, whose sessions s3fs leaves to its caller, and after Ctrl-C their event loops may
-    have ended, so that nobody can close them. The sessions end with the process."""
+    """Prevent aiobotocore from printing where it found credentials, and aiohttp from reporting sessions at exit.
+    flytekit makes asynchronous file systems, whose sessions s3fs leaves to its caller, and after Ctrl-C their event
+    loops may have ended, so that the sessions cannot be closed. They end with the process."""
     logging.getLogger("aiobotocore").setLevel(logging.WARNING)
     logging.getLogger("asyncio").addFilter(WITHOUT_SESSIONS)
 
 
 def error_text(error: BaseException) -> str:
-    """What went wrong, and where if it is not an error of ours."""
+    """Return an error's message, with its place in the code if it is not one of our named errors."""
     from flytekit.exceptions.user import FlyteRecoverableException
 
     error = _unwrapped(error)
@@ -58,7 +58,7 @@ def error_text(error: BaseException) -> str:
 
 
 def _unwrapped(error: BaseException) -> BaseException:
-    """What flytekit's wrappers hold."""
+    """Return the error in flytekit's wrappers."""
     from flytekit.core.type_engine import TypeTransformerFailedError
 
     error = getattr(error, "value", error)
@@ -68,8 +68,8 @@ def _unwrapped(error: BaseException) -> BaseException:
 
 
 def inputs_are_the_user_s(task: Any, record: Callable[[UserError], object]) -> None:
-    """Turn an input that one of our models rejects into a user error, which `record` gets first. To flytekit it is a
-    system error, and none of the task's own code runs."""
+    """Turn an input that one of our models rejects into a user error, which is first passed to `record`. For flytekit
+    it is a system error, and none of the task's own code runs."""
     dispatch = task.dispatch_execute
 
     def dispatch_execute(*args: Any, **kwargs: Any) -> Any:
@@ -89,7 +89,7 @@ def inputs_are_the_user_s(task: Any, record: Callable[[UserError], object]) -> N
 
 
 def shortened(text: str, most: int = MOST_LINES) -> str:
-    """The first and the last lines of a long text."""
+    """Return the first and the last lines of a long text."""
     lines = text.splitlines()
     if len(lines) <= most:
         return text
@@ -99,23 +99,24 @@ def shortened(text: str, most: int = MOST_LINES) -> str:
 
 
 def import_lock() -> AbstractContextManager[object]:
-    """Hold this while importing MLflow. flytekit loads pandas and pyarrow by importlib's LazyLoader, which has no lock
-    before Python 3.12, and inspects them whenever it converts a value: if another thread imported them at that moment,
-    as MLflow does, it would find them without their classes. Two threads that import MLflow at once also fail."""
+    """Return the lock to hold while importing MLflow. flytekit loads pandas and pyarrow with importlib's LazyLoader,
+    which has no lock before Python 3.12, and inspects them whenever it converts a value. If another thread imported
+    them at that moment, as MLflow does, it would find them without their classes. Two threads that import MLflow at the
+    same time also fail."""
     engine = sys.modules.get("flytekit.core.type_engine")
     lock: AbstractContextManager[object] = engine.TypeEngine.lazy_import_lock if engine else nullcontext()
     return lock
 
 
 def one_at_a_time() -> Any:
-    """The policy of a launch plan whose run is skipped while an earlier one is running."""
+    """Return the policy of a launch plan whose run is skipped while an earlier run is in progress."""
     from flytekit.models.concurrency import ConcurrencyLimitBehavior, ConcurrencyPolicy
 
     return ConcurrencyPolicy(1, ConcurrencyLimitBehavior.SKIP)
 
 
 def ignored_outputs(reason: str) -> Exception:
-    """What a task raises whose outputs another node's process returns."""
+    """Return the exception for a task whose outputs another node's process returns."""
     from flytekit.core.base_task import IgnoreOutputs
 
     ignored: Exception = IgnoreOutputs(reason)
@@ -123,7 +124,7 @@ def ignored_outputs(reason: str) -> Exception:
 
 
 def retried_by_flyte(error: Exception) -> Exception:
-    """What a task raises, in place of an error, for Flyte to retry it."""
+    """Return the exception that a task raises instead of an error, so that Flyte retries it."""
     from flytekit.exceptions.user import FlyteRecoverableException
 
     recoverable: Exception = FlyteRecoverableException(str(error))
@@ -138,14 +139,14 @@ def add_deck(title: str, page: str) -> None:
 
 
 def with_task_type(task: T, task_type: str) -> T:
-    """Change a task's type, which flytekit sets at construction only."""
+    """Change a task's type, which flytekit sets only at construction."""
     task._task_type = task_type  # type: ignore[attr-defined]
     return task
 
 
 @contextmanager
 def job_signal_handlers() -> Iterator[None]:
-    """Drop the signal handlers that connectors add in the body: flytekit keeps those of jobs that have ended."""
+    """Drop the signal handlers that connectors add in the body, since flytekit keeps those of jobs that have ended."""
     from flytekit import FlyteContextManager
 
     handlers: list[Callable[..., Any]] = FlyteContextManager.signal_handlers

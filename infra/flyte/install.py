@@ -1,10 +1,10 @@
-"""Every change that Baton makes to flytekit for the whole process, made by one call.
+"""All changes that Baton makes to flytekit for the process, in one call.
 
     install(Artifact, StageSpec)     in tasks/stage.py, which each process with a stage imports
 
-`changes` is the list: what of flytekit each change replaces or relies on, and a digest of its source in VERSION.
+`changes` lists the parts of flytekit that each change replaces or relies on, with a digest of their source in VERSION.
 tests/infra/test_install.py fails when a release has other source there, and tests/infra/test_flyte_hooks.py when
-flytekit no longer needs a change. What changes one task or one call only is in infra/flyte/hooks.py.
+flytekit no longer needs a change. Changes of a single task or call are in infra/flyte/hooks.py.
 """
 
 import logging
@@ -37,8 +37,8 @@ from infra.pod_spec import secrets_of_all
 
 T = TypeVar("T")
 
-VERSION = "1.16.31"  # of flytekit, whose source the digests below are of
-QUICK_S = 1.0  # between two Ctrl-C that count as one
+VERSION = "1.16.31"  # version of flytekit to whose source the digests below belong
+QUICK_S = 1.0  # maximum time between two Ctrl-C that count as one
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Change:
     """A change to flytekit."""
 
     make: Callable[[], None]
-    replaces: dict[str, str]  # "module:name" within flytekit, and the digest of its source (blake3, 8 bytes)
+    replaces: dict[str, str]  # "module:name" within flytekit -> digest of its source (blake3, 8 bytes)
 
 
 def changes(*without_schema: type[BaseModel]) -> tuple[Change, ...]:
-    """The changes, where these models and those derived from them have Flyte types without a JSON schema."""
+    """Return the changes. These models, and those derived from them, get Flyte types without a JSON schema."""
     return (
         Change(
             use_own_cache,
@@ -82,14 +82,14 @@ def changes(*without_schema: type[BaseModel]) -> tuple[Change, ...]:
 
 
 def install(*without_schema: type[BaseModel]) -> None:
-    """Make all changes. Called once in a process."""
+    """Make all changes. Call it once in a process."""
     for change in changes(*without_schema):
         change.make()
 
 
 def use_own_cache() -> None:
-    """Put Flyte's local cache into Baton's home, instead of one for the whole user, and read and write it with named
-    errors: flytekit ends in a traceback if the database is damaged."""
+    """Put Flyte's local cache into Baton's home, instead of a single one for the user, and use it with named errors,
+    since flytekit ends in a traceback if the database is damaged."""
     local_cache.CACHE_LOCATION = str(cache.FOLDER)
     local_cache.LocalTaskCache.get = staticmethod(cache.get)
     local_cache.LocalTaskCache.set = staticmethod(cache.put)
@@ -100,8 +100,8 @@ class _NoFields(BaseModel):
 
 
 class _WithoutSchema(PydanticTransformer):
-    """Models without their JSON schema, which Flyte's catalog makes part of a cache key: a changed
-    description would run every stage again."""
+    """A transformer of models without their JSON schema. Flyte's catalog makes the schema part of a cache key, so that
+    a changed description would run every stage again."""
 
     def __init__(self, kind: type[BaseModel]) -> None:
         standard = PydanticTransformer()
@@ -113,21 +113,21 @@ class _WithoutSchema(PydanticTransformer):
 
 
 def leave_out_schemas(*kinds: type[BaseModel]) -> None:
-    """Make these and the models derived from them types without a schema."""
+    """Give these models, and those derived from them, types without a schema."""
     first, *more = kinds
     TypeEngine.register(_WithoutSchema(first), additional_types=more)
 
 
 def filter_pod_log() -> None:
-    """With POD_ENVIRONMENT set: log as usual from here on, except for flytekit's S3 sessions, which it leaves open and
-    which are logged as errors when the interpreter exits."""
+    """If POD_ENVIRONMENT is set, log as usual from here on, except for S3 sessions that flytekit leaves open and that
+    are logged as errors when the interpreter exits."""
     if os.environ.get(LOG_LEVEL) == POD_ENVIRONMENT[LOG_LEVEL]:
         set_flytekit_log_properties(filter=WITHOUT_SESSIONS, level=logging.WARNING)
 
 
 def interrupts_end_quietly() -> None:
     """Treat several Ctrl-C in quick succession as one, and ignore them while the interpreter exits.
-    flytekit's handler raises SystemExit in whatever runs, and Python prints a traceback for each one that reaches a
+    flytekit's handler raises SystemExit in any running code, and Python prints a traceback for each one that reaches a
     destructor or a function of atexit."""
     leave, pressed = signal.getsignal(signal.SIGINT), -math.inf
     if threading.current_thread() is not threading.main_thread() or not callable(leave):
@@ -143,13 +143,13 @@ def interrupts_end_quietly() -> None:
 
 
 def sentence_first() -> None:
-    """Let what Flyte shows of a failed task begin with what went wrong, in a few lines; a bug's trace is in the pod's
-    log. flytekit puts the trace first and, if an input could not be converted, all of the input."""
+    """Let Flyte's message about a failed task begin with the error, in a few lines; a bug's trace is in the pod's log.
+    flytekit puts the trace first and, if an input could not be converted, all of the input."""
     entrypoint.get_traceback_str = error_text
 
 
 class OptionReader(NamedTuple):
-    """How `pyflyte run` reads an option whose type is a model of ours, and the help that it shows for it."""
+    """The function with which `pyflyte run` reads an option whose type is one of our models, and the option's help."""
 
     read: Callable[[str, type[Any], str, Any], Any]  # (value, type, option, RunLevelParams)
     help: str
@@ -159,7 +159,7 @@ _readers: dict[type[Any], OptionReader] = {}
 
 
 def read_option(model: type[T], read: Callable[[str, type[T], str, Any], T], help: str) -> None:
-    """Read options whose type is `model`, or derived from it, by `read`."""
+    """Use `read` for options whose type is `model` or derived from it."""
     _readers[model] = OptionReader(read, help)
 
 
@@ -169,8 +169,8 @@ def _reader_of(kind: Any) -> OptionReader | None:
 
 
 def read_own_options() -> None:
-    """Let `pyflyte run` read options as `read_option` says. flytekit itself reads YAML 1.1 without limits, shows a
-    traceback for a broken file, and prints the model's whole JSON schema as help."""
+    """Let `pyflyte run` read options with the functions of `read_option`. flytekit itself reads YAML 1.1 without
+    limits, shows a traceback for a broken file, and prints the model's full JSON schema as help."""
     flyte_convert, flyte_option = JsonParamType.convert, run.to_click_option
 
     def convert(self: Any, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
@@ -190,8 +190,8 @@ def read_own_options() -> None:
 
 
 def add_secrets_to_version() -> None:
-    """Let the version that `pyflyte run --remote` and `pyflyte register` derive from code, images and settings depend
-    on the names of the secrets too, which are part of a template. Flyte refuses another template under a known
+    """Let the version that `pyflyte run --remote` and `pyflyte register` derive from code, images and settings also
+    depend on the names of the secrets, which are part of a template. Flyte refuses another template under a known
     version."""
     version_of = FlyteRemote._version_from_hash
 

@@ -1,4 +1,4 @@
-"""Run a Flyte task where its placement says.
+"""Run a Flyte task on the machines of its placement.
 
 On a Flyte cluster the placed task has another type, which the connector service runs; on a laptop the same connector
 runs in this process.
@@ -43,15 +43,15 @@ T = TypeVar("T")
 
 POLL_S = 4.0  # interval of queries to SkyPilot's API server
 DRAW_S = 0.5  # interval of updates of the progress bar
-CANCEL_S = 60.0  # after Ctrl-C: long enough for a launch in progress to end
+CANCEL_S = 60.0  # time after Ctrl-C, long enough for a launch in progress to end
 
 
 class PlacementFailed(UserError):
-    """A placed stage failed on its machine."""
+    """Raised if a placed stage failed on its machine."""
 
 
 def placement_of(how: str) -> Placement | None:
-    """The placement of one call, which the input `how` (JSON) may have as `placement`."""
+    """Return the placement of a call, which the input `how` (JSON) may have as `placement`."""
     words = json.loads(how).get("placement")
     return words and Placement.model_validate(words)
 
@@ -74,15 +74,15 @@ def in_job(work: Callable[[], T]) -> T:
 
 
 def job_settings() -> dict[str, Any]:
-    """The custom settings of a job's template, which all placements of a task share; the connector gets the placement
-    itself from `how`."""
+    """Return the custom settings of a job's template, which all placements of a task share. The connector gets the
+    placement itself from `how`."""
     return {"storage": storage_of(None), "execution": execution_id(), "code": code_version()}
 
 
 def image_of(image: ImageSpec, settings: SerializationSettings, is_placed: bool) -> str | None:
-    """The image if it is not the one that flytekit finds. For a placed task it may be NO_IMAGE: then the machines
-    provide the environment. An image that the run was registered without (UNUSED) is refused only where a pod asks for
-    it."""
+    """Return the image if it is not the one that flytekit finds. For a placed task it may be NO_IMAGE, if the machines
+    provide the environment. If the run was registered without an image (UNUSED), it is refused only where a pod
+    requests it."""
     found = settings.image_config.find_image(image.id)
     is_left_out = found is not None and found.full == UNUSED
     if is_placed and not image.registry and (found is None or is_left_out):
@@ -94,8 +94,8 @@ def image_of(image: ImageSpec, settings: SerializationSettings, is_placed: bool)
 
 @contextmanager
 def jobs_from_here(placement: Placement) -> Iterator[None]:
-    """In the body, jobs get their inputs and this project's code through the placement's storage, and SIGTERM cancels
-    them, like Ctrl-C."""
+    """Let jobs in the body get their inputs and this project's code through the placement's storage, and let SIGTERM
+    cancel them, like Ctrl-C."""
     import infra.flyte.connector  # noqa: F401 - registers itself; imports SkyPilot
 
     quiet_s3()
@@ -126,7 +126,7 @@ def cancel(connector: Any, job: Any) -> None:
 
 
 async def follow(connector: Any, job: Any, title: str, placement: Placement | None) -> Resource:
-    """Poll until a job has ended; show its state and the engine's progress. Raises PlacementFailed."""
+    """Poll until a job has ended, and show its state and the engine's progress. Raises PlacementFailed."""
     from infra.placement.record import summary  # imports SkyPilot
 
     reported, polled = "", -POLL_S
@@ -141,7 +141,7 @@ async def follow(connector: Any, job: Any, title: str, placement: Placement | No
                     resource: Resource = await connector.get(job)
                     mirror.where = resource.custom_info or {}
                     is_failure = is_terminal_phase(resource.phase) and resource.phase != TaskExecution.SUCCEEDED
-                    if resource.message != reported and not is_failure:  # that is the error's text
+                    if resource.message != reported and not is_failure:  # a failure's message is the error's text
                         reported = resource.message
                         say(f"{title}: {reported}")
                     if add_placement(execution, job.name, mirror.where):
@@ -174,7 +174,7 @@ class _NoHistory(StandardIgnore):
 
 
 def _code(access: FileAccessProvider, storage: str) -> str:
-    """Upload this project's files, named by their digest, as Flyte's fast registration does; returns the address."""
+    """Upload this project's files, named by their digest, as Flyte's fast registration does, and return the address."""
     with TemporaryDirectory() as folder:
         options = FastPackageOptions([_NoHistory], copy_style=CopyFileDetection.ALL)
         archive = Path(fast_package(PROJECT, folder, options=options))
@@ -186,7 +186,7 @@ def _code(access: FileAccessProvider, storage: str) -> str:
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """SIGTERM cancels the job, like Ctrl-C."""
+    """Let SIGTERM cancel the job, like Ctrl-C."""
     before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     try:
         with job_signal_handlers():

@@ -1,4 +1,4 @@
-"""The pod of a Flyte task: the default of its stage, over which each call may set its own."""
+"""The pod of a Flyte task: its stage's default, parts of which each call may replace."""
 
 import json
 from typing import Any
@@ -12,32 +12,32 @@ from infra.pod_spec import SECRETS, PodSpec, short_of
 from infra.process.launch import STOP_GRACE
 from infra.progress import say
 
-PRIMARY = "primary"  # the container's name in a pod spec of ours
+PRIMARY = "primary"  # the container's name in our pod specs
 
 
 def pod_of(how: str, default: PodSpec) -> PodSpec:
-    """The pod of one call, which the input `how` (JSON) may have as `pod`."""
+    """Return the pod of a call, which the input `how` (JSON) may have as `pod`."""
     return PodSpec.model_validate(json.loads(how).get("pod") or {}).over(default)
 
 
 def say_what_it_lacks(title: str, pod: PodSpec) -> None:
-    """Print what this pod lacks: a cluster's limits lower a request without a word."""
+    """Print the resources that this pod lacks, since a cluster's limits silently lower a request."""
     if lacking := short_of(pod.resources):
         say(f"{title}: this pod has {', '.join(lacking)}; see Flyte's task_resources.limits")
 
 
 def secret(name: str) -> Secret:
-    """A Flyte secret that is an environment variable."""
+    """Return a Flyte secret that is an environment variable."""
     return Secret(group=SECRETS, key=name, env_var=name, mount_requirement=Secret.MountType.ENV_VAR)
 
 
 def security_context(pod: PodSpec) -> SecurityContext | None:
-    """The secrets of a pod, if it has any."""
+    """Return the secrets of a pod, if it has any."""
     return SecurityContext(secrets=[secret(name) for name in pod.secrets]) if pod.secrets else None
 
 
 def k8s_pod(pod: PodSpec, container: Container) -> K8sPod:
-    """Built from plain values: flytekit's PodTemplate needs the Kubernetes library in every image."""
+    """Build a pod from plain values, since flytekit's PodTemplate needs the Kubernetes library in every image."""
     grace_s = pod.termination_grace_period_seconds
     grace = {} if grace_s is None else {STOP_GRACE: str(grace_s)}
     env = [{"name": name, "value": value} for name, value in ((container.env or {}) | grace).items()]
@@ -46,7 +46,7 @@ def k8s_pod(pod: PodSpec, container: Container) -> K8sPod:
 
 
 def check_one_template(stage: str, templates: int) -> None:
-    """Flyte silently uses the first of several templates with one name. Raises UserError."""
+    """Raise UserError for several templates with one name, of which Flyte would silently use the first."""
     if templates > 1:
         raise UserError(
             f"{stage}: runs several times in this DAG. On a Flyte cluster, either all or none of these must have "

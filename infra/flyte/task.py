@@ -1,6 +1,6 @@
-"""A task as flytekit 1.16 needs it: the templates that a cluster gets, and the ways to run it.
+"""A task for flytekit 1.16, with the templates that a cluster gets, and the ways to run the task.
 
-tasks/stage_task.py decides which template and which way a call has.
+tasks/stage_task.py chooses the template and the way for a call.
 """
 
 import copy
@@ -32,15 +32,15 @@ C = TypeVar("C")
 class FlyteTask(AsyncConnectorExecutorMixin, PythonFunctionTask[C]):
     """A task with one output, an input `how`, and the default of its pod in `task_config.pod`.
 
-    Overrides internals of flytekit's AsyncConnectorExecutorMixin: `_get`, which shows nothing while a job runs, and
-    `connector_signal_handler`, which does not wait for the cancellation."""
+    The class overrides internals of flytekit's AsyncConnectorExecutorMixin: `_get`, which shows nothing while a job
+    runs, and `connector_signal_handler`, which does not wait for the cancellation."""
 
     placement: Placement | None = None  # set on the copy that runs as a job of a connector in this process
 
     # Ways to run
 
     def node(self, inputs: dict[str, Any], pod: PodSpec, is_placed: bool) -> Any:
-        """A node of the DAG that Flyte compiles, with a pod, or as a job of the connector. Raises UserError."""
+        """Return a node of the DAG that Flyte compiles, with a pod or as a job of the connector. Raises UserError."""
         task, context = self._with(pod.template_fields()), FlyteContextManager.current_context()
         promise = PythonFunctionTask.__call__(task.placed if is_placed else task, **inputs)
         if context.serialization_settings and (state := context.compilation_state):
@@ -53,8 +53,8 @@ class FlyteTask(AsyncConnectorExecutorMixin, PythonFunctionTask[C]):
         return PythonFunctionTask.execute(self, **inputs)
 
     def run_as_job(self, inputs: dict[str, Any], placement: Placement) -> tuple[LiteralMap, bool]:
-        """Run through the connector in this process. Returns when the job has ended, with the output, and whether this
-        execution started the job. Raises PlacementFailed."""
+        """Run the task through the connector in this process. Return, when the job has ended, the output, and whether
+        this execution started the job. Raises PlacementFailed."""
         task = copy.copy(self.placed)
         task.placement = placement
         with jobs_from_here(placement):
@@ -62,7 +62,7 @@ class FlyteTask(AsyncConnectorExecutorMixin, PythonFunctionTask[C]):
         return output, is_of_this_execution(self.name, task.resource_meta)
 
     def cached(self, inputs: dict[str, Any]) -> Promise | None:
-        """The promise of the output in Flyte's local cache for these inputs, without executing anything."""
+        """Return the promise of the output in Flyte's local cache for these inputs, without executing anything."""
         context, metadata = FlyteContextManager.current_context(), self.metadata
         if not metadata.cache:
             return None
@@ -72,7 +72,7 @@ class FlyteTask(AsyncConnectorExecutorMixin, PythonFunctionTask[C]):
         return None if outputs is None else Promise(*next(iter(outputs.literals.items())))
 
     def value(self, literal: Any) -> Any:
-        """A literal of its output as a Python value."""
+        """Convert a literal of the output to a Python value."""
         (python_type,) = self.python_interface.outputs.values()
         return TypeEngine.to_python_value(FlyteContextManager.current_context(), literal, python_type)
 
@@ -80,13 +80,13 @@ class FlyteTask(AsyncConnectorExecutorMixin, PythonFunctionTask[C]):
 
     @cached_property
     def pod(self) -> PodSpec:
-        """The default; `_with` sets it on a copy."""
+        """The default pod; `_with` sets it on a copy."""
         default: PodSpec = self.task_config.pod
         return default
 
     @cache  # noqa: B019 - tasks live as long as their module
     def _with(self, template_fields: str) -> Self:
-        """A copy of the task with another template."""
+        """Return a copy of the task with another template."""
         task = copy.copy(self)
         task.__dict__.pop("placed", None)
         task.pod = PodSpec.model_validate_json(template_fields)
@@ -94,7 +94,7 @@ class FlyteTask(AsyncConnectorExecutorMixin, PythonFunctionTask[C]):
 
     @cached_property
     def placed(self) -> Self:
-        """This task with a connector's type, by which a cluster routes it, and the same cache key."""
+        """The task with a connector's type, by which a cluster routes it, and the same cache key."""
         return with_task_type(copy.copy(self), TASK_TYPE)
 
     @property
@@ -137,12 +137,12 @@ class FlyteTask(AsyncConnectorExecutorMixin, PythonFunctionTask[C]):
 
 
 def is_compiling() -> bool:
-    """Return whether Flyte is compiling a DAG: calls of tasks then become its nodes."""
+    """Return whether Flyte is compiling a DAG, in which calls of tasks become nodes."""
     return FlyteContextManager.current_context().compilation_state is not None
 
 
 def hashes(value: Any) -> Iterator[str]:
-    """The hash of an output that is an input, if it has one."""
+    """Yield the hash of an output that is an input, if it has a hash."""
     if isinstance(value, Promise) and value.is_ready and getattr(value.val, "hash", None):
         yield value.val.hash
 

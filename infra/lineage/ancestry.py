@@ -34,8 +34,8 @@ class Run:
     cached: bool = False
     output: str | None = None  # digest
     inputs: dict[str, str] = field(default_factory=dict)  # name -> digest
-    kind: str | None = None  # of the output
-    related: Relation | None = None  # its output's to the inputs, as recorded
+    kind: str | None = None  # kind of the output
+    related: Relation | None = None  # recorded relation of the output to the inputs
 
     @property
     def live(self) -> bool:

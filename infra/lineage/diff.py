@@ -15,7 +15,7 @@ from infra.lineage.graph import Graph
 from infra.tracking.flatten import flatten
 
 CONTEXT = 3  # unchanged lines around a change
-MOST_LINES = 2000  # of one file's difference
+MOST_LINES = 2000  # limit for the difference of one file
 
 
 @dataclass(frozen=True)

@@ -34,29 +34,29 @@ PRICE = "baton.placed.price_per_hour"
 NOT_CURVES = (OUTPUT, "duration_s")
 
 FIRST = ("loss", "validation_loss", "reward", "kl", "mfu", "tokens_per_s", "lr", "learning_rate", "grad_norm")
-UNITS = {"argmax_agreement": "share"}  # of facts that are not metrics
+UNITS = {"argmax_agreement": "share"}  # units of facts that are not metrics
 NAMES = ("baton.fact.label", "baton.fact.registry_name")  # tags with the names of models
 HEADLINE = "baton.fact.headline"  # tag of an evaluation: the metric that is shown first
 
 
 @dataclass(frozen=True)
 class Unit:
-    """How a metric is shown, and whether a higher value is better."""
+    """The unit and direction of a metric, with the uncertainty of its value."""
 
     unit: str = ""
     higher_is_better: bool | None = True  # None if not known
-    standard_error: float | None = None  # of the value
-    count: int = 0  # number of the rows, documents, … that it was measured on
+    standard_error: float | None = None  # the value's
+    count: int = 0  # number of rows, documents, … on which the metric was measured
 
 
 def tags(connection: Connection, runs: Collection[str], *keys: str) -> dict[str, dict[str, str]]:
-    """The tags of runs, or only those named."""
+    """Return the tags of runs, or only those with the given keys."""
     query = select(TAGS.c.run_uuid, TAGS.c.key, TAGS.c.value).where(TAGS.c.run_uuid.in_(among("runs")))
     return _by_run(rows(connection, query.where(TAGS.c.key.in_(keys)) if keys else query, runs=runs))
 
 
 def units(connection: Connection, runs: Collection[str]) -> dict[str, dict[str, Unit]]:
-    """For each run, the unit of each metric that it measured."""
+    """Return, for each run, the unit of each metric that it measured."""
     query = select(TAGS.c.run_uuid, TAGS.c.key, TAGS.c.value).where(
         TAGS.c.run_uuid.in_(among("runs")), TAGS.c.key.startswith(METRIC_TAG, autoescape=True)
     )

@@ -23,7 +23,7 @@ def local_status(execution: str) -> tuple[str, float | None] | None:
         if is_alive(folder):
             return RUNNING, None
         record = read_execution(folder)
-        if record.flyte:  # its other pods may still work
+        if record.flyte:  # other pods of the execution may still work
             return None
         return ("KILLED", lock.stat().st_mtime) if record.status == RUNNING else (record.status, record.ended)
     except (OSError, ValueError, RecordDamaged):  # not readable for this user: MLflow's status is shown

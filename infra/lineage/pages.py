@@ -337,7 +337,7 @@ def _functions(recipe: Any) -> dict[str, str]:
 
 
 def _how(run: Run, maker: Run | None) -> str:
-    """How a run came to have an artifact as its output."""
+    """Describe the way in which a run obtained its output artifact."""
     if run.cached:
         return "took it from the cache"
     return "made it" if run is maker else "chose it" if run.handed_on else "recomputed it"

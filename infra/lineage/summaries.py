@@ -140,7 +140,7 @@ def _best(stages: list[Run], measured: _Measured) -> Row | None:
 
 
 def progress(run: Run, tags: dict[str, str]) -> Row:
-    """How far a running stage is and how long it may still take, by the last record that was uploaded."""
+    """Return the progress of a running stage and its estimated remaining time, from the last uploaded record."""
     row: Row = {"run": run.id, "stage": run.title, "done": 0.0, "total": 0.0, "unit": "", "shown": {}, "left_s": None}
     record = _progress_of(tags)
     try:

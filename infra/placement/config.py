@@ -1,6 +1,7 @@
-"""Where a stage may run and at what price: the recipe's fields, and their translation for SkyPilot.
+"""The machines on which a stage may run, and their price limits: the recipe's fields, and their translation for
+SkyPilot.
 
-A placement does not affect the result, so it enters no cache key and no digest.
+A placement does not affect the result, so it is not part of any cache key or digest.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,7 +35,8 @@ def is_rented(place: str) -> bool:
 
 
 class Placement(BaseModel):
-    """Where a stage may run. Omitted fields don't restrict it: SkyPilot uses the cheapest place with capacity."""
+    """The machines on which a stage may run. Omitted fields do not restrict them: SkyPilot uses the cheapest with
+    capacity."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 

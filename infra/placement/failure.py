@@ -3,7 +3,7 @@
 import re
 
 LINES = 6  # ten with the frame and the two lines that a terminal adds
-WIDTH = 76  # of a line in that frame
+WIDTH = 76  # width of a line in that frame
 TITLE = 20  # characters that a caller puts before the first line
 
 _ENDED = re.compile(r"^✓ Job finished \(status: \w+\)\.$")  # SkyPilot's last line, of a failed job too

@@ -66,8 +66,8 @@ def offers(placement: Placement, most: int = SHOWN) -> list[Offer]:
 
 
 def ordered(placement: Placement, docker: str | None, clouds: Sequence[str]) -> dict[str, Any]:
-    """The `resources:` of a job: its places in the order of `offers`. `clouds`: the clouds that SkyPilot's API server
-    has access to. Raises ValueError if SkyPilot rejects the placement.
+    """Return the `resources:` of a job, with its places in the order of `offers`. `clouds`: the clouds that SkyPilot's
+    API server has access to. Raises ValueError if SkyPilot rejects the placement.
 
     The placement's choices follow if there are more places, and stand alone where SkyPilot must find the places itself:
     without catalogs here, and on clouds that are not enabled (its error names them)."""

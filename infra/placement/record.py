@@ -75,7 +75,7 @@ def message(record: ManagedJobRecord, words: str, has_machine: bool = True) -> s
 
 
 def _instance(record: ManagedJobRecord) -> tuple[int, str, bool] | None:
-    """How many machines of which type a job has, and whether they are spot machines."""
+    """Return the number and type of a job's machines, and whether they are spot machines."""
     described = DESCRIBED.fullmatch(record.cluster_resources_full or "")
     words = described["words"].split(", ") if described else []
     instance = next((word for word in words if "=" not in word and word != "..."), None)

@@ -11,7 +11,7 @@ from infra.text import clause
 STARTING = ("PENDING", "SUBMITTED", "STARTING", "RECOVERING")  # statuses in which SkyPilot looks for machines
 BACKOFF = "ALIVE_BACKOFF"  # schedule state between two launches
 MOST_REASONS = 3
-MOST_CHARACTERS = 160  # of a reason
+MOST_CHARACTERS = 160  # limit for a reason
 
 # The beginning of a line in a controller's log: "I 11-30 07:01:02.123 PID=123 recovery_strategy.py:1173] "
 _HEAD = re.compile(r"^[DIWEC] \d\d-\d\d (?P<time>\d\d:\d\d:\d\d)\S* PID=\d+ \S+\] ?", re.MULTILINE)
@@ -30,7 +30,7 @@ class FailedLaunch:
     places: int  # number of places that were tried; 0 if unknown
     reasons: tuple[str, ...]
     at: str  # hh:mm:ss of the server's clock
-    retry_s: float | None  # from `at` to the next launch
+    retry_s: float | None  # time from `at` to the next launch
 
     def words(self) -> str:
         tried = f"all {self.places} places were tried" if self.places > 1 else "its launch failed"

@@ -1,4 +1,4 @@
-"""How and at which step an engine ended, to be compared with the end of its next start."""
+"""The way and the step in which an engine ended, for a comparison with the end of its next start."""
 
 import re
 from dataclasses import dataclass, field

@@ -41,10 +41,10 @@ class Failure:
     """The failure of one start of an engine."""
 
     summary: str  # one line: "pretrain: rank 3 was killed by SIGKILL at step 12, data"
-    details: str  # its last lines, and where to find more
+    details: str  # the last lines of the log, and the place of the others
     curable: bool  # a restart may help; False: the user must change something
     memory_mib: int | None = None  # the limit at which it was killed for memory
-    death: Death | None = None  # of a failure that may happen again at the same step
+    death: Death | None = None  # set for a failure that may recur at the same step
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def prefer_oom_kill(pid: int) -> None:
     """Let the kernel, out of memory, kill this child and its children before this process, which can then report it.
     No privilege is needed to raise the value (proc_pid_oom_score_adj(5)); where /proc is read-only the kernel chooses.
     """
-    with suppress(OSError):  # or the child has ended already
+    with suppress(OSError):  # the child may have ended already
         score = int(Path("/proc/self/oom_score_adj").read_text()) + OOM_SCORE
         Path(f"/proc/{pid}/oom_score_adj").write_text(str(min(score, 1000)))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from infra.process.heartbeat import Beat, read_beats
 from infra.progress import say
 
-LOOK_S = 5.0  # between two reads of the other machines' heartbeats, which may lie on a network file system
+LOOK_S = 5.0  # interval between reads of the other machines' heartbeats, perhaps on a network file system
 CONNECT_S = 2.0  # the launcher does nothing else meanwhile
 STOP_S = 120.0  # for every launcher to detect that one restarts its engine, and to stop its own
 

@@ -28,7 +28,7 @@ class Supervisor:
     def __init__(self, job_dir: Path, ranks: range, hang_timeout_s: float | None, peers: Peers) -> None:
         self.job_dir, self.ranks, self.hang_timeout_s, self.peers = job_dir, ranks, hang_timeout_s, peers
         self.beats: dict[int, Beat] = {}
-        self.memory_kills = memory_kills()  # before this start
+        self.memory_kills = memory_kills()  # count before this start
         self.progressed = False  # whether a step has been completed
         self.hang: Hang | None = None
         self.dead: list[int] = []  # the ranks that were gone when the first failure was seen
@@ -37,7 +37,7 @@ class Supervisor:
         self._clock = 0.0
         self._looked = time.monotonic()
         self._failed: float | None = None  # when the first failure was seen
-        self._before = read_result(job_dir)  # of an earlier start; node 0 removes it when it restarts
+        self._before = read_result(job_dir)  # from an earlier start; node 0 removes it when it restarts
         self._forget_earlier()
 
     def _forget_earlier(self) -> None:

@@ -21,7 +21,7 @@ class Node:
 
     rank: int = 0
     nodes: int = 1
-    address: str = ""  # of node 0
+    address: str = ""  # address of node 0
     port: int = 0
 
     def ranks(self, processes: int | None) -> range:

@@ -47,8 +47,8 @@ class Program:
 
 @dataclass(frozen=True)
 class Result:
-    """How a program ended. `limit` is the limit that it reached, if any: wall, cpu, output, memory, processes or files.
-    The last three are inferred from a Python program's exception, so that a program that handles it has none."""
+    """The end of a program. `limit` is the limit that it reached, if any: wall, cpu, output, memory, processes or
+    files. The last three are inferred from the exception of a Python program, so a program that handles it has none."""
 
     exit_code: int  # 128 + n after signal n, as in a shell
     stdout: bytes

@@ -170,7 +170,7 @@ def _push_records(client: MlflowClient, folder: Path, progressed: Callable[[], N
     known = runs_with(client, {"baton.execution": execution.id, "baton.role": "stage"}) if new else []
     progressed()
     for stage, run in stages.items():
-        # a cached stage has no curves of its own: the stage that made the artifact has them
+        # a cached stage has no curves: the stage that made the artifact has them
         job = Path(located(run.job_dir)) if run.job_dir and not run.cached else None
         record = stage_record(execution, stage.name, run, parent, name)
         if execution.flyte and run.cached and _read_pushed(stage) is None and _is_made(known, run):

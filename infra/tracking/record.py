@@ -30,7 +30,7 @@ from infra.tracking.spool import (
 )
 from infra.versions import package_versions
 
-ERROR_LINES = 5  # of a failure's message; the log has all of it
+ERROR_LINES = 5  # lines of a failure's message; the log has all of it
 RESERVED = 2**20  # bytes of a pod's disk for what a failure writes: its record, and Flyte's file with the error
 
 

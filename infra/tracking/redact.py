@@ -29,7 +29,7 @@ from infra.tracking.secret_names import (
 
 HIDDEN = "[redacted]"
 SETUP_DIGEST = "setup_digest"  # replaces a placement's setup
-KEY_CHARACTERS = 32_000  # of a private key that has no end
+KEY_CHARACTERS = 32_000  # limit for a private key that has no end
 
 # not in a sentence: `no -----BEGIN PRIVATE KEY----- in it`
 _KEY = re.compile(r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----(?![\"'`]?[,.;]?[^\S\n]+[A-Za-z]{1,15}[\s,.])")

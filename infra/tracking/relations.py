@@ -1,7 +1,7 @@
-"""How an artifact is related to the inputs of the run that output it.
+"""The relation of an artifact to the inputs of the run that output it.
 
 Only some runs make an artifact *from* their inputs. An evaluation measures a model, a publication names one and
-describes others on its card, and choosing hands on one of its inputs as it is. Each kind of artifact declares its
+describes others on its card, and a choice hands on one of its inputs unchanged. Each kind of artifact declares its
 relation in the `artifact.py` of its stage, and the records of its runs contain it.
 """
 
@@ -27,7 +27,8 @@ class Relation:
         return self.name in (MADE, PUBLISHES)
 
     def to(self, output: str | None, name: str, inputs: Mapping[str, str]) -> str:
-        """The relation of an artifact with the digest `output` to the input `name`, of `inputs` (name -> digest)."""
+        """Return the relation of the artifact with digest `output` to its input `name`; `inputs` are digests by
+        name."""
         if output in inputs.values():
             return HANDED_ON
         return self.name if name in self.sources(output, inputs) else DESCRIBED

@@ -17,9 +17,9 @@ from infra.tracking.store import PushFailed, passed_on, prepare_client, shown_ur
 
 START_S = 0.3  # delay before MLflow is imported, so that the caller can continue first
 PERIOD_S = 2.0
-LONGEST_PERIOD_S = 60.0  # between attempts while the store is unreachable
-RETRY_S = 1.0  # before a retry with `persist`
-REPORT_AFTER_S = 2.0  # of waiting at the end of a run
+LONGEST_PERIOD_S = 60.0  # time between attempts while the store is unreachable
+RETRY_S = 1.0  # time before a retry with `persist`
+REPORT_AFTER_S = 2.0  # waiting time at the end of a run before a message
 
 
 class Uploader:

@@ -13,7 +13,7 @@ class Choice(Artifact):
     order = 120
     family = "finding"
     relation = Relation("selected from")
-    label: str  # of the chosen model, as the next three
+    label: str  # the chosen model's, as are the next three fields
     chosen: str  # digest
     headline: str  # the metric's name
-    metrics: dict[str, dict[str, Any]]  # by name; each a tasks.core.metric.Metric
+    metrics: dict[str, dict[str, Any]]  # tasks.core.metric.Metric by name

@@ -4,8 +4,8 @@
     python -m tasks.convert import HUGGING_FACE MEGATRON
     python -m tasks.convert audit ONE OTHER
 
-With `--preflight`, export and import only print what they would read and write, and any problems. Exit code 0;
-1 if a conversion is impossible or an audit finds a difference; 2 for usage errors.
+With `--preflight`, export and import only print the files that they would read and write, and any problems. The exit
+code is 0, or 1 if a conversion is impossible or an audit finds a difference, or 2 for usage errors.
 """
 
 import io
@@ -43,7 +43,7 @@ def main() -> None:
     """Convert between Megatron's torch_dist checkpoints and Hugging Face's safetensors."""
     quiet()
     os.environ["HF_HUB_OFFLINE"] = "1"  # all inputs are local
-    for stream in (sys.stdout, sys.stderr):  # names of files and tensors may be anything
+    for stream in (sys.stdout, sys.stderr):  # names of files and tensors may have any characters
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
@@ -51,7 +51,7 @@ def main() -> None:
 _preflight = click.option(
     "--preflight",
     is_flag=True,
-    help="Print what would be read and written, and any problems; write nothing. Exit code 1 if there is a problem.",
+    help="Print the files to read and write, and any problems, but write nothing. Exit code 1 if there is a problem.",
 )
 _no_verify = click.option(
     "--no-verify", is_flag=True, help="Do not check the source's files against its manifest.json, if it has one."
@@ -185,7 +185,7 @@ def audit_command(
 
 
 def _with_tokens(model: "MegatronModel", tokenizer: Path | None) -> "MegatronModel":
-    """Take eos_token_id and pad_token_id from the tokenizer where the config has none."""
+    """Set eos_token_id and pad_token_id from the tokenizer where the config has none."""
     if tokenizer is None or model.fields.get("eos_token_id") is not None:
         return model
     from tasks.convert.export_model import check_beside
@@ -198,7 +198,7 @@ def _with_tokens(model: "MegatronModel", tokenizer: Path | None) -> "MegatronMod
 
 
 def _tokens(count: int, vocabulary: int, text: Path | None, model: Path) -> Any:
-    """Token ids, (sequences, length): of a text, by the model's tokenizer, or random with a fixed seed."""
+    """Return token ids, (sequences, length), of a text by the model's tokenizer, or random ones with a fixed seed."""
     import torch
 
     if text is None:
@@ -210,7 +210,7 @@ def _tokens(count: int, vocabulary: int, text: Path | None, model: Path) -> Any:
         content = tokenizer.encode(text.read_text(encoding="utf-8", errors="replace"), add_special_tokens=False).ids
         flat = torch.tensor([*beginning(tokenizer), *content][:count])
         if not len(flat):
-            raise StageError(f"{text}: has no tokens; give a text with some, or leave --text out")
+            raise StageError(f"{text}: has no tokens; pass a text with tokens, or omit --text")
     length = min(SEQUENCE, len(flat))
     return flat[: len(flat) // length * length].view(-1, length)
 

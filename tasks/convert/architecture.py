@@ -1,4 +1,4 @@
-"""A model's architecture: every number that its weights' shapes and its forward pass depend on."""
+"""A model's architecture: all numbers that determine the shapes of its weights and its forward pass."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -27,30 +27,30 @@ class Experts:
     count: int
     top_k: int
     ffn: int
-    shared_ffn: int = 0  # the expert that sees every token; 0: none
+    shared_ffn: int = 0  # size of the expert that sees every token; 0 if there is none
     scores: Literal["softmax", "sigmoid"] = "softmax"
     normalized: bool = True  # the chosen experts' weights sum to 1
     bias: bool = False  # a bias on the scores that affects only which experts are chosen (DeepSeek-V3)
-    groups: int = 1  # of experts
-    top_groups: int = 1  # groups that experts are chosen from
-    scale: float = 1.0  # of the chosen experts' weights
+    groups: int = 1  # number of groups of experts
+    top_groups: int = 1  # number of groups that experts are chosen from
+    scale: float = 1.0  # factor of the chosen experts' weights
     first: int = 0  # earlier layers are dense
 
 
 @dataclass(frozen=True)
 class Latent:
-    """Multi-head latent attention (DeepSeek-V2): queries, keys and values come from low-rank projections."""
+    """Multi-head latent attention (DeepSeek-V2), whose queries, keys and values come from low-rank projections."""
 
-    q_rank: int | None  # None: queries directly from the hidden state
+    q_rank: int | None  # None if queries come directly from the hidden state
     kv_rank: int
     nope: int  # dimensions of a head's query and key without rotary embedding
-    rope: int  # and with it
+    rope: int  # dimensions with rotary embedding
     value: int  # dimensions of a head's value
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A decoder. Sizes are of the whole model, independent of its parallel layout."""
+    """A decoder. Sizes are those of the full model, independent of its parallel layout."""
 
     vocab: int
     layers: int
@@ -61,17 +61,17 @@ class Architecture:
     ffn: int
     max_positions: int
     norm_eps: float
-    tied: bool  # the output projection is the embedding
+    tied: bool  # whether the output projection is the embedding
     rope: Rope
-    local_rope: Rope | None = None  # of layers with a sliding window, if different (Gemma 3)
-    windows: tuple[int | None, ...] = ()  # sliding window of each layer in tokens, the current one included
+    local_rope: Rope | None = None  # that of layers with a sliding window, if different (Gemma 3)
+    windows: tuple[int | None, ...] = ()  # sliding window of each layer in tokens, including the current one
     activation: Literal["silu", "gelu_tanh"] = "silu"
     qkv_bias: bool = False
-    qk_norm: Literal["none", "head", "whole"] = "none"  # over each head, or over all heads together (OLMo 2)
+    qk_norm: Literal["none", "head", "whole"] = "none"  # norm of each head, or of all heads together (OLMo 2)
     norms: Literal["before", "after", "both"] = "before"  # attention and feed-forward
     unit_norms: bool = False  # norm weights are stored minus one (Gemma)
     embedding_scale: float = 1.0
-    attention_scale: float | None = None  # of the scores; default: head_dim ** -0.5
+    attention_scale: float | None = None  # scale of the scores; None: head_dim ** -0.5
     attention_cap: float | None = None  # cap * tanh(score / cap)
     logit_cap: float | None = None
     experts: Experts | None = None
@@ -85,11 +85,11 @@ class Architecture:
 
     @property
     def uniform(self) -> bool:
-        """Whether all layers have the same weights, which Megatron then stacks along a first axis."""
+        """Return whether all layers have the same weights, which Megatron then stacks along a first axis."""
         return self.experts is None or self.experts.first == 0
 
     def size(self, name: str) -> int:
-        """A dimension by its name in the families' tables."""
+        """Return a dimension by its name in the families' tables."""
         experts, latent = self.experts, self.latent
         sizes = {
             "vocab": self.vocab,

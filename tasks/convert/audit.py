@@ -1,8 +1,9 @@
 """Check that a Megatron checkpoint and a Hugging Face folder, as stored on disk, are the same model.
 
-Compares, each in bounded memory: the configs, field by field; the weights, bit by bit; the other files
+The audit compares, in bounded memory, the configs field by field; the weights bit by bit; the other files
 (audit_files.py); and the hidden states after each layer and the logits, computed from Megatron's tensors by
-megatron_forward.py and by transformers (hf_forward.py). The verdict lists what cannot be compared.
+megatron_forward.py and from the folder by transformers (hf_forward.py). The verdict lists the parts that cannot be
+compared.
 """
 
 from collections.abc import Callable
@@ -39,7 +40,7 @@ class FieldDifference:
 
 @dataclass(frozen=True)
 class WeightDifference:
-    """A Hugging Face tensor that is not the Megatron weight rounded to the tensor's type."""
+    """A Hugging Face tensor that differs from the Megatron weight rounded to the tensor's type."""
 
     name: str
     megatron: str
@@ -50,25 +51,25 @@ class WeightDifference:
 
 @dataclass(frozen=True)
 class Audit:
-    """What was compared, and every difference."""
+    """The compared parts of both models, and all differences."""
 
     parameters: int
     weights: list[Entry]
-    padding_rows: int  # of Megatron's embedding, beyond the vocabulary
+    padding_rows: int  # rows of Megatron's embedding beyond the vocabulary
     dropped: list[str]  # Hugging Face tensors that repeat others
     config_differences: list[FieldDifference]
     weight_differences: list[WeightDifference]
     file_differences: list[str]  # model.json, the tokenizer and all other files
-    not_compared: list[str]  # what only one side describes
-    tokens: int  # that both models ran on
-    layer_max_abs_diff: list[float]  # of the hidden state after each layer
+    not_compared: list[str]  # parts that only one side describes
+    tokens: int  # number of tokens that both models ran on
+    layer_max_abs_diff: list[float]  # difference of the hidden state after each layer
     logits_max_abs_diff: float
     logits_mean_abs_diff: float
     argmax_agreement: float  # fraction of positions with the same most likely token
     bound: float  # allowed logits_max_abs_diff
 
     def problems(self) -> list[str]:
-        """Why these are not the same model; empty if they are."""
+        """Return the reasons why these are not the same model; empty if they are."""
         problems = [
             f"config.json: {item.field} is {item.hugging_face!r}, but {item.megatron!r} in the checkpoint"
             for item in self.config_differences
@@ -79,7 +80,7 @@ class Audit:
             for item in self.weight_differences
         ]
         problems += self.file_differences
-        # NaN is within no bound
+        # NaN fails this comparison
         if not (self.logits_max_abs_diff <= self.bound and self.argmax_agreement == 1.0):
             problems.append(
                 f"on {self.tokens} tokens the logits differ by up to {self.logits_max_abs_diff:.3g} (allowed "
@@ -88,7 +89,7 @@ class Audit:
         return problems
 
     def verdict(self) -> str:
-        """The result in one sentence."""
+        """Return the result in one sentence."""
         if problems := self.problems():
             return f"not the same model: {join_problems(problems)}"
         skipped = ", ".join(self.not_compared)
@@ -108,8 +109,8 @@ def audit(
     progress: Progress,
     tokenizer: Path | None = None,
 ) -> Audit:
-    """Compare two opened models; run them on `tokens`, (sequences, length). `tokenizer`: the folder passed to the
-    export, if any. Raises ConversionError if one cannot be read."""
+    """Compare two opened models, and run them on `tokens`, (sequences, length). `tokenizer`: the folder that was passed
+    to the export, if any. Raises ConversionError if a model cannot be read."""
     entries, differences = _weights(megatron, hf, progress)
     files = compare_files(megatron, hf, tokenizer, entries)
     _, unknown = free_fields(megatron, hf)
@@ -188,7 +189,7 @@ def _compare(megatron: MegatronModel, hf: HuggingFaceModel, weight: Weight) -> t
 
 
 def _elements(rows: Tensor) -> Tensor:
-    """Each element's bytes, so that equal NaNs compare equal."""
+    """Return each element's bytes, so that equal NaNs compare equal."""
     return rows.reshape(-1, 1).view(torch.uint8)
 
 
@@ -199,12 +200,12 @@ def _count(shape: tuple[int, ...]) -> int:
 def _forward(
     megatron: MegatronModel, hf: HuggingFaceModel, tokens: Tensor, progress: Progress
 ) -> tuple[list[float], float, float, float]:
-    """Run both models on the same tokens. Returns the largest difference after each layer, the logits' largest and
-    mean difference, and the fraction of positions with the same most likely token."""
+    """Run both models on the same tokens. Return the largest difference after each layer, the logits' largest and mean
+    difference, and the fraction of positions with the same most likely token."""
     names = {(weight.rule, weight.layer, weight.expert): weight for weight in megatron.weights}
 
     def read(rule: str, layer: int | None, expert: int | None) -> Tensor:
-        """A weight as exported: rounded to Hugging Face's type."""
+        """Return a weight rounded to Hugging Face's type, as it is exported."""
         weight = names[rule, layer, expert]
         rows = megatron.checkpoint.rows(megatron.keys[weight.key], weight.index, 0, weight.shape[0])
         return rows.to(hf.files.tensors[weight.parts[0][0]].dtype)
@@ -229,5 +230,5 @@ def _forward(
 
 
 def _largest(difference: Tensor) -> float:
-    """The largest |difference|; infinity if any is NaN, so that it exceeds every bound."""
+    """Return the largest |difference|, or infinity if any is NaN, so that it exceeds every bound."""
     return float(difference.abs().nan_to_num(float("inf"), float("inf")).max())

@@ -1,8 +1,8 @@
 """Compare the files other than weights on both sides of an audit.
 
-For an imported checkpoint: model.json, all of huggingface/, the checkpoint's small files and the conversion record are
-compared with what an import of this model writes. For one that Baton trained there is less to compare;
-`FileComparison.not_compared` lists what was left out.
+For an imported checkpoint, model.json, all of huggingface/, the checkpoint's small files and the conversion record are
+compared with the files that an import of this model writes. For a checkpoint that Baton trained, there is less to
+compare; `FileComparison.not_compared` lists the parts that were left out.
 """
 
 from dataclasses import dataclass, field
@@ -24,8 +24,8 @@ from tasks.models.errors import ConversionError
 from tasks.models.fields import read_json
 from tasks.models.model_spec import ModelSpec
 
-_SMALL = 1 << 16  # bytes; the checkpoint's files without weights have a few hundred
-_VERSIONS = ("transformers_version", "_name_or_path")  # which program wrote a config.json, and from where
+_SMALL = 1 << 16  # maximum bytes of the checkpoint's files without weights, which have a few hundred
+_VERSIONS = ("transformers_version", "_name_or_path")  # fields about the origin of a config.json
 _DTYPE = ("dtype", "torch_dtype")
 _TOKENS = ("eos_token_id", "pad_token_id")
 
@@ -39,7 +39,7 @@ class FileComparison:
 def compare_files(
     megatron: MegatronModel, hf: HuggingFaceModel, tokenizer: Path | None, entries: list[Entry]
 ) -> FileComparison:
-    """`tokenizer`: the folder passed to the export to replace the imported tokenizer."""
+    """Compare the files. `tokenizer`: the folder that was passed to the export to replace the imported tokenizer."""
     comparison = FileComparison()
     _account(comparison, megatron, hf, entries)
     if megatron.beside:
@@ -58,7 +58,7 @@ def compare_files(
 
 
 def free_fields(megatron: MegatronModel, hf: HuggingFaceModel) -> tuple[list[str], list[str]]:
-    """config.json's fields that affect neither weights nor forward pass: (to compare, cannot be compared)."""
+    """Return config.json's fields that affect neither weights nor forward pass: (to compare, cannot be compared)."""
     skipped = {*_VERSIONS, *_DTYPE} if _dtype_is_rewritten(megatron, hf) else set(_VERSIONS)
     if megatron.beside is None:
         skipped |= {name for name in _TOKENS if megatron.fields.get(name) is None}
@@ -71,7 +71,7 @@ def _dtypes(model: MegatronModel | HuggingFaceModel) -> set[torch.dtype]:
 
 
 def _dtype_is_rewritten(megatron: MegatronModel, hf: HuggingFaceModel) -> bool:
-    """Whether an export rewrites config.json's dtype: for a checkpoint that was not imported, or a cast."""
+    """Return whether an export rewrites config.json's dtype, as it does without an import, or for a cast."""
     return not megatron.imported or _dtypes(megatron) != _dtypes(hf)
 
 
@@ -101,7 +101,7 @@ def _copied(comparison: FileComparison, megatron: MegatronModel, hf: HuggingFace
 
 
 def _config(comparison: FileComparison, megatron: MegatronModel, hf: HuggingFaceModel) -> None:
-    """Compare two config.json files that are not identical: a cast changes the dtype field and nothing else."""
+    """Compare two config.json files that are not identical, since a cast changes the dtype field and nothing else."""
     assert megatron.beside is not None
     expected, actual = (read_json(folder / "config.json") for folder in (megatron.beside, hf.folder))
     names = sorted(name for name in expected.keys() | actual.keys() if expected.get(name) != actual.get(name))
@@ -138,7 +138,7 @@ def _described(comparison: FileComparison, megatron: MegatronModel, hf: HuggingF
 
 
 def _differences(expected: Any, got: Any, name: str) -> list[str]:
-    """The values that differ, by their path."""
+    """Return descriptions of the values that differ, by their path."""
     if isinstance(expected, dict) and isinstance(got, dict):
         return [
             difference

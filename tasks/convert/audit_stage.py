@@ -1,9 +1,9 @@
-"""The stage that audits a conversion.
+"""Run the stage that audits a conversion.
 
     python -m tasks.convert.audit_stage JOB_DIR
 
-In: `checkpoint`, `model`, and `data`, on whose held-out text both models run. Out: audit.json. An audit that finds a
-difference fails, so stages that depend on the model do not start.
+Inputs are `checkpoint`, `model`, and `data`, on whose held-out text both models run; the output is audit.json. An audit
+that finds a difference fails, so that stages that depend on the model do not start.
 """
 
 from dataclasses import asdict
@@ -48,7 +48,7 @@ def work(job: Job) -> None:
 
 
 def held_out_tokens(data: Path, count: int, longest: int) -> Tensor:
-    """At most `count` tokens of held-out text, (sequences, length). Raises StageError if there is none."""
+    """Return at most `count` tokens of held-out text, (sequences, length). Raises StageError if there is no text."""
     if not read_manifest(data).facts["held_out_tokens"]:
         raise StageError(f"{data} has 0 held-out tokens, and the audit compares logits on held-out text; hold out more")
     dataset = IndexedDataset(str(data / "held_out"))

@@ -1,4 +1,4 @@
-"""The license of an existing model, as its model card states it."""
+"""Read the license of an existing model from its model card."""
 
 from pathlib import Path
 from typing import Any
@@ -6,18 +6,18 @@ from typing import Any
 import yaml
 
 CARD = "README.md"
-FIELDS = ("license", "license_name", "license_link")  # of the card's front matter (huggingface.co/docs/hub/model-cards)
+FIELDS = ("license", "license_name", "license_link")  # in the card's front matter (huggingface.co/docs/hub/model-cards)
 ADVICE = "no license is recorded. Correct it, or set publish.license"
 
 
 def license_of(folder: Path) -> dict[str, str]:
-    """The license fields of a model's card; empty if it has none."""
+    """Return the license fields of a model's card; empty if it has none."""
     card, _ = _front_matter(folder)
     return {name: card[name] for name in FIELDS if isinstance(card.get(name), str) and card[name].strip()}
 
 
 def license_notices(folder: Path) -> list[str]:
-    """What the card says of a license and `license_of` does not read."""
+    """Return notices about a license in the card that `license_of` cannot read."""
     card, problem = _front_matter(folder)
     if problem:
         return [f"{CARD}: its front matter cannot be read ({problem}), so {ADVICE}"]
@@ -26,7 +26,8 @@ def license_notices(folder: Path) -> list[str]:
 
 
 def _front_matter(folder: Path) -> tuple[dict[str, Any], str]:
-    """The fields at the beginning of the card, between two lines `---`, and why they cannot be read."""
+    """Return the fields at the beginning of the card, between two lines `---`, and the reason if they cannot be
+    read."""
     try:
         text = (folder / CARD).read_text(encoding="utf-8-sig", errors="replace").lstrip()
     except OSError:
@@ -35,7 +36,7 @@ def _front_matter(folder: Path) -> tuple[dict[str, Any], str]:
     if first != "---":
         return {}, ""
     if "---" not in lines:
-        return {}, "it has no end, a line ---"
+        return {}, "it has no final line ---"
     try:
         text = "\n".join(lines[: lines.index("---")])
         root = yaml.compose(text, yaml.SafeLoader)
@@ -45,4 +46,4 @@ def _front_matter(folder: Path) -> tuple[dict[str, Any], str]:
         card = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         return {}, " ".join(str(error).split())[:200]
-    return (card, "") if isinstance(card, dict) else ({}, "it is no mapping" if card is not None else "")
+    return (card, "") if isinstance(card, dict) else ({}, "it is not a mapping" if card is not None else "")

@@ -1,4 +1,4 @@
-"""Compare a model's tensors with those that its class in Transformers has, from the headers of its files."""
+"""Compare a model's tensors, by the headers of its files, with those of its class in Transformers."""
 
 import logging
 from collections.abc import Iterator
@@ -16,30 +16,30 @@ from tasks.core.job import StageError
 from tasks.models.hf_files import BUFFERS, CONFIG, GENERATION, HFModelFiles, same_values
 from tasks.models.model_files import linear_names, load_causal_lm
 
-PREFIXES = ("_orig_mod.", "module.", "base_model.model.")  # of a compiled model, of DDP's, of PEFT's
+PREFIXES = ("_orig_mod.", "module.", "base_model.model.")  # prefixes of torch.compile, DDP and PEFT
 
 
 @dataclass(frozen=True)
 class CheckedModel:
-    """A model whose files have every tensor of its class, in its shape, and no others that may matter."""
+    """A model whose files have every tensor of its class in its shape, and no others that may matter."""
 
     architecture: str
-    renamed: bool  # some tensors have other names than Transformers gives them, and than vLLM reads
+    renamed: bool  # whether some tensors have other names than in Transformers, which vLLM reads
     linear: set[str]  # names of its linear layers, without the head
-    unused: list[str]  # tensors that the class knows and does not need, such as those of multi-token prediction
+    unused: list[str]  # tensors that the class knows but does not need, such as those of multi-token prediction
 
 
 def check_model(folder: Path, files: HFModelFiles) -> CheckedModel:
-    """Raises StageError with everything that is wrong. `files`: those of `folder`, read."""
+    """Check a model. `files`: the contents of `folder`. Raises StageError with all problems."""
     with errors_named():
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     if not files.tensors:
-        raise StageError("it has no weights in the format safetensors, the only one that is read: write them with it")
+        raise StageError("it has no weights in safetensors files, the only supported format: convert them to it")
     if problems := [*files.problems(), *_unused_window(config, files)]:
         raise StageError("; ".join(problems))
     try:
         GenerationConfig.from_dict(files.generation).validate()
-    except (ValueError, TypeError, AttributeError) as error:  # of a value's type it checks little
+    except (ValueError, TypeError, AttributeError) as error:  # it checks few types of values
         raise StageError(f"{GENERATION} is not valid ({error}): correct or remove the field") from error
     model, loading_info = _matched(config, files)
     unexpected = sorted(name for name in loading_info["unexpected_keys"] if not name.endswith(BUFFERS))
@@ -58,7 +58,7 @@ def check_model(folder: Path, files: HFModelFiles) -> CheckedModel:
         if both and not same_values(tensors[output], tensors[embedding]):
             wrong.append(
                 f"{CONFIG} ties the output to the embedding (tie_word_embeddings), but {output} differs from "
-                f"{embedding}: set tie_word_embeddings to false if {output} is the trained one, or remove it from the "
+                f"{embedding}: set tie_word_embeddings to false if {output} was trained, or remove {output} from the "
                 "file"
             )
     if wrong:
@@ -69,8 +69,9 @@ def check_model(folder: Path, files: HFModelFiles) -> CheckedModel:
 
 
 def _matched(config: PretrainedConfig, files: HFModelFiles) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """A model of the class on the meta device, and Transformers' loading info for the files' tensors. Reads no tensor:
-    with `device_map="meta"` alone it would read every expert of a mixture, to merge them. Raises StageError."""
+    """Return a model of the class on the meta device, and Transformers' loading info for the files' tensors, without
+    reading tensors: with `device_map="meta"` alone, Transformers would read every expert of a mixture, to merge them.
+    Raises StageError."""
     with errors_named(), _quiet():
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config=config, trust_remote_code=False)
@@ -86,24 +87,25 @@ def _matched(config: PretrainedConfig, files: HFModelFiles) -> tuple[PreTrainedM
 
 
 def load(folder: Path, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """The model in a folder, and Transformers' loading info. Raises StageError."""
+    """Return the model in a folder, and Transformers' loading info. Raises StageError."""
     with errors_named(), _quiet():
         return load_causal_lm(folder, output_loading_info=True, **options)  # type: ignore[no-any-return]
 
 
 def _unused_window(config: PretrainedConfig, files: HFModelFiles) -> Iterator[str]:
-    """Transformers carries fields that a class does not have; vLLM (0.27) takes this one for all."""
+    """Yield a problem for a sliding window that the class lacks: Transformers keeps the field without using it, but
+    vLLM (0.27) applies it to all classes."""
     window, positions, kind = files.number("sliding_window"), files.positions or 0, type(config)
     if window and window < positions and not hasattr(kind, "sliding_window"):
         yield (
             f"{CONFIG} has sliding_window {window}, which vLLM applies and Transformers' {kind.__name__} does not "
-            "have: remove it if the model was trained without, or choose the model_type of one that has it (mistral)"
+            "have: remove it if the model was trained without it, or choose a model_type that has it (mistral)"
         )
 
 
 @contextmanager
 def errors_named() -> Iterator[None]:
-    """Raise StageError for whatever Transformers raises while a model is loaded or computed."""
+    """Raise StageError for any exception of Transformers while it loads or runs a model."""
     try:
         yield
     except Exception as error:  # transformers does not validate configs: any exception can occur
@@ -113,7 +115,7 @@ def errors_named() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Transformers' progress bar, and its table of the tensors, which the error repeats."""
+    """Disable Transformers' progress bar, and its table of the tensors, which the error repeats."""
     logger = logging.getLogger("transformers")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -126,7 +128,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _check_prefix(names: list[str]) -> None:
-    """Raises StageError if a wrapper's prefix is the reason why these names are not known."""
+    """Raise StageError if these names are unknown because of a wrapper's prefix."""
     for prefix in PREFIXES:
         if names and all(name.startswith(prefix) for name in names):
-            raise StageError(f"its tensors' names begin with {prefix}: save the model that is wrapped, or remove it")
+            raise StageError(f"its tensors' names begin with {prefix}: save the wrapped model, or remove the prefix")

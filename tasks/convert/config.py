@@ -1,7 +1,7 @@
 """Read a Hugging Face config without ignoring any field.
 
-A family's `read` looks up each field by name. A field that was not looked up, and that may affect weights or forward
-pass, is an error: it could change the model in a way that Megatron does not implement.
+A family's `read` looks up each field by name. A field that was not looked up and may affect weights or forward pass is
+an error, since it could change the model in a way that Megatron does not implement.
 """
 
 import math
@@ -23,7 +23,7 @@ _REQUIRED = object()
 
 
 class Config:
-    """A config.json that keeps track of which fields were read."""
+    """A config.json that keeps track of the fields that were read."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self.fields = fields
@@ -32,7 +32,7 @@ class Config:
             self.only(name, value)
 
     def get(self, name: str, default: Any = _REQUIRED) -> Any:
-        """A field's value; `default` if it is missing or null."""
+        """Return a field's value, or `default` if it is missing or null."""
         self._read.add(name)
         value = self.fields.get(name)
         if value is not None:
@@ -52,11 +52,11 @@ class Config:
             raise ConversionError(f"config.json: {name} is {shown(value)}; the converter supports only {supported}")
 
     def ignore(self, *names: str) -> None:
-        """Ignore fields that only affect training or repeat others."""
+        """Ignore fields that affect only training or repeat others."""
         self._read |= set(names)
 
     def rope(self, name: str | None = None) -> Rope:
-        """The rotary embedding of the model, or of one type of layers."""
+        """Return the rotary embedding of the model, or of one type of layers."""
         fields = self.get("rope_parameters")
         if name is None:
             return rope(fields)
@@ -68,7 +68,7 @@ class Config:
         return rope(fields[name])
 
     def finish(self) -> None:
-        """Raises ConversionError if any field was not read."""
+        """Raise ConversionError if any field was not read."""
         unknown = {name: value for name, value in self.fields.items() if name not in self._read}
         if unknown:
             fields = ", ".join(f"{name} = {shown(value)}" for name, value in sorted(unknown.items()))
@@ -88,7 +88,7 @@ _ROPE_FIELDS: dict[str, tuple[str, ...]] = {
 
 
 def rope(fields: dict[str, Any]) -> Rope:
-    """transformers' rope_parameters, with types and bounds already checked, as a Rope."""
+    """Convert transformers' rope_parameters, whose types and bounds were checked, to a Rope."""
     fields = {name: value for name, value in fields.items() if value is not None}
     kind = fields.pop("rope_type", "default")
     fields.pop("type", None)  # rope_type's older name
@@ -120,13 +120,13 @@ def rope(fields: dict[str, Any]) -> Rope:
 
 
 def mscale(factor: float, weight: float = 1.0) -> float:
-    """YaRN's scale of the attention scores (Peng et al. 2023, section 3.4); `weight` is DeepSeek's extension."""
+    """Return YaRN's scale of the attention scores (Peng et al. 2023, section 3.4). `weight` is DeepSeek's extension."""
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _attention_factor(fields: dict[str, Any]) -> float:
-    """YaRN's scale of cosines and sines, as transformers computes it. Removes mscale and mscale_all_dim, which
-    express it in another way, from `fields`."""
+    """Return YaRN's scale of cosines and sines, as transformers computes it. Removes mscale and mscale_all_dim, another
+    form of the scale, from `fields`."""
     one, all_dims = fields.pop("mscale", None), fields.pop("mscale_all_dim", None)
     if "attention_factor" in fields:
         return float(fields["attention_factor"])

@@ -1,10 +1,10 @@
-"""The stage that exports a Megatron checkpoint to Hugging Face safetensors.
+"""Run the stage that exports a Megatron checkpoint to Hugging Face safetensors.
 
     python -m tasks.convert.export JOB_DIR
 
-In: `checkpoint` and `tokenizer`. Out: config, generation config, safetensors, tokenizer; record/conversion.json lists
-every weight. Runs in one process without a GPU and never holds the model in memory. `python -m tasks.convert export`
-converts plain folders.
+Inputs are `checkpoint` and `tokenizer`; outputs are config, generation config, safetensors and tokenizer, and
+record/conversion.json, which lists every weight. The stage runs in one process without a GPU and never holds the model
+in memory. `python -m tasks.convert export` converts plain folders.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Export a Megatron model to a Hugging Face folder: safetensors shards, config, tokenizer, generation config."""
+"""Export a Megatron model to a Hugging Face folder with safetensors shards, config, tokenizer and generation config."""
 
 import json
 import shutil
@@ -33,14 +33,14 @@ Progress = Callable[[int, int], None]  # bytes done, bytes total
 class ExportOptions:
     dtype: str | None = None  # one of DTYPES; None: unchanged
     max_shard_bytes: int = 5_000_000_000
-    replace: bool = False  # an existing target
+    replace: bool = False  # whether to replace an existing target
 
 
 def export_partial(
     source: MegatronModel, target: Path, options: ExportOptions, tokenizer: Path | None, files: int
 ) -> Partial:
-    """The export into `files` safetensors files, before anything is written. Raises ConversionError if `target` may
-    not be written, or a file that would be copied is damaged."""
+    """Prepare the export into `files` safetensors files, before anything is written. Raises ConversionError if `target`
+    may not be written, or if a file that would be copied is damaged."""
     places = [place for place in (source.beside, tokenizer) if place]
     for place in places:
         if problem := adapter_problem(place):
@@ -55,15 +55,15 @@ def export_partial(
 def export_model(
     source: MegatronModel, target: Path, options: ExportOptions, tokenizer: Path | None, progress: Progress
 ) -> list[Entry]:
-    """Write `target`; returns an entry for each weight, as in record/conversion.json. Raises ConversionError and
-    OSError; `target`.partial then has what was written, and the next call starts again."""
+    """Write `target`, and return an entry for each weight, as in record/conversion.json. Raises ConversionError and
+    OSError; `target`.partial then has the written files, and the next call starts from the beginning."""
     dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in source.dtypes().items()}
     shards = shards_of(source.weights, dtypes, options)
     with export_partial(source, target, options, tokenizer, len(shards)) as making:
         making.check_space(size(source.weights, dtypes))
         sizes: dict[str, dict[str, int]] = {}
         with ExitStack() as open_files:
-            # all files at once: the kernel serializes writes to one file
+            # All files are open at once, since the kernel serializes writes to one file
             files: dict[str, Shard] = {}
             for file, members in zip(_names(len(shards)), shards, strict=True):
                 tensors = {name: (shape, dtypes[weight.name]) for weight in members for name, shape in weight.parts}
@@ -94,7 +94,7 @@ def write_account(folder: Path, account: list[Entry], **more: Any) -> None:
 
 
 def shards_of(weights: list[Weight], dtypes: dict[str, torch.dtype], options: ExportOptions) -> list[list[Weight]]:
-    """The weights of each safetensors file, in order. A weight larger than a shard gets its own file."""
+    """Return the weights of each safetensors file, in order. A weight larger than a shard gets its own file."""
     shards: list[list[Weight]] = [[]]
     filled = 0
     for weight in weights:
@@ -108,13 +108,13 @@ def shards_of(weights: list[Weight], dtypes: dict[str, torch.dtype], options: Ex
 
 
 def _interleaved(shards: list[list[Weight]]) -> list[Weight]:
-    """Weights from all files at the same pace, so that the files finish together."""
+    """Interleave the weights of all files at the same pace, so that the files finish together."""
     placed = [(number / len(shard), weight) for shard in shards for number, weight in enumerate(shard)]
     return [weight for _, weight in sorted(placed, key=lambda item: item[0])]
 
 
 def _names(count: int) -> list[str]:
-    """File names as transformers writes them."""
+    """Return the file names that transformers uses."""
     if count == 1:
         return [SINGLE]
     return [f"model-{number + 1:05d}-of-{count:05d}.safetensors" for number in range(count)]
@@ -127,7 +127,7 @@ def _write_beside(
     byte unless its weights are cast."""
     if source.beside:
         copy_beside(source.beside, folder)
-    if tokenizer:  # may be another model's folder
+    if tokenizer:  # it may be another model's folder
         copy_beside(tokenizer, folder, without=("config.json", "generation_config.json"))
     config = folder / "config.json"
     if source.beside is None or not config.exists():
@@ -140,8 +140,8 @@ def _write_beside(
 
 
 def generation_config(fields: dict[str, Any], tokenizer: Path | None, trained: Path | None = None) -> str:
-    """generation_config.json for a model without one: that of the model which `trained` began with, if there is one.
-    Generation ends where config.json and the tokenizer's folder say."""
+    """Return generation_config.json for a model without one: that of the initial model in `trained`, if there is one,
+    with the end tokens of config.json and the tokenizer's folder."""
     tokens = {name: fields[name] for name in ("eos_token_id", "pad_token_id") if fields.get(name) is not None}
     begun_with = _generation(trained)
     config = begun_with or {"do_sample": True, **tokens}
@@ -156,12 +156,12 @@ def generation_config(fields: dict[str, Any], tokenizer: Path | None, trained: P
 
 
 def _generation(folder: Path | None) -> dict[str, Any]:
-    """A folder's generation_config.json; empty if there is none."""
+    """Return a folder's generation_config.json, or {} if there is none."""
     return read_json(folder / GENERATION) if folder and (folder / GENERATION).exists() else {}
 
 
 def export_notes(source: MegatronModel, options: ExportOptions, tokenizer: Path | None) -> list[str]:
-    """What the user should know about an export that is possible."""
+    """Return notes for the user about an export that is possible."""
     name, configured = dtype_name(set(source.dtypes().values())), source.fields.get("dtype")
     places = [place for place in (source.beside, tokenizer) if place]
     notes = [f"{place / TEMPLATES} is left out: copy it" for place in places if (place / TEMPLATES).is_dir()]
@@ -171,12 +171,12 @@ def export_notes(source: MegatronModel, options: ExportOptions, tokenizer: Path 
 
 
 def dtype_name(dtypes: set[torch.dtype]) -> str:
-    """config.json's dtype for a model: the narrowest of several, since only a few weights need a wider one."""
+    """Return config.json's dtype for a model: the narrowest of several, since only a few weights need a wider one."""
     return str(min(dtypes, key=lambda dtype: dtype.itemsize)).removeprefix("torch.")
 
 
 def set_dtype(config: Path, dtypes: set[torch.dtype]) -> None:
-    """Set the dtype in a config.json, leaving the rest, and a file that already has it, unchanged."""
+    """Set the dtype in a config.json without other changes. A file that already has it is not written."""
     fields = json.loads(config.read_text())
     key = "torch_dtype" if "torch_dtype" in fields else "dtype"
     if fields.get(key) != dtype_name(dtypes):
@@ -185,7 +185,8 @@ def set_dtype(config: Path, dtypes: set[torch.dtype]) -> None:
 
 
 def files_beside(source: Path) -> list[Path]:
-    """The files of a Hugging Face folder other than weights: config, generation config, tokenizer, templates."""
+    """Return the files of a Hugging Face folder other than weights: config, generation config, tokenizer and
+    templates."""
     return [
         path
         for path in sorted(source.iterdir())
@@ -194,8 +195,8 @@ def files_beside(source: Path) -> list[Path]:
 
 
 def check_beside(folder: Path) -> None:
-    """Raises ConversionError for files to be copied that are unreadable, not valid JSON, or in the way of the
-    conversion's record."""
+    """Raise ConversionError for files to copy that are unreadable, not valid JSON, or in the way of the conversion's
+    record."""
     wrong = []
     for path in files_beside(folder):
         if path.name == RECORD:

@@ -12,7 +12,7 @@ from tasks.models.errors import ConversionError
 
 
 class OpenFiles:
-    """Caches file descriptors of a folder's files, opened for reading."""
+    """A cache of file descriptors of a folder's files, opened for reading."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -27,7 +27,7 @@ class OpenFiles:
 
 
 def raw(tensor: Tensor) -> memoryview:
-    """A view of a contiguous tensor's bytes."""
+    """Return a view of a contiguous tensor's bytes."""
     return tensor.view(-1).view(torch.uint8).numpy().data
 
 
@@ -42,7 +42,7 @@ def read_into(descriptor: int, tensor: Tensor, offset: int, path: Path) -> None:
 
 
 def digest(descriptor: int, offset: int, size: int) -> str:
-    """BLAKE3 of a range of a file, or of as much of it as exists."""
+    """Return the BLAKE3 of a range of a file, or of as much of the range as exists."""
     hasher = blake3()
     while size and (content := os.pread(descriptor, min(size, 1 << 20), offset)):
         hasher.update(content)
@@ -51,7 +51,7 @@ def digest(descriptor: int, offset: int, size: int) -> str:
 
 
 def allocate(path: Path, size: int) -> int:
-    """Create a file for writing with `size` bytes allocated. Raises OSError."""
+    """Create a file for writing with `size` allocated bytes. Raises OSError."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         os.posix_fallocate(descriptor, 0, size)

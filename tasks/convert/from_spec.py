@@ -14,13 +14,13 @@ from tasks.models.fields import shown
 from tasks.models.model_spec import FAMILIES as SHAPES
 from tasks.models.model_spec import ModelSpec
 
-LLAMA3_POSITIONS = 8192  # Megatron-Core hard-codes these for its Llama 3 rotary scaling
+LLAMA3_POSITIONS = 8192  # Megatron-Core hard-codes these values for its Llama 3 rotary scaling
 LLAMA3_FREQUENCIES = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
 def config_fields(model: ModelSpec, vocab_size: int, **tokens: int | None) -> dict[str, Any]:
-    """config.json of a model that Baton trained, with its family's defaults. `tokens`: eos_token_id and other ids of
-    the tokenizer. Raises ConversionError."""
+    """Return config.json of a model that Baton trained, with its family's defaults. `tokens`: eos_token_id and other
+    ids of the tokenizer. Raises ConversionError."""
     problems = unexportable(model)
     if problems:
         raise ConversionError("; ".join(map(str, problems)))
@@ -75,11 +75,11 @@ def _rope(model: ModelSpec) -> dict[str, Any]:
 
 
 class Untrainable(ConversionError):
-    """The converter supports the model, but `pretrain` has no spec for it, so it gets no model.json."""
+    """Raised if the converter supports a model but `pretrain` has no spec for it, so that it gets no model.json."""
 
 
 def model_spec(family: str, model: Architecture) -> ModelSpec:
-    """The model as a `pretrain` spec. Raises Untrainable with everything that a spec cannot describe."""
+    """Return the model as a `pretrain` spec. Raises Untrainable with all properties that a spec cannot describe."""
     experts = model.experts and {
         "count": model.experts.count,
         "top_k": model.experts.top_k,

@@ -1,8 +1,8 @@
 """Run a Hugging Face model with transformers, one layer at a time.
 
-An audit's reference. It holds one layer, or the embedding and output projection, in memory, but never the whole model.
-Each layer is loaded by transformers as a one-layer model, so that its renaming of weights, fusing of experts, masks
-and rotary embedding are included.
+This is an audit's reference. It holds one layer, or the embedding and output projection, in memory, but never the full
+model. transformers loads each layer as a one-layer model, so that its renaming of weights, fusing of experts, masks and
+rotary embedding are included.
 """
 
 import copy
@@ -20,9 +20,9 @@ from tasks.models.errors import ConversionError
 
 
 class Reference:
-    """The model in `folder`. Hidden states are (batch, length, hidden), fp32; whole sequences from position 0.
+    """The model in `folder`. Hidden states are (batch, length, hidden) in fp32; sequences begin at position 0.
 
-    Every method raises ConversionError for a weight that is missing, unexpected or not of its config's shape.
+    Every method raises ConversionError for a weight that is missing, unexpected, or of another shape than the config's.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -31,13 +31,13 @@ class Reference:
 
     @torch.no_grad()
     def embed(self, tokens: Tensor) -> Tensor:
-        """Tokens (batch, length) to the first layer's hidden state."""
+        """Return the first layer's hidden state for tokens (batch, length)."""
         embedding: Tensor = self._ends.get_input_embeddings()(tokens)
         return embedding
 
     @torch.no_grad()
     def layer(self, number: int, hidden: Tensor) -> Tensor:
-        """The hidden state after layer `number`, counted from 0."""
+        """Return the hidden state after layer `number`, counted from 0."""
         model = self._one_layer(number)
         outputs: list[Tensor] = []
         with model.model.layers[0].register_forward_hook(lambda module, inputs, output: outputs.append(output)):
@@ -46,13 +46,13 @@ class Reference:
 
     @torch.no_grad()
     def logits(self, hidden: Tensor) -> Tensor:
-        """The last layer's hidden state to logits, (batch, length, vocab)."""
+        """Return the logits, (batch, length, vocab), for the last layer's hidden state."""
         logits: Tensor = self._ends(inputs_embeds=hidden, use_cache=False).logits
         return logits
 
     @cached_property
     def _ends(self) -> PreTrainedModel:
-        """The embedding, the last norm and the output projection."""
+        """Load the embedding, the last norm and the output projection."""
         names = {name: name for name in self.files if not name.startswith("model.layers.")}
         return _load(_with_layers(self.config, []), self._tensors(names), "the embedding, last norm and output")
 
@@ -60,14 +60,14 @@ class Reference:
         config = _with_layers(self.config, [number])
         prefix = f"model.layers.{number}."
         names = {name: name.replace(prefix, "model.layers.0.") for name in self.files if name.startswith(prefix)}
-        # a vocabulary of one, so that embedding and output take no memory
+        # A vocabulary of one, so that embedding and output need no memory
         config.vocab_size, config.pad_token_id, config.tie_word_embeddings = 1, None, False
         row = torch.zeros(1, config.hidden_size)
         ends = {"model.embed_tokens.weight": row, "model.norm.weight": row[0].clone(), "lm_head.weight": row.clone()}
         return _load(config, ends | self._tensors(names), f"layer {number} (loaded as layer 0)")
 
     def _tensors(self, names: dict[str, str]) -> dict[str, Tensor]:
-        """The tensors of these names, under their new names."""
+        """Return the tensors with these names under their new names."""
         tensors: dict[str, Tensor] = {}
         for path in {self.files[name] for name in names}:
             with safe_open(path, framework="pt") as file:
@@ -76,8 +76,8 @@ class Reference:
 
 
 def check_runs(fields: dict[str, Any]) -> None:
-    """Raises ConversionError unless transformers can build and run the model of a config.json: one layer of each kind,
-    on the meta device."""
+    """Raise ConversionError unless transformers can build and run the model of a config.json, with one layer of each
+    kind, on the meta device."""
     try:
         config = AutoConfig.for_model(**fields)
         types = getattr(config, "layer_types", None) or [""] * config.num_hidden_layers
@@ -99,7 +99,7 @@ def check_runs(fields: dict[str, Any]) -> None:
 
 
 def _with_layers(config: PretrainedConfig, numbers: list[int]) -> PretrainedConfig:
-    """The config of a model with only these layers, each of its original kind."""
+    """Return the config of a model with only these layers, each of its original kind."""
     config = copy.deepcopy(config)
     config.num_hidden_layers = len(numbers)
     if getattr(config, "layer_types", None):
@@ -110,7 +110,7 @@ def _with_layers(config: PretrainedConfig, numbers: list[int]) -> PretrainedConf
 
 
 def _load(config: PretrainedConfig, tensors: dict[str, Tensor], what: str) -> PreTrainedModel:
-    """A model in fp32 with these weights, loaded as from a file. Raises ConversionError; `what` names the weights."""
+    """Load a model in fp32 with these weights, as from a file. `what` names the weights. Raises ConversionError."""
     problem = f"transformers cannot load {what} with the folder's config.json"
     try:
         model, loading = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained(

@@ -1,7 +1,7 @@
 """Import a Hugging Face model to a Megatron dist_checkpoint of its weights, which any layout can load.
 
 TARGET/checkpoint/     one .distcp file per layer
-TARGET/huggingface/    config, generation config, tokenizer, unchanged (except config.json's dtype after a cast)
+TARGET/huggingface/    config, generation config and tokenizer, unchanged (except config.json's dtype after a cast)
 TARGET/model.json      the model as a `pretrain` spec, if a spec can describe it
 """
 
@@ -40,7 +40,7 @@ _EMBEDDING = "model.embed_tokens.weight"
 
 @dataclass(frozen=True)
 class HuggingFaceModel:
-    """An opened model, checked: every weight exists with its shape, and there are no others."""
+    """An opened and checked model: every weight exists with its shape, and there are no others."""
 
     folder: Path
     fields: dict[str, Any]  # config.json, with defaults
@@ -51,7 +51,7 @@ class HuggingFaceModel:
     left_out: list[str]  # subfolders and files with other weights
 
     def dtypes(self) -> dict[str, torch.dtype]:
-        """The type that each weight is stored in, by the weight's name."""
+        """Return the type in which each weight is stored, by the weight's name."""
         return {weight.name: self.files.tensors[weight.parts[0][0]].dtype for weight in self.weights}
 
 
@@ -62,7 +62,7 @@ class ImportOptions:
 
 
 def open_hugging_face(folder: Path) -> HuggingFaceModel:
-    """Open a folder with config.json and safetensors. Raises ConversionError with everything that is wrong."""
+    """Open a folder with config.json and safetensors. Raises ConversionError with all problems."""
     if not folder.is_dir():
         raise ConversionError(f"{folder}: does not exist; give a folder with config.json and safetensors")
     if problem := adapter_problem(folder):
@@ -90,9 +90,7 @@ def open_hugging_face(folder: Path) -> HuggingFaceModel:
         dtypes = {str(files.tensors[name].dtype) for name, _ in weight.parts if name in files.tensors}
         if len(dtypes) > 1:
             wrong.append(f"{', '.join(name for name, _ in weight.parts)} have different types: {', '.join(dtypes)}")
-    wrong += (
-        described.problems() if described.vocabulary else []
-    )  # of a model without tokenizer, one comes from elsewhere
+    wrong += described.problems() if described.vocabulary else []  # a model without a tokenizer gets one from elsewhere
     if wrong:
         raise ConversionError(f"{folder}: {join_problems(wrong)}")
     check_runs(fields)
@@ -101,7 +99,7 @@ def open_hugging_face(folder: Path) -> HuggingFaceModel:
 
 
 def _dropped(files: StoredModel, expected: dict[str, tuple[int, ...]]) -> list[str]:
-    """Tensors that need no conversion: they follow from the config or repeat another tensor."""
+    """Return the tensors that need no conversion, since they follow from the config or repeat another tensor."""
     dropped = [name for name in files.tensors if name.endswith(BUFFERS) and name not in expected]
     if _OUTPUT in files.tensors and _OUTPUT not in expected and _EMBEDDING in files.tensors:
         if files.digest(_OUTPUT) != files.digest(_EMBEDDING):
@@ -113,7 +111,7 @@ def _dropped(files: StoredModel, expected: dict[str, tuple[int, ...]]) -> list[s
 
 
 def description(source: HuggingFaceModel, dtype: str | None) -> dict[str, Any]:
-    """model.json for weights in `dtype`. Raises Untrainable if `pretrain` has no spec for the model."""
+    """Return model.json for weights in `dtype`. Raises Untrainable if `pretrain` has no spec for the model."""
     first = source.weights[0]
     written = cast(first.name, source.files.tensors[first.parts[0][0]].dtype, dtype)
     return {
@@ -124,12 +122,12 @@ def description(source: HuggingFaceModel, dtype: str | None) -> dict[str, Any]:
 
 
 def precision(dtype: torch.dtype) -> str:
-    """model.json's name for a type."""
+    """Return model.json's name for a type."""
     return {kind: name for name, kind in DTYPES.items()}.get(dtype, str(dtype))
 
 
 def import_notes(source: HuggingFaceModel, options: ImportOptions) -> list[str]:
-    """What the user should know about an import that is possible."""
+    """Return notes for the user about an import that is possible."""
     notes = [f"{name} is left out: it follows from the config or repeats another tensor" for name in source.dropped]
     notes += [f"{name} is left out: it is not part of the model's safetensors" for name in source.left_out]
     try:
@@ -140,12 +138,12 @@ def import_notes(source: HuggingFaceModel, options: ImportOptions) -> list[str]:
 
 
 def layers(source: HuggingFaceModel) -> list[list[Weight]]:
-    """The weights of each .distcp file."""
+    """Return the weights of each .distcp file."""
     return [list(group) for _, group in groupby(source.weights, key=lambda weight: weight.layer)]
 
 
 def import_partial(source: HuggingFaceModel, target: Path, options: ImportOptions) -> Partial:
-    """The import, before anything is written. Raises ConversionError if `target` may not be written."""
+    """Prepare the import, before anything is written. Raises ConversionError if `target` may not be written."""
     names = [f"{CHECKPOINT}/{weights_file(number)}" for number in range(len(layers(source)))]
     names += ["model.json", f"{RECORD}/{ACCOUNT}", *(f"{CHECKPOINT}/{name}" for name in SMALL)]
     names += [f"{HUGGINGFACE}/{path.name}" for path in files_beside(source.folder)]
@@ -159,9 +157,9 @@ def import_model(
     progress: Progress,
     not_finite: Callable[[str], None] = lambda name: None,
 ) -> list[Entry]:
-    """Write `target`; returns an entry for each weight. `not_finite(name)` is called for each tensor that has NaN or
-    infinity, from any thread. Raises ConversionError and OSError; `target`.partial then has what was written, and the
-    next call starts again."""
+    """Write `target`, and return an entry for each weight. `not_finite(name)` is called for each tensor that has NaN or
+    infinity, from any thread. Raises ConversionError and OSError; `target`.partial then has the written files, and the
+    next call starts from the beginning."""
     source_dtypes = source.dtypes()
     dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in source_dtypes.items()}
     refuse_mixed(source.weights, dtypes)
@@ -169,13 +167,14 @@ def import_model(
     try:
         about = description(source, options.dtype)
     except Untrainable:
-        about = None  # import_notes says why
+        about = None  # import_notes has the reason
     with import_partial(source, target, options) as making:
         making.check_space(size(source.weights, dtypes))
         folder = making.folder / CHECKPOINT
         folder.mkdir()
         with ExitStack() as open_files:
-            # all files at once: otherwise threads would wait for the largest weight at the end of each file
+            # All files are open at once, since threads would otherwise wait for the largest weight at the end of each
+            # file
             places: dict[str, Place] = {}
             files: dict[str, DistFile] = {}
             for number, group in enumerate(groups):
@@ -183,7 +182,7 @@ def import_model(
                 open_files.callback(file.close)
                 places |= file.places
                 files |= {weight.name: file for weight in group}
-            # before the weights, as the files are allocated: a disk that is full then fails here, not after hours
+            # Before the weights, when the files are allocated, so that a full disk fails here and not after hours
             write_metadata(folder, [(weight, dtypes[weight.name]) for weight in source.weights], places)
 
             def move(weight: Weight) -> Entry:
@@ -199,7 +198,7 @@ def import_model(
 
 
 def refuse_mixed(weights: list[Weight], dtypes: dict[str, torch.dtype]) -> None:
-    """Raises ConversionError if layers or experts that Megatron stacks in one tensor have different types."""
+    """Raise ConversionError if layers or experts that Megatron stacks in one tensor have different types."""
     by_dtype: dict[str, dict[str, list[str]]] = {}
     for weight in weights:
         names = by_dtype.setdefault(weight.key, {}).setdefault(str(dtypes[weight.name]).removeprefix("torch."), [])

@@ -1,9 +1,9 @@
-"""The stage that imports a Hugging Face model as Megatron weights, for continued pretraining.
+"""Run the stage that imports a Hugging Face model as Megatron weights, for continued pretraining.
 
     python -m tasks.convert.import_stage JOB_DIR
 
-Out: a checkpoint of the weights that any layout loads, config and tokenizer unchanged, and model.json, the model as a
-`pretrain` spec. Runs in one process without a GPU and never holds the model in memory.
+The output is a checkpoint of the weights that any layout loads, the unchanged config and tokenizer, and model.json, the
+model as a `pretrain` spec. The stage runs in one process without a GPU and never holds the model in memory.
 """
 
 from pathlib import Path

@@ -1,11 +1,11 @@
-"""The stage that takes over an existing Hugging Face model, to evaluate or tune it without pretraining.
+"""Run the stage that loads an existing Hugging Face model, to evaluate or tune it without pretraining.
 
     python -m tasks.convert.load_hf JOB_DIR
 
-Out: the model's files as they are. Only what vLLM or Transformers would read in another way is written anew: tensors
-with other names than Transformers gives them, a class that is missing in config.json, and tokens that end a text which
-generation_config.json does not know. A published adapter is merged into its base. The model is loaded once, to check
-its values and to leave a probe (tasks/models/agreement.py). Pickled weights and remote code are rejected.
+The output has the model's files unchanged, except parts that vLLM or Transformers would read differently: tensors with
+other names than in Transformers are renamed, and config.json and generation_config.json get a missing class and missing
+tokens that end a text. A published adapter is merged into its base. The model is loaded once, to check its values and
+to write a probe (tasks/models/agreement.py). Pickled weights and remote code are rejected.
 """
 
 import shutil
@@ -47,7 +47,7 @@ def work(job: Job) -> None:
 
 
 def take_over(job: Job, folder: Path, *, label: str, license: dict[str, str], chat_template: str | None = None) -> None:
-    """Make the model in a folder the job's output. Raises StageError, ModelFilesError."""
+    """Write the model in a folder to the job's output. Raises StageError, ModelFilesError."""
     job.progress(0, 2, "parts", now="loading")
     if is_published_adapter(file.name for file in files_in(folder, BASE)):
         merge(folder, merged := job.work / "merged")
@@ -89,29 +89,29 @@ def take_over(job: Job, folder: Path, *, label: str, license: dict[str, str], ch
 
 
 def _downloaded(spec: LoadHFSpec) -> Path:
-    """The folder of a hub name in the hub's cache."""
+    """Download the model of a hub name, and return its folder in the hub's cache. Raises StageError."""
     try:
         return Path(snapshot_download(spec.model, revision=spec.revision, allow_patterns=[*MODEL_FILES]))
-    except Exception as error:  # the hub's, httpx's and the file system's
+    except Exception as error:  # errors of the hub, httpx and the file system
         raise StageError(
             f"cannot be downloaded ({type(error).__name__}: {' '.join(str(error).split())[:500]})"
         ) from error
 
 
 def _write(model: PreTrainedModel, folder: Path, files: HFModelFiles, checked: CheckedModel, output: Path) -> list[str]:
-    """Write weights and config.json; returns what the user must know."""
+    """Write weights and config.json, and return notices for the user."""
     notices = []
     if checked.renamed:
         model.generation_config = type(model.generation_config)()  # written by `_write_ends`
         model.save_pretrained(output)
-        notices.append("the tensors are written with the names that Transformers gives them, which vLLM reads")
+        notices.append("the tensors are written with their names in Transformers, which vLLM reads")
     else:
         for name in files.weight_files:
             shutil.copyfile(folder / name, output / name)
     if checked.unused:
         notices.append(f"tensors that {checked.architecture} does not need are not used: {listing(checked.unused)}")
     shutil.copyfile(folder / CONFIG, output / CONFIG)
-    named = files.architecture  # may be a name that vLLM knows and Transformers does not
+    named = files.architecture  # may be a name that vLLM knows but Transformers does not
     if named is None or (named != checked.architecture and hasattr(transformers, named)):
         write_json(output / CONFIG, files.config | {"architectures": [checked.architecture]})
         notices.append(f"{CONFIG} has {checked.architecture} as its architecture in place of {named}")
@@ -119,15 +119,15 @@ def _write(model: PreTrainedModel, folder: Path, files: HFModelFiles, checked: C
 
 
 def _write_ends(folder: Path, files: HFModelFiles, output: Path) -> list[str]:
-    """Write generation_config.json with every token that ends a generation: vLLM knows those of this file and of the
-    tokenizer, but not config.json's. Returns what the user must know."""
+    """Write generation_config.json with every token that ends a generation, since vLLM reads those of this file and of
+    the tokenizer, but not config.json's. Return notices for the user."""
     unknown = {*files.eos_ids} - {*files.eos_of_generation, files.eos_of_tokenizer}
     if files.generation and not unknown:
         shutil.copyfile(folder / GENERATION, output / GENERATION)
         return []
     write_json(output / GENERATION, files.generation | {"eos_token_id": files.eos_ids})
     added = ", ".join(map(str, sorted(unknown)))
-    return [f"generation ends at token {added} too, as {CONFIG} says and {GENERATION} does not"] if unknown else []
+    return [f"generation also ends at token {added}, which is in {CONFIG} but not in {GENERATION}"] if unknown else []
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The spec of an existing Hugging Face model, to use as it is or to continue pretraining."""
+"""The spec of an existing Hugging Face model, to use without pretraining or to continue pretraining."""
 
 import json
 from collections.abc import Iterable
@@ -15,12 +15,12 @@ from tasks.models.adapter_base import BASE, is_published_adapter
 from tasks.models.hf_files import HFModelFiles, read_model
 from tasks.models.tokenizer_files import FILES, TEMPLATES, TOKENIZER, template_problem
 
-HUB_S = 5.0  # until the hub's answer
-MODEL_FILES = (*FILES, "*.safetensors", "README.md")  # the card says its license
-BASE_FILES = (f"{BASE}/*.json", f"{BASE}/*.safetensors")  # of a published adapter, beside it
+HUB_S = 5.0  # time limit of the hub's answer
+MODEL_FILES = (*FILES, "*.safetensors", "README.md")  # README.md is the card, with the license
+BASE_FILES = (f"{BASE}/*.json", f"{BASE}/*.safetensors")  # base of a published adapter, beside it
 
 
-_answers: dict[tuple[str, str | None], tuple[bytes, str]] = {}  # the hub's: config.json, or why it has none
+_answers: dict[tuple[str, str | None], tuple[bytes, str]] = {}  # config.json, or an error
 
 
 def ask_hub(model: str, revision: str | None) -> None:
@@ -45,7 +45,7 @@ def ask_hub(model: str, revision: str | None) -> None:
 
 
 def _cached_config(model: str, revision: str | None) -> bytes:
-    """config.json in the hub's cache. Raises OSError."""
+    """Return config.json in the hub's cache. Raises OSError."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -75,32 +75,33 @@ class LoadHFSpec(StageSpec):
         return {"model": self.model}
 
     def folder(self) -> Path | None:
-        """The local folder, if `model` is one or an archive of one. Raises StorageError."""
+        """Return the local folder, if `model` is a folder or an archive of one. Raises StorageError."""
         if is_bucket(self.model):
             return fetch(self.model) if digest_of(self.model) else None
         path = Path(self.model).expanduser().absolute()
         return path if path.is_dir() or self.model.startswith((".", "/", "~")) else None
 
     def fetch(self) -> Path | None:
-        """The local folder, downloaded first if `model` is an address. None: a hub name. Raises StorageError."""
+        """Return the local folder, after a download if `model` is an address, or None for a hub name. Raises
+        StorageError."""
         if not is_bucket(self.model):
             return self.folder()
         return fetch(self.model, MODEL_FILES if digest_of(self.model) else self._patterns(find(self.model)))
 
     def local_files(self) -> list[File]:
-        """The files of this machine that the spec refers to."""
+        """Return the files of this machine that the spec refers to."""
         folder = None if is_bucket(self.model) else self.folder()
         return self._selected(files_in(folder, TEMPLATES, BASE)) if folder else []
 
     def _selected(self, files: list[File]) -> list[File]:
-        """Those that are read, of the files of a folder."""
+        """Return the files of a folder that are read."""
         return selected(files, self._patterns(files))
 
     def _patterns(self, files: list[File]) -> tuple[str, ...]:
         return (*MODEL_FILES, *BASE_FILES) if self._takes_an_adapter(file.name for file in files) else MODEL_FILES
 
     def _inner(self, folder: Path) -> tuple[str, ...]:
-        """The folders in it that are read too."""
+        """Return the subfolders that are read too."""
         return (BASE,) if self._takes_an_adapter(file.name for file in files_in(folder, BASE)) else ()
 
     def _takes_an_adapter(self, names: Iterable[str]) -> bool:
@@ -108,9 +109,9 @@ class LoadHFSpec(StageSpec):
         return False
 
     def missing(self) -> list[Problem]:
-        """What the model's folder lacks, from names and config.json only."""
+        """Return problems with files that the model's folder lacks, from names and config.json only."""
         if digest_of(self.model):
-            return []  # checked when it was packed
+            return []  # the archive was checked when it was packed
         if is_bucket(self.model):
             try:
                 return self._lacking({file.name for file in find(self.model)}, self.model)
@@ -141,18 +142,19 @@ class LoadHFSpec(StageSpec):
         return problems
 
     def described(self) -> HFModelFiles | None:
-        """What its files say, from their headers. None: a hub name. Raises ModelFilesError, StorageError."""
+        """Return the contents of the model's files, from their headers, or None for a hub name. Raises ModelFilesError,
+        StorageError."""
         if is_bucket(self.model) and not digest_of(self.model):
             return read_model(tuple(self._selected(find(self.model))))
         folder = self.folder()
         return read_model(tuple(files_in(folder, *self._inner(folder)))) if folder else None
 
     def max_positions(self) -> int | None:
-        """The model's positions, if its config is on this machine or at an address."""
+        """Return the model's positions, if its config is on this machine or at an address."""
         return HFModelFiles(self.config() or {}).positions
 
     def config(self) -> dict[str, Any] | None:
-        """config.json, or None if it is missing or not valid JSON."""
+        """Return config.json, or None if it is missing or not valid JSON."""
         try:
             content = json.loads(self._config())
         except (OSError, ValueError, RecursionError, StorageError):  # RecursionError: deep nesting
@@ -170,11 +172,11 @@ class LoadHFSpec(StageSpec):
         return content or _cached_config(self.model, self.revision)
 
     def is_of_the_hub(self) -> bool:
-        """Whether `model` is a name on the hub."""
+        """Return whether `model` is a name on the hub."""
         return not is_bucket(self.model) and self.folder() is None
 
     def unread(self) -> str | None:
-        """Why config.json cannot be read from this machine; None if it can."""
+        """Return the reason why config.json cannot be read from this machine, or None if it can."""
         try:
             return None if self._config() else "it is empty"
         except StorageError as error:
@@ -183,7 +185,7 @@ class LoadHFSpec(StageSpec):
             return error.strerror or str(error)
 
     def pinned(self) -> "LoadHFSpec":
-        """This spec with the folder's current state, so that changed weights are not a cache hit. Raises
+        """Return a copy with the folder's current state, so that changed weights are not a cache hit. Raises
         StorageError."""
         if digest_of(self.model):
             return self
@@ -202,8 +204,7 @@ class StartFromSpec(LoadHFSpec):
     chat_template: str | None = Field(
         None,
         min_length=1,
-        description="Name of the chat template to use, the only one then; needed if the model has several and none is "
-        "called default",
+        description="Name of the only chat template to use; needed if the model has several and none is called default",
     )
 
     def _takes_an_adapter(self, names: Iterable[str]) -> bool:

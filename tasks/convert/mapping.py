@@ -1,7 +1,7 @@
-"""The mapping between Megatron's and Hugging Face's weights: a table of names, and the order of rows for each name.
+"""The mapping between Megatron's and Hugging Face's weights, a table of names with the order of rows for each name.
 
-Every mapping reorders whole rows: a Megatron weight consists of segments of rows of one or more Hugging Face weights,
-its *parts*. So one table gives both directions, which are inverse to each other and need no arithmetic.
+Every mapping reorders complete rows: a Megatron weight consists of segments of rows of one or more Hugging Face
+weights, its *parts*. So one table defines both directions, which are inverse to each other and need no arithmetic.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,22 +29,22 @@ class Rule:
     """A Megatron weight's parts in a family's table. Names may contain {layer} and {expert}."""
 
     parts: tuple[str, ...]
-    shapes: Callable[[Architecture], tuple[Shape, ...]]  # of the parts
+    shapes: Callable[[Architecture], tuple[Shape, ...]]  # shapes of the parts
     segments: Callable[[Architecture, tuple[Shape, ...]], Iterator[Segment]]
     layers: Literal["all", "dense", "experts"] = "all"
     when: Callable[[Architecture], bool] = lambda model: True
 
 
-Table = Mapping[str, Rule]  # by the Megatron weight's name in a dist_checkpoint, with "*" for the layer
+Table = Mapping[str, Rule]  # key: the Megatron weight's name in a dist_checkpoint, with "*" for the layer
 
 
 def same(name: str, *sizes: str, **rest: object) -> Rule:
-    """A weight with another name. `sizes`: its dimensions, as names for Architecture.size."""
+    """Return a rule for a weight with another name. `sizes`: its dimensions, as names for Architecture.size."""
     return Rule((name,), lambda model: (tuple(map(model.size, sizes)),), _concatenated, **rest)  # type: ignore[arg-type]
 
 
 def gate_up(gate: str, up: str, ffn: str = "ffn", **rest: object) -> Rule:
-    """Megatron's gated feed-forward concatenates the gate and the up projection."""
+    """Return a rule for Megatron's gated feed-forward, which concatenates the gate and the up projection."""
     return Rule(
         (gate, up),
         lambda model: ((model.size(ffn), model.hidden),) * 2,
@@ -54,7 +54,8 @@ def gate_up(gate: str, up: str, ffn: str = "ffn", **rest: object) -> Rule:
 
 
 def qkv(name: str, bias: bool = False, **rest: object) -> Rule:
-    """Megatron interleaves by group: heads / kv_heads queries, a key, a value. `name` has {} in place of q, k, v."""
+    """Return a rule for QKV, which Megatron interleaves by group: heads / kv_heads queries, a key, a value. `name` has
+    {} in place of q, k, v."""
 
     def shapes(model: Architecture) -> tuple[Shape, ...]:
         columns = () if bias else (model.hidden,)
@@ -84,15 +85,15 @@ class Weight:
     layer: int | None
     expert: int | None
     key: str  # name in the checkpoint
-    index: tuple[int, ...]  # along the checkpoint tensor's leading axes: layer, expert
+    index: tuple[int, ...]  # index along the checkpoint tensor's leading axes: layer, expert
     leading: tuple[int, ...]  # sizes of the leading axes
-    shape: Shape  # without the leading axes
+    shape: Shape  # shape without the leading axes
     parts: tuple[tuple[str, Shape], ...]  # Hugging Face names and shapes
     segments: tuple[Segment, ...]
 
     @property
     def name(self) -> str:
-        """The key and index, for messages and the conversion record."""
+        """Return the key and index, for messages and the conversion record."""
         return self.key + "".join(f"[{number}]" for number in self.index)
 
     @property
@@ -101,7 +102,7 @@ class Weight:
 
 
 def check_total_size(model: Architecture, elements: int) -> None:
-    """Raises ConversionError for a config whose model is many times larger than the stored weights, before its weights
+    """Raise ConversionError for a config whose model is many times larger than the stored weights, before its weights
     are enumerated."""
     experts = model.experts
     dense = min(experts.first, model.layers) if experts else model.layers
@@ -116,8 +117,8 @@ def check_total_size(model: Architecture, elements: int) -> None:
 
 
 def weights(table: Table, model: Architecture, stacked: bool = True) -> Iterator[Weight]:
-    """Every weight of a model, in Megatron's order: embedding, layers, output. `stacked`: if all layers have the same
-    weights, the checkpoint has one tensor for each, with the layers along its first axis."""
+    """Yield every weight of a model in Megatron's order: embedding, layers, output. `stacked`: whether a checkpoint
+    whose layers all have the same weights has one tensor for each weight, with the layers along its first axis."""
     stacked = stacked and model.uniform
     ahead = {key: rule for key, rule in table.items() if "*" not in key and key.startswith("embedding")}
     behind = {key: rule for key, rule in table.items() if "*" not in key and key not in ahead}
@@ -133,7 +134,7 @@ def weights(table: Table, model: Architecture, stacked: bool = True) -> Iterator
 
 
 def _expand(key: str, rule: Rule, model: Architecture, layer: int | None, stacked: bool) -> Iterator[Weight]:
-    """Yield the weight, or one for each expert."""
+    """Yield the weight, or one weight for each expert."""
     if not rule.when(model):
         return
     shapes = rule.shapes(model)

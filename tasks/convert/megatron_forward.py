@@ -1,8 +1,8 @@
 """A forward pass in plain torch over weights in Megatron's layout, one layer at a time.
 
-The Megatron side of an audit: computes what a checkpoint computes, without Megatron, process groups or memory for more
-than one layer, in fp32 on the CPU. tests/convert/test_megatron_forward.py compares it with Megatron-Core's GPTModel
-and with transformers.
+This is the Megatron side of an audit. It computes the results of a checkpoint without Megatron, process groups or
+memory for more than one layer, in fp32 on the CPU. tests/convert/test_megatron_forward.py compares it with
+Megatron-Core's GPTModel and with transformers.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ OUTPUT_ROWS = 16384  # rows of the output projection cast to fp32 at a time
 class Decoder:
     """A model that gets its weights from `read`, by name in the families' tables ("*" for the layer), layer and expert.
 
-    Hidden states are (batch, length, hidden), fp32; every method takes whole sequences from position 0.
+    Hidden states are (batch, length, hidden) in fp32; sequences begin at position 0.
     """
 
     def __init__(self, model: Architecture, read: Read) -> None:
@@ -40,20 +40,20 @@ class Decoder:
 
     @torch.no_grad()
     def embed(self, tokens: Tensor) -> Tensor:
-        """Tokens (batch, length) to the first layer's hidden state."""
+        """Return the first layer's hidden state for tokens (batch, length)."""
         table = self.read("embedding.word_embeddings.weight", None, None)
         return table[tokens].float() * self.model.embedding_scale
 
     @torch.no_grad()
     def layer(self, number: int, hidden: Tensor) -> Tensor:
-        """The hidden state after layer `number`, counted from 0."""
+        """Return the hidden state after layer `number`, counted from 0."""
         layer = _Layer(self.model, self.read, number)
         hidden = hidden + layer.attention(hidden)
         return hidden + layer.feed_forward(hidden)
 
     @torch.no_grad()
     def logits(self, hidden: Tensor) -> Tensor:
-        """The last layer's hidden state to logits, (batch, length, vocab)."""
+        """Return the logits, (batch, length, vocab), for the last layer's hidden state."""
         hidden = norm(hidden, self.read("decoder.final_layernorm.weight", None, None), self.model)
         name = "embedding.word_embeddings.weight" if self.model.tied else "output_layer.weight"
         pieces = [hidden @ rows.float().T for rows in self.read(name, None, None).split(OUTPUT_ROWS)]
@@ -61,7 +61,7 @@ class Decoder:
 
 
 class _Layer:
-    """One layer. Weights are read when they are used, and not kept."""
+    """One layer, whose weights are read when they are used, and not kept."""
 
     def __init__(self, model: Architecture, read: Read, number: int) -> None:
         self.model = model
@@ -76,7 +76,7 @@ class _Layer:
         return norm(x, self.weight(name), self.model)
 
     def attention(self, hidden: Tensor) -> Tensor:
-        """What attention adds to the residual stream."""
+        """Return the values that attention adds to the residual stream."""
         if self.model.norms != "after":
             hidden = self.norm(hidden, BEFORE_LATENT_ATTENTION if self.model.latent else BEFORE_ATTENTION)
         latent = self.model.latent
@@ -86,12 +86,12 @@ class _Layer:
         return out if self.model.norms == "before" else self.norm(out, AFTER_ATTENTION)
 
     def heads(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (batch, length, heads, head size), keys and values (batch, length, KV heads, head size)."""
+        """Return queries (batch, length, heads, head size), keys and values (batch, length, KV heads, head size)."""
         model = self.model
         mixed = hidden @ self.weight("self_attention.linear_qkv.weight").T
         if model.qkv_bias:
             mixed = mixed + self.weight("self_attention.linear_qkv.bias")
-        # rows of each group: a KV head's queries, its key, its value
+        # Each group has the rows of a KV head's queries, key and value
         groups = mixed.unflatten(-1, (model.kv_heads, model.heads // model.kv_heads + 2, model.head_dim))
         queries, keys, values = groups[..., :-2, :].flatten(2, 3), groups[..., -2, :], groups[..., -1, :]
         if model.qk_norm != "none":
@@ -107,7 +107,7 @@ class _Layer:
         return self.norm(x.flatten(2), name).view_as(x)
 
     def latent_heads(self, hidden: Tensor, latent: Latent) -> tuple[Tensor, Tensor, Tensor]:
-        """As `heads`, for latent attention. The rotary part of the key is shared by all heads."""
+        """Return the same as `heads` for latent attention. All heads share the rotary part of the key."""
         model = self.model
         queries = self.latent_queries(hidden, latent).unflatten(-1, (model.heads, -1))
         plain, rotary = queries.split([latent.nope, latent.rope], dim=-1)
@@ -129,7 +129,7 @@ class _Layer:
         return narrow @ self.weight("self_attention.linear_q_up_proj.weight").T
 
     def feed_forward(self, hidden: Tensor) -> Tensor:
-        """What the feed-forward or the experts add to the residual stream."""
+        """Return the values that the feed-forward or the experts add to the residual stream."""
         if self.model.norms != "after":
             hidden = self.norm(hidden, BEFORE_EXPERTS if self.has_experts else BEFORE_DENSE)
         experts = self.model.experts
@@ -155,7 +155,7 @@ class _Layer:
 
 
 def norm(x: Tensor, weight: Tensor, model: Architecture) -> Tensor:
-    """RMSNorm (Zhang and Sennrich 2019) over the last axis."""
+    """Apply RMSNorm (Zhang and Sennrich 2019) over the last axis."""
     weight = weight.float() + 1 if model.unit_norms else weight.float()
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + model.norm_eps) * weight
 
@@ -166,7 +166,7 @@ def capped(x: Tensor, cap: float | None) -> Tensor:
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, model: Architecture, window: int | None) -> Tensor:
-    """Causal attention of what `heads` returns; returns (batch, length, heads x value size)."""
+    """Compute causal attention on the result of `heads`. Return (batch, length, heads x value size)."""
     scale = model.head_dim**-0.5 if model.attention_scale is None else model.attention_scale
     groups = queries.unflatten(2, (keys.size(2), -1))
     scores = capped(torch.einsum("bqghd,bkgd->bghqk", groups, keys) * scale, model.attention_cap)
@@ -177,9 +177,9 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, model: Architecture, w
 
 
 def route(scores: Tensor, bias: Tensor | None, experts: Experts) -> tuple[Tensor, Tensor]:
-    """Each token's experts' weights and indices, each (tokens, top_k), from the router's output.
+    """Return the weights and indices of each token's experts, each (tokens, top_k), from the router's output.
 
-    A softmax over all experts, normalized over the chosen ones, equals the softmax over the chosen ones.
+    A softmax over all experts that is normalized over the chosen ones equals the softmax over the chosen ones.
     """
     scores = scores.softmax(dim=-1) if experts.scores == "softmax" else scores.sigmoid()
     choice = scores if bias is None else scores + bias
@@ -193,7 +193,7 @@ def route(scores: Tensor, bias: Tensor | None, experts: Experts) -> tuple[Tensor
 
 
 def _in_best_groups(choice: Tensor, experts: Experts) -> Tensor:
-    """Whether an expert is in one of its token's best groups. A group's score is the sum of its best
+    """Return whether an expert is in one of its token's best groups. A group's score is the sum of its best
     top_k // top_groups experts' scores (DeepSeek-V3, section 2.1.2)."""
     groups = choice.unflatten(-1, (experts.groups, -1))
     score = groups.topk(experts.top_k // experts.top_groups, dim=-1).values.sum(dim=-1)

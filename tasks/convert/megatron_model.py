@@ -4,7 +4,7 @@
     FOLDER/model.json       the model's spec, if Baton trained it
     FOLDER/huggingface/     config.json and the other files, if it was imported from Hugging Face
 
-For a checkpoint made elsewhere the config must be given.
+For a checkpoint that was made elsewhere, the config must be given.
 """
 
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ from tasks.models.hf_files import HUGGINGFACE
 from tasks.models.model_spec import ModelSpec
 
 CHECKPOINT = "checkpoint"
-LATEST = "latest_checkpointed_iteration.txt"  # Megatron-LM's
+LATEST = "latest_checkpointed_iteration.txt"  # written by Megatron-LM
 PADDED = ("embedding.word_embeddings.weight", "output_layer.weight")  # may have more rows than the vocabulary
-# names of the same weight in Megatron's local layers and in Transformer Engine's
+# Names of the same weight in Megatron's local layers and in Transformer Engine's
 ALIASES = {
     "self_attention.linear_qkv.layer_norm_weight": "input_layernorm.weight",
     "input_layernorm.weight": "self_attention.linear_qkv.layer_norm_weight",
@@ -42,7 +42,7 @@ ALIASES = {
 
 @dataclass(frozen=True)
 class MegatronModel:
-    """An opened model, checked: every weight exists with its shape, and there are no others."""
+    """An opened and checked model: every weight exists with its shape, and there are no others."""
 
     folder: Path
     fields: dict[str, Any]  # config.json
@@ -54,17 +54,17 @@ class MegatronModel:
 
     @property
     def imported(self) -> bool:
-        """Whether it was imported from Hugging Face, so that the other files are kept unchanged."""
+        """Return whether the model was imported from Hugging Face, so that the other files are unchanged."""
         return self.beside == self.folder / HUGGINGFACE
 
     def dtypes(self) -> dict[str, torch.dtype]:
-        """The type that each weight is stored in, by the weight's name."""
+        """Return the type in which each weight is stored, by the weight's name."""
         return {weight.name: self.checkpoint.tensors[self.keys[weight.key]].dtype for weight in self.weights}
 
 
 def open_megatron(folder: Path, config: Path | None = None) -> MegatronModel:
-    """Open a checkpoint. `config`: a config.json, or a folder with one, for a checkpoint made elsewhere. Raises
-    ConversionError."""
+    """Open a checkpoint. `config`: a config.json, or a folder with one, for a checkpoint that was made elsewhere.
+    Raises ConversionError."""
     where = _checkpoint(folder)
     fields, beside = _described(folder, config)
     architecture = read(fields)
@@ -80,12 +80,12 @@ def open_megatron(folder: Path, config: Path | None = None) -> MegatronModel:
 
 
 def is_megatron(folder: Path) -> bool:
-    """Whether a folder looks like a Megatron checkpoint."""
+    """Return whether a folder looks like a Megatron checkpoint."""
     return (folder / LATEST).is_file() or any((place / METADATA).is_file() for place in (folder, folder / CHECKPOINT))
 
 
 def _checkpoint(folder: Path) -> Path:
-    """The dist_checkpoint's folder; for a Megatron-LM folder with several, the latest."""
+    """Return the dist_checkpoint's folder, or the latest one in a Megatron-LM folder with several."""
     if (folder / LATEST).is_file():
         latest = (folder / LATEST).read_text().strip()
         folder = folder / (f"iter_{int(latest):07d}" if latest.isdigit() else latest)
@@ -121,7 +121,7 @@ def _described(folder: Path, config: Path | None) -> tuple[dict[str, Any], Path 
 
 
 def full_config(place: Path) -> dict[str, Any]:
-    """A config.json with its family's defaults filled in, by transformers. Raises ConversionError."""
+    """Return a config.json in which transformers has filled in the family's defaults. Raises ConversionError."""
     path = place / "config.json" if place.is_dir() else place
     fields = read_json(path)
     family_of(fields)
@@ -134,7 +134,7 @@ def full_config(place: Path) -> dict[str, Any]:
 
 
 def _matched(checkpoint: Checkpoint, needed: list[Weight]) -> dict[str, str]:
-    """The name of each weight in the checkpoint. Raises ConversionError with everything that is wrong."""
+    """Return the name of each weight in the checkpoint. Raises ConversionError with all problems."""
     present = checkpoint.weights()
     keys: dict[str, str] = {}
     wrong = []
@@ -157,6 +157,6 @@ def _matched(checkpoint: Checkpoint, needed: list[Weight]) -> dict[str, str]:
 
 
 def join_problems(problems: list[str], most: int = 10) -> str:
-    """The first `most` problems, and the number of the others."""
+    """Join the first `most` problems, and the number of the others."""
     more = f"; and {len(problems) - most} more" if len(problems) > most else ""
     return "; ".join(problems[:most]) + more

@@ -1,7 +1,8 @@
 """Read a checkpoint's `.metadata` in a child process (tasks/convert/read_metadata.py) with resource limits.
 
-The child parses the pickle without executing it and prints JSON. It runs once per checkpoint and starts in 50 ms,
-without torch. Its limits grow with the file: files that torch writes take about 25 bytes of memory and 0.5 µs per byte.
+The child parses the pickle without executing it and prints JSON. It runs once per checkpoint and starts in 50 ms
+without torch. Its limits grow with the file: a file that torch writes needs about 25 bytes of memory and 0.5 µs per
+byte.
 """
 
 import json
@@ -15,7 +16,7 @@ import torch
 
 from tasks.models.errors import ConversionError
 
-MOST_BYTES = 256 << 20  # of a .metadata: more than a million chunks
+MOST_BYTES = 256 << 20  # maximum size of a .metadata, enough for more than a million chunks
 _ROOT = Path(__file__).parents[2]
 
 
@@ -40,7 +41,7 @@ class CheckpointTensor:
 
 
 def read_metadata(path: Path) -> dict[str, CheckpointTensor]:
-    """The tensors that a `.metadata` describes. Raises ConversionError, and OSError when it cannot be opened."""
+    """Return the tensors that a `.metadata` describes. Raises ConversionError, and OSError if it cannot be opened."""
     with path.open("rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > MOST_BYTES:

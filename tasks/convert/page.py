@@ -1,4 +1,4 @@
-"""The pages of a Hugging Face model and of the audit of its conversion."""
+"""The lineage pages of a Hugging Face model and of the audit of its conversion."""
 
 import json
 
@@ -7,7 +7,7 @@ from tasks.pages.blocks import Block, Cell, Fold, Table, Text
 from tasks.pages.source import Source
 from tasks.pages.training import training_curves
 
-MOST_TENSORS = 400  # that are listed
+MOST_TENSORS = 400  # maximum number of listed tensors
 
 
 def model(source: Source) -> list[Block]:
@@ -17,7 +17,7 @@ def model(source: Source) -> list[Block]:
 
 
 def audit(source: Source) -> list[Block]:
-    """The evidence that the converted model equals the trained one."""
+    """Return the evidence that the converted model equals the trained one."""
     audit = json.loads((source.directory / "audit.json").read_text())
     largest, bound, agreement = audit["logits_max_abs_diff"], audit["bound"], audit["argmax_agreement"]
     different = audit["config_differences"] or audit["weight_differences"] or audit.get("file_differences")

@@ -1,11 +1,11 @@
-"""A conversion in progress: the folder TARGET.partial, whose content becomes TARGET atomically at the end.
+"""A conversion in progress in the folder TARGET.partial, whose content becomes TARGET atomically at the end.
 
     files.json   the files to be written; locked by the writing process
     content/     becomes TARGET
-    replaced/    with --replace: the previous TARGET, until content/ has taken its place
+    replaced/    with --replace, the previous TARGET until content/ has replaced it
 
-An interrupted conversion starts from the beginning. Killed at any moment, even by a power failure, it leaves either the
-previous or the new TARGET, complete. A folder without a valid files.json, or with files that it does not list, is not
+An interrupted conversion starts from the beginning. If it is killed at any moment, even by a power failure, either the
+previous or the new TARGET is complete. A folder without a valid files.json, or with files that it does not list, is not
 Baton's and is left untouched.
 """
 
@@ -26,7 +26,8 @@ _TITLE = "an unfinished conversion"
 
 
 class Partial:
-    """A context manager. What was written before an error is deleted by the next conversion to the same target."""
+    """A context manager for the folder. The next conversion to the same target deletes files written before an
+    error."""
 
     def __init__(self, target: Path, files: Iterable[str], inputs: Iterable[Path], replace: bool = False) -> None:
         """`files`: the names of all files that the conversion may write; `inputs`: files and folders that it reads.
@@ -37,7 +38,7 @@ class Partial:
         self._place = partial_folder(self.target)
         self._files = sorted(files)
         self.folder = self._place / CONTENT
-        self._check_origin()  # before a lock is created in it
+        self._check_origin()  # before a lock file is created in the folder
 
     def __enter__(self) -> Self:
         make_folder(self._place)
@@ -55,20 +56,20 @@ class Partial:
         check_existing(self.target, self._replace)
         if self.folder.exists():
             shutil.rmtree(self.folder)
-        sync(self._place)  # otherwise a power failure could restore files that the new listing does not name
+        sync(self._place)  # a power failure could otherwise restore files that the new listing does not name
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, json.dumps({"baton": _TITLE, "files": self._files}).encode(), 0)
         os.fsync(self._lock)
         self.folder.mkdir()
 
     def _check_origin(self) -> None:
-        """Raises ConversionError if the folder has files that no conversion wrote."""
+        """Raise ConversionError if the folder has files that no conversion wrote."""
         if not os.path.lexists(self._place):
             return
         if not self._place.is_dir():
             raise ConversionError(_refusal(self._place, "it is a file"))
         listed = _listed(self._place / LISTING)
-        known = {LISTING} if listed is None else {LISTING, CONTENT, REPLACED}  # files.json is created empty
+        known = {LISTING} if listed is None else {LISTING, CONTENT, REPLACED}  # files.json is empty when it is created
         others = [path for path in sorted(self._place.iterdir()) if path.name not in known]
         if others and listed is None:
             raise ConversionError(_refusal(self._place, f"it has no valid {LISTING}"))
@@ -80,7 +81,7 @@ class Partial:
             )
 
     def _unlisted(self, files: set[str]) -> list[Path]:
-        """Paths in the content that are neither in `files` nor folders of them."""
+        """Return the paths in the content that are neither in `files` nor folders of these."""
         folders = {str(parent) for name in files for parent in Path(name).parents}
         return [
             path
@@ -112,7 +113,7 @@ class Partial:
         rename(self.folder, self.target)
         if (self._place / REPLACED).exists():
             shutil.rmtree(self._place / REPLACED)
-            sync(self._place)  # the listing must outlive it, to show that Baton wrote it
+            sync(self._place)  # the listing must be deleted later, since it shows that Baton wrote the folder
         (self._place / LISTING).unlink()
         try:
             self._place.rmdir()
@@ -123,13 +124,13 @@ class Partial:
         os.close(self._lock)
         if isinstance(error, OSError):
             raise ConversionError(
-                f"{self._place}: the conversion stopped ({error}). The same command starts it again, and deletes what "
-                f"was written"
+                f"{self._place}: the conversion stopped ({error}). The same command starts it again, and deletes the "
+                f"written files"
             ) from error
 
     def check_space(self, needed: int) -> None:
-        """Raises ConversionError if the folder is not writable or the disk lacks space for `needed` bytes, those
-        of an interrupted conversion included."""
+        """Raise ConversionError if the folder is not writable or the disk lacks space for `needed` bytes, including
+        those of an interrupted conversion."""
         parent = next(path for path in self.folder.parents if path.exists())
         if not (parent.is_dir() and os.access(parent, os.W_OK)):
             raise ConversionError(f"{self.target}: cannot be created in {parent}, which is not a writable folder")
@@ -144,7 +145,7 @@ class Partial:
 
 
 def _listed(path: Path) -> set[str] | None:
-    """The files that a conversion's listing names; None if it is not a valid listing."""
+    """Return the files that a conversion's listing names, or None if it is not a valid listing."""
     try:
         content = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError, RecursionError):
@@ -156,7 +157,8 @@ def _listed(path: Path) -> set[str] | None:
 
 
 def _locked(place: Path, target: Path) -> int:
-    """Lock a folder; returns the descriptor of its listing. Raises ConversionError if another process holds it."""
+    """Lock a folder, and return the descriptor of its listing. Raises ConversionError if another process holds the
+    lock."""
     descriptor = os.open(place / LISTING, os.O_RDWR | os.O_CREAT, 0o644)
     if not try_lock(descriptor):
         os.close(descriptor)

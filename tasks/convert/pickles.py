@@ -1,11 +1,11 @@
 """Parse a pickle as plain data, without importing, calling or constructing anything that it names.
 
-A pickle is a program for a stack machine. This is that machine without side effects: a name stays a `Name`, a call a
-`Call`, a dictionary a list of `Pairs` (so nothing is hashed or compared), and no value is traversed, so depth and
-sharing cost nothing. Each opcode's work is proportional to its size in bytes, so the pickle's size bounds time and
-memory. Opcodes that pickle protocol 2 and later do not emit for checkpoints are rejected.
+A pickle is a program for a stack machine. This module implements the machine without side effects: a name becomes a
+`Name`, a call a `Call`, a dictionary a list of `Pairs` (so that nothing is hashed or compared), and no value is
+traversed, so that depth and sharing cost nothing. Each opcode's work is proportional to its size in bytes, so the
+pickle's size bounds time and memory. Opcodes that pickle protocol 2 and later do not emit for checkpoints are rejected.
 
-Standard library only: runs in a child process without site-packages (tasks/convert/read_metadata.py).
+Standard library only, since this runs in a child process without site-packages (tasks/convert/read_metadata.py).
 """
 
 import pickletools
@@ -13,14 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-# None, bool, int, float, str, bytes, tuple, list, and the classes below
+# None, bool, int, float, str, bytes, tuple, list, or one of the classes below
 Value: TypeAlias = object
 
 MOST_SHOWN = 80  # characters of a name in a message
 
 
 class PickleError(ValueError):
-    """A pickle is damaged, or contains what no checkpoint needs."""
+    """Raised for a pickle that is damaged, or contains something that no checkpoint needs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +39,7 @@ class Pairs:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """An object as the call that would construct it, and the state that it would be given."""
+    """An object, as the call that would construct it and the state that would be set."""
 
     name: str
     arguments: tuple[Value, ...]
@@ -48,13 +48,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Persistent:
-    """A persistent id: refers to data outside of the pickle. For torch.save, a tensor's storage."""
+    """A persistent id, which refers to data outside of the pickle, with torch.save a tensor's storage."""
 
     value: Value
 
 
 def load(content: bytes, allowed: Callable[[str], bool]) -> Value:
-    """The value of a pickle. `allowed`: whether a name may occur. Raises PickleError."""
+    """Return the value of a pickle. `allowed`: whether a name may occur. Raises PickleError."""
     machine = _Machine(allowed)
     try:
         for opcode, argument, _ in pickletools.genops(content):
@@ -67,19 +67,19 @@ def load(content: bytes, allowed: Callable[[str], bool]) -> Value:
     except PickleError:
         raise
     except (ValueError, IndexError, KeyError, RecursionError) as error:
-        # ValueError: from genops; IndexError: an empty stack; KeyError: an unknown memo
+        # genops raises ValueError, an empty stack IndexError, and an unknown memo KeyError
         raise PickleError(f"is damaged or truncated ({type(error).__name__}: {shown(str(error))})") from error
     raise PickleError("is truncated: its end is missing")
 
 
 def shown(text: str) -> str:
-    """Text from a file for a message: printable, on one line, and truncated."""
+    """Return text from a file for a message: printable, on one line, and truncated."""
     text = text if text.isprintable() else ascii(text)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
 def kind(value: Value) -> str:
-    """A value's type, for a message."""
+    """Return a value's type, for a message."""
     match value:
         case Call(name):
             return shown(name)
@@ -91,7 +91,7 @@ def kind(value: Value) -> str:
 
 
 def _constructed(function: str, arguments: tuple[Value, ...]) -> Value:
-    """What a call constructs."""
+    """Return the value that a call constructs."""
     match function, arguments:
         case "collections.OrderedDict", ():
             return Pairs()

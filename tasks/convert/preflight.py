@@ -1,4 +1,4 @@
-"""Report what a conversion would read and write, and the problems that are known in advance, without writing."""
+"""Report the files that a conversion would read and write, and the problems known in advance, without writing."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -37,7 +37,7 @@ class Preflight:
     problems: list[str] = field(default_factory=list)
 
     def attempt(self, work: Callable[[], T]) -> T | None:
-        """What `work` returns; None if it fails, with the error added to the problems."""
+        """Return the result of `work`; if it fails, add the error to the problems and return None."""
         try:
             return work()
         except (StageError, ArtifactError, OSError) as error:
@@ -72,7 +72,7 @@ def import_preflight(
         description(source, options.dtype)
         preflight.lines.append(f"writes {target / 'model.json'}")
     except Untrainable:
-        pass  # import_notes says why
+        pass  # import_notes has the reason
     preflight.notes = import_notes(source, options)
     return preflight
 
@@ -129,7 +129,7 @@ def _weights(
     files: str,
     partial: Callable[[], Partial],
 ) -> None:
-    """`partial`: the conversion, of which only the checks of target and disk space run."""
+    """Describe the weights to write. `partial`: the conversion, whose checks of target and disk space run."""
     needed = size(source.weights, written)
     names = ", ".join(sorted({str(dtype).removeprefix("torch.") for dtype in written.values()}))
     preflight.lines.append(f"writes {folder}: {files}, {needed} bytes of weights as {names}")

@@ -1,6 +1,7 @@
-"""A published adapter as a model to start from: merged into its base, which is beside it (tasks/publish/copy.py).
+"""Merge a published adapter into its base, which is beside it (tasks/publish/copy.py), as a model to start from.
 
-By hand, since this stage's image has no PEFT: a plain LoRA adapter is W + alpha / rank · B A. Any other is refused.
+The module does not use PEFT, which this stage's image lacks: a plain LoRA adapter is W + alpha / rank · B A. Any other
+adapter is refused.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from tasks.models.model_files import load_causal_lm, save_like
 from tasks.models.turns import copy_turns
 
 WEIGHTS = "adapter_model.safetensors"
-# what the fields of a plain adapter's config are; others are empty or false
+# Checks of fields of a plain adapter's config; other fields are empty or false
 PLAIN: dict[str, Callable[[Any], bool]] = {
     "peft_type": lambda value: value == "LORA",
     "task_type": lambda value: value == "CAUSAL_LM",
@@ -30,22 +31,21 @@ PLAIN: dict[str, Callable[[Any], bool]] = {
     "bias": lambda value: value == "none",
     "init_lora_weights": lambda value: isinstance(value, bool | None) or value == "gaussian",  # others change the base
 }
-WITHOUT_EFFECT = (  # on what a trained adapter computes
+WITHOUT_EFFECT = (  # fields that don't change the result of a trained adapter
     "auto_mapping", "base_model_name_or_path", "inference_mode", "lora_dropout", "megatron_core", "peft_version",
     "qalora_group_size", "revision",
 )  # fmt: skip
 
 
 def merge(folder: Path, target: Path) -> None:
-    """Write the model that a published adapter and its base are, in the base's type. Raises StageError,
-    ModelFilesError."""
+    """Write the model of a published adapter and its base, in the base's type. Raises StageError, ModelFilesError."""
     adapter = ModelFolders(folder, folder / BASE)
     config = adapter.adapter_config()
     given = {name: value for name, value in (dict.fromkeys(PLAIN) | config).items() if name not in WITHOUT_EFFECT}
     if odd := [f"{name} {value!r:.60}" for name, value in given.items() if not PLAIN.get(name, _is_empty)(value)]:
         raise StageError(
             f"{folder / ADAPTER_CONFIG}: {listing(odd)}: only a plain LoRA adapter is merged into its base. Merge this "
-            "one (PEFT's merge_and_unload, then save_pretrained), and start from the result"
+            "adapter (PEFT's merge_and_unload, then save_pretrained), and start from the result"
         )
     try:
         tensors = load_file(folder / WEIGHTS)

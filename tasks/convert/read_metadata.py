@@ -2,8 +2,8 @@
 
     python -m tasks.convert.read_metadata CPU_SECONDS MEMORY_BYTES < .metadata
 
-Runs as a child process of tasks/convert/metadata.py with limited CPU time and address space. Exit code 0, or 1 with
-the reason on stderr. Standard library only.
+This is a child process of tasks/convert/metadata.py with limited CPU time and address space. The exit code is 0, or 1
+with the reason on stderr. Standard library only.
 """
 
 import gc
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from tasks.convert.pickles import Call, Name, Pairs, PickleError, Value, kind, load, shown
 
-LARGEST = 2**63 - 1  # a size, in elements or bytes
+LARGEST = 2**63 - 1  # largest size, in elements or bytes
 MOST_AXES = 16
 LONGEST = 1000  # characters in the name of a tensor or file
 
@@ -35,7 +35,7 @@ _NAMES = {
     "torch.Size",
     "torch.serialization._get_layout",
     "collections.OrderedDict",
-    "builtins.getattr",  # of an enumeration, for its member: so Python 3.11.0 to 3.11.3, Debian 12's, pickle it
+    "builtins.getattr",  # for a member of an enumeration, as pickled by Python 3.11.0 to 3.11.3 (Debian 12)
     "pathlib.PosixPath",
     "pathlib.Path",
     "pathlib._local.PosixPath",  # Python 3.13
@@ -46,12 +46,12 @@ Place = tuple[str, int, int]  # file, offset and length in bytes
 
 
 def allowed(name: str) -> bool:
-    """Whether a `.metadata` may contain the name. Names are never called, but torch writes no others."""
+    """Return whether a `.metadata` may contain the name. Names are never called, but torch writes only these."""
     return name in _NAMES or _DTYPE.fullmatch(name) is not None
 
 
 def tensors(content: bytes) -> Iterator[tuple[str, str, list[int], list[list[object]]]]:
-    """(name, dtype, shape, chunks) of each tensor; a chunk is [start, shape, file, offset, length]. Raises
+    """Yield (name, dtype, shape, chunks) of each tensor; a chunk is [start, shape, file, offset, length]. Raises
     PickleError."""
     metadata = load(content, allowed)
     if not (isinstance(metadata, Call) and metadata.name == f"{_METADATA}Metadata"):
@@ -63,7 +63,7 @@ def tensors(content: bytes) -> Iterator[tuple[str, str, list[int], list[list[obj
         if key in places:
             raise PickleError(f"has two places for {key[0]} at {key[1]}")
         places[key] = _place(info, key[0])
-    left = len(places)  # each chunk has its own place: tensors may not share a list of chunks
+    left = len(places)  # each chunk needs its own place, since tensors may not share a list of chunks
     for name, about in _named(fields.get("state_dict_metadata"), "state_dict_metadata").items():
         if isinstance(about, Call) and about.name == f"{_METADATA}BytesStorageMetadata":
             continue
@@ -105,7 +105,7 @@ def _place(info: Value, name: str) -> Place:
 
 
 def _dtype(properties: Value, name: str) -> str:
-    """The dtype, which is the first item of TensorProperties' state."""
+    """Return the dtype, which is the first item of TensorProperties' state."""
     match properties:
         case Call(name=f, state=(Name(name=dtype), *_)) if f == f"{_METADATA}TensorProperties":
             if _DTYPE.fullmatch(dtype):
@@ -114,7 +114,7 @@ def _dtype(properties: Value, name: str) -> str:
 
 
 def _state(value: Value, expected: str) -> dict[str, Value]:
-    """An object's attributes."""
+    """Return an object's attributes."""
     full = expected if "." in expected else _METADATA + expected
     if not (isinstance(value, Call) and value.name == full):
         raise PickleError(f"has {kind(value)} where a {expected.rpartition('.')[2]} is expected")
@@ -158,7 +158,7 @@ def _int(value: Value, what: str) -> int:
 
 
 def _size(value: Value, what: str) -> list[int]:
-    """torch.Size((…))."""
+    """Return the numbers of torch.Size((…))."""
     if isinstance(value, Call) and value.name == "torch.Size" and len(value.arguments) == 1:
         value = value.arguments[0]
     if not isinstance(value, (tuple, list)) or len(value) > MOST_AXES:

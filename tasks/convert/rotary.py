@@ -1,7 +1,7 @@
-"""Rotary position embedding in plain torch: frequencies, from the papers' formulas, and rotation.
+"""Rotary position embedding in plain torch: frequencies by the papers' formulas, and rotation.
 
-In fp32 throughout, as in Megatron-Core and transformers: at position 100,000, rounding at another point gives a
-different angle.
+All computation is in fp32, as in Megatron-Core and transformers, since at position 100,000 rounding at another point
+gives a different angle.
 """
 
 import math
@@ -13,7 +13,7 @@ from tasks.convert.architecture import Rope
 
 
 def frequencies(rope: Rope, size: int) -> Tensor:
-    """Radians per position of each pair of a head's dimensions, (size / 2,), fp32."""
+    """Return the radians per position of each pair of a head's dimensions, (size / 2,), in fp32."""
     plain = 1.0 / rope.theta ** (torch.arange(0, size, 2, dtype=torch.float32) / size)
     match rope.scaling:
         case "default":  # Su et al. 2021, section 3.2.2
@@ -32,14 +32,15 @@ def _interpolated(plain: Tensor, factor: float, ramp: Tensor) -> Tensor:
 
 
 def _llama3_ramp(rope: Rope, plain: Tensor) -> Tensor:
-    """Llama 3.1 (Grattafiori et al. 2024; formula from its released code): by rotations in the original context."""
+    """Return the ramp of Llama 3.1 (Grattafiori et al. 2024; formula from its released code), which depends on the
+    rotations in the original context."""
     rotations = rope.original_max_position_embeddings * plain / (2 * math.pi)
     return ((rotations - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)).clamp(0, 1)
 
 
 def _yarn_ramp(rope: Rope, size: int) -> Tensor:
-    """YaRN (Peng et al. 2023), section 3.2, as in its released code: a ramp over the dimensions, from the one
-    with beta_fast rotations in the original context to the one with beta_slow."""
+    """Return YaRN's ramp (Peng et al. 2023, section 3.2, as in its released code) over the dimensions, from the
+    dimension with beta_fast rotations in the original context to that with beta_slow."""
     first, last = (_dimension_with(rotations, rope, size) for rotations in (rope.beta_fast, rope.beta_slow))
     if rope.truncate:
         first, last = math.floor(first), math.ceil(last)
@@ -49,23 +50,23 @@ def _yarn_ramp(rope: Rope, size: int) -> Tensor:
 
 
 def _dimension_with(rotations: float, rope: Rope, size: int) -> float:
-    """The fractional dimension that has so many rotations: YaRN's r(d) solved for d."""
+    """Return the fractional dimension with this number of rotations, YaRN's r(d) solved for d."""
     positions = rope.original_max_position_embeddings
     return size * math.log(positions / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
 
 
 def cosines_sines(rope: Rope, size: int, length: int) -> tuple[Tensor, Tensor]:
-    """For positions 0 to length - 1, each (length, 1, size / 2), to broadcast over heads."""
+    """Return cosines and sines for positions 0 to length - 1, each (length, 1, size / 2), to broadcast over heads."""
     angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies(rope, size)).unsqueeze(1)
     return angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
 
 
 def rotate(x: Tensor, rope: Rope, interleaved: bool = False) -> Tensor:
-    """Queries or keys (batch, length, heads, size), rotated by their positions.
+    """Rotate queries or keys (batch, length, heads, size) by their positions.
 
-    Pairs are a dimension and the one half a head further or, `interleaved`, the adjacent one. In both cases the result
-    has the first elements of all pairs before the second ones, as in Megatron and transformers; queries and keys have
-    the same order, so their products do not change.
+    A pair is a dimension and the one half a head further or, if `interleaved`, the adjacent one. In both cases the
+    result has the first elements of all pairs before the second ones, as in Megatron and transformers; queries and keys
+    have the same order, so their products do not change.
     """
     first, second = (x[..., 0::2], x[..., 1::2]) if interleaved else x.chunk(2, dim=-1)
     cosines, sines = cosines_sines(rope, x.size(-1), x.size(1))

@@ -58,7 +58,7 @@ class StoredModel:
         names = {tensor.file.name for tensor in tensors.values()}
         for name in sorted(names):
             _check(folder / name)
-        self.names = names if names == {SINGLE} else names | {INDEX}  # the files that are read
+        self.names = names if names == {SINGLE} else names | {INDEX}  # files that are read
         self.tensors: dict[str, StoredTensor] = {}
         for name, tensor in tensors.items():
             if tensor.dtype not in DTYPES:
@@ -67,20 +67,20 @@ class StoredModel:
             self.tensors[name] = StoredTensor(tensor.shape, DTYPES[tensor.dtype], tensor.file.name, tensor.begin)
 
     def digest(self, name: str) -> str:
-        """BLAKE3 of a tensor's bytes."""
+        """Return the BLAKE3 of a tensor's bytes."""
         tensor = self.tensors[name]
         size = prod(tensor.shape) * tensor.dtype.itemsize
         return digest(self._files.descriptor(tensor.file), tensor.offset, size)
 
     def rows_into(self, name: str, start: int, rows: Tensor) -> None:
-        """Fill `rows`, contiguous, with a tensor's rows from `start` on."""
+        """Fill the contiguous `rows` with a tensor's rows from `start` on."""
         tensor = self.tensors[name]
         offset = tensor.offset + start * prod(tensor.shape[1:]) * tensor.dtype.itemsize
         read_into(self._files.descriptor(tensor.file), rows, offset, self.folder / tensor.file)
 
 
 def _check(path: Path) -> None:
-    """The library checks lengths, offsets and shapes. Raises ConversionError."""
+    """Check a file's lengths, offsets and shapes with the library. Raises ConversionError."""
     try:
         with safe_open(path, "pt"):
             pass
@@ -92,11 +92,11 @@ class Shard:
     """A safetensors file being written. Rows may be written in any order."""
 
     def __init__(self, path: Path, tensors: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> None:
-        """Raises OSError if there is no disk space for the whole file."""
+        """Create the file with its header. Raises OSError if there is no disk space for all of it."""
         header: dict[str, object] = {"__metadata__": {"format": "pt"}}
         self._place: dict[str, tuple[int, int]] = {}  # offset, bytes per row
         size = 0
-        # wide types first, as in the library, so that every tensor is aligned
+        # Wide types come first, as in the library, so that every tensor is aligned
         for name, (shape, dtype) in sorted(tensors.items(), key=lambda item: -item[1][1].itemsize):
             stop = size + prod(shape) * dtype.itemsize
             header[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [size, stop]}

@@ -1,11 +1,11 @@
-"""Locate the data of a tensor that torch.save wrote into part of a file: a zip archive with uncompressed records.
+"""Locate the data of a tensor that torch.save wrote into part of a file, as a zip archive with uncompressed records.
 
-    <top>/data.pkl      how the tensor is built from its storage; a pickle that is parsed but never executed
+    <top>/data.pkl      the tensor's construction from its storage, a pickle that is parsed but never executed
     <top>/data/<key>    the storage's bytes
     <top>/byteorder     "little"
 
 The archive's central directory, its records' local headers and data.pkl must be consistent. The data is read later, in
-parts, so its CRC is not checked: manifest.json has the files' digests.
+parts, so its CRC is not checked; manifest.json has the files' digests.
 """
 
 import io
@@ -21,11 +21,11 @@ import torch
 from tasks.convert.pickles import Call, Name, Pairs, Persistent, PickleError, Value, kind, load, shown
 from tasks.models.errors import ConversionError
 
-MOST_BYTES = 1 << 16  # of a record that is read at once, and of an archive's directory; torch writes a few hundred
+MOST_BYTES = 1 << 16  # maximum of a record read at once, and of an archive's directory; torch writes a few hundred
 _LOCAL = struct.Struct("<4s5H3I2H")  # a record's local header (APPNOTE.TXT 4.3.7)
 _DESCRIPTORS = {struct.calcsize(layout): struct.Struct(layout) for layout in ("<4s3I", "<4sI2Q")}  # 4.3.9
 _STREAMED, _UTF8 = 0x8, 0x800  # flags (4.4.4)
-# What zipfile raises for damaged archives; NotImplementedError: for zip versions and methods that it does not support
+# Exceptions of zipfile for damaged archives; NotImplementedError is for unsupported zip versions and methods
 _DAMAGED = (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, LookupError, ValueError, OverflowError,
             EOFError, struct.error)  # fmt: skip
 
@@ -44,19 +44,19 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Described:
-    """A tensor as torch.save describes it."""
+    """The description of a tensor by torch.save."""
 
     dtype: torch.dtype
-    record: str  # in the zip archive: data/<record>
-    elements: int  # in the record
-    offset: int  # in the record, elements
+    record: str  # name of data/<record> in the zip archive
+    elements: int  # number of elements in the record
+    offset: int  # first element in the record
     shape: tuple[int, ...]
     stride: tuple[int, ...]
 
 
 def data_start(descriptor: int, offset: int, length: int, where: str) -> tuple[Described, int]:
-    """A saved tensor's description, and the offset of its data in the file. Raises ConversionError unless the data is
-    contiguous."""
+    """Return a saved tensor's description, and the offset of its data in the file. Raises ConversionError unless the
+    data is contiguous."""
     try:
         part = _FileRange(descriptor, offset, length)
         archive = zipfile.ZipFile(part)
@@ -85,7 +85,7 @@ def data_start(descriptor: int, offset: int, length: int, where: str) -> tuple[D
 
 
 def _records(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """The records by name. Raises BadZipFile unless all are uncompressed and have unique names."""
+    """Return the records by name. Raises BadZipFile unless all are uncompressed and have unique names."""
     records: dict[str, zipfile.ZipInfo] = {}
     for record in archive.infolist():
         name = shown(record.filename)
@@ -100,8 +100,8 @@ def _records(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 
 
 def _data(part: "_FileRange", archive: zipfile.ZipFile, records: dict[str, zipfile.ZipInfo], name: str) -> int:
-    """The offset of a record's data in the archive. Its local header, its size and the start of the next record must
-    agree. Raises BadZipFile, KeyError."""
+    """Return the offset of a record's data in the archive. The record's local header, its size and the start of the
+    next record must agree. Raises BadZipFile, KeyError."""
     record = records[name]
     header = part.at(record.header_offset, _LOCAL.size)
     signature, _, flags, method, _, _, crc, compressed, size, name_length, extra_length = _LOCAL.unpack(header)
@@ -123,13 +123,13 @@ def _data(part: "_FileRange", archive: zipfile.ZipFile, records: dict[str, zipfi
 
 
 def _content(part: "_FileRange", archive: zipfile.ZipFile, records: dict[str, zipfile.ZipInfo], name: str) -> bytes:
-    """A small record's content. zipfile checks its CRC."""
+    """Return a small record's content. zipfile checks its CRC."""
     _data(part, archive, records, name)
     return archive.read(name)
 
 
 def _described(content: bytes) -> Described:
-    """A saved tensor's `data.pkl`. Raises PickleError."""
+    """Parse a saved tensor's `data.pkl`. Raises PickleError."""
     parsed = load(content, _NAMES.__contains__)
     match parsed:
         case Call(name="torch._utils._rebuild_parameter", arguments=(Call() as tensor, bool(), _), state=None):
@@ -148,7 +148,7 @@ def _described(content: bytes) -> Described:
             ),
             state=None,
         ) if storage.removeprefix("torch.") in _STORAGES:
-            # further arguments mark a lazily conjugated or negated tensor
+            # Further arguments mark a lazily conjugated or negated tensor
             if any(item is not None and not (isinstance(item, Pairs) and not item.items) for item in more):
                 raise PickleError("describes a tensor that is conjugated or negated when it is read")
             if not re.fullmatch(r"\d+", record):
@@ -170,12 +170,12 @@ def _counts(values: tuple[Value, ...]) -> tuple[int, ...]:
 
 
 def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A contiguous tensor's strides, in elements."""
+    """Return a contiguous tensor's strides, in elements."""
     return tuple(prod(max(size, 1) for size in shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 class _FileRange(io.RawIOBase):
-    """Part of a file as a file object for zipfile. Only small reads are allowed."""
+    """Part of a file as a file object for zipfile, which allows only small reads."""
 
     def __init__(self, descriptor: int, start: int, length: int) -> None:
         self._descriptor, self._start, self._length, self._at = descriptor, start, length, 0
@@ -206,7 +206,7 @@ class _FileRange(io.RawIOBase):
         return content
 
     def at(self, offset: int, size: int) -> bytes:
-        """The bytes at an offset. Raises BadZipFile if the part is too short."""
+        """Return the bytes at an offset. Raises BadZipFile if the part is too short."""
         self.seek(offset)
         content = self.read(size)
         if len(content) != size:

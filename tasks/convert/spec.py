@@ -16,15 +16,15 @@ class ConvertSpec(StageSpec):
 
 
 class AuditSpec(StageSpec):
-    """Check that an exported model is the trained one."""
+    """Check that an exported model is equal to the trained one."""
 
     tokens: int = Field(2048, ge=8, le=1_000_000, description="Held-out tokens on which logits are compared")
-    bound: float = Field(1e-4, gt=0, le=1e-2, description="Largest |difference| of a logit allowed, in fp32")
+    bound: float = Field(1e-4, gt=0, le=1e-2, description="Largest allowed |difference| of a logit, in fp32")
 
 
 def unexportable(model: ModelSpec) -> list[Problem]:
-    """What Megatron can train but the family's Hugging Face model cannot represent. `config_fields` builds the latter
-    of every other model (tested)."""
+    """Return problems with a model that Megatron can train but the family's Hugging Face model cannot represent.
+    `config_fields` supports every other model (tested)."""
     problems = []
     if model.family == "llama" and model.hidden % model.heads:
         allowed = f"a multiple of heads ({model.heads}): Hugging Face's llama allows no other, whatever head_dim is"

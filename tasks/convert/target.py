@@ -1,5 +1,5 @@
-"""Check where a conversion may write: never through a symbolic link, never over or into its inputs, and over an
-existing folder only with --replace and if it is a model or checkpoint."""
+"""Check a conversion's target. It may not be a symbolic link, nor overlap an input, and an existing folder is replaced
+only with --replace and if it is a model or checkpoint."""
 
 import os
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ ACCOUNT = "conversion.json"  # under record/
 
 
 def normalized(target: Path) -> Path:
-    """`target` as an absolute path that has a name; its last component is not resolved."""
+    """Return `target` as an absolute path that has a name; its last component is not resolved."""
     path = target.resolve() if target.name in ("", "..") else target.parent.resolve() / target.name
     if not path.name:
         raise ConversionError(f"{target}: is the root folder; choose another target")
@@ -26,7 +26,7 @@ def partial_folder(target: Path) -> Path:
 
 
 def check_target(target: Path, replace: bool, inputs: Iterable[Path]) -> None:
-    """Raises ConversionError unless a conversion of `inputs` may write to a normalized `target`."""
+    """Raise ConversionError unless a conversion of `inputs` may write to a normalized `target`."""
     places = target, partial_folder(target)
     for place in places:
         _refuse_link(place)
@@ -34,13 +34,13 @@ def check_target(target: Path, replace: bool, inputs: Iterable[Path]) -> None:
         for place in places:
             if _inside(place, given) or any(_inside(path, place) for path in _with_linked_files(given)):
                 raise ConversionError(
-                    f"{place} and its input {given} overlap; choose a target that is neither in nor above it"
+                    f"{place} and its input {given} overlap; choose a target that is neither in nor above the input"
                 )
     check_existing(target, replace)
 
 
 def check_existing(target: Path, replace: bool) -> None:
-    """Raises ConversionError if `target` exists and may not be replaced."""
+    """Raise ConversionError if `target` exists and may not be replaced."""
     _refuse_link(target)
     if not os.path.lexists(target):
         return
@@ -59,13 +59,13 @@ def _refuse_link(place: Path) -> None:
 
 
 def _inside(path: Path, folder: Path) -> bool:
-    """Whether `path` is `folder` or inside of it, under any name."""
+    """Return whether `path` is `folder` or within it, under any name."""
     path = path.resolve()
     return folder.exists() and any(place.exists() and place.samefile(folder) for place in (path, *path.parents))
 
 
 def _with_linked_files(folder: Path) -> list[Path]:
-    """A folder and the symbolic links in it: in the hub's cache all files are links."""
+    """Return a folder and the symbolic links in it, since all files in the hub's cache are links."""
     return [folder, *(path for path in folder.iterdir() if path.is_symlink())] if folder.is_dir() else [folder]
 
 

@@ -1,5 +1,5 @@
 """The stages between Megatron and Hugging Face as Flyte tasks: convert a checkpoint, audit the conversion, import a
-model for further pretraining, load a model as it is."""
+model for further pretraining, or load a model unchanged."""
 
 import images
 from infra.process.launch import Engine

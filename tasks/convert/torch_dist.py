@@ -26,7 +26,7 @@ from tasks.convert.saved_tensor import data_start
 from tasks.models.errors import ConversionError
 
 METADATA = ".metadata"
-_MOST_AXES = 4  # of a weight: layer, expert, rows and columns
+_MOST_AXES = 4  # axes of a weight: layer, expert, rows and columns
 _NO_WEIGHTS = ("optimizer.", "chained_", "rng")  # prefixes of a checkpoint's other tensors
 
 
@@ -42,15 +42,15 @@ class Checkpoint:
         self._lock = threading.Lock()
 
     def weights(self) -> set[str]:
-        """The names of the weights, without optimizer state and RNG states."""
+        """Return the names of the weights, without optimizer state and RNG states."""
         return {name for name in self.tensors if not name.startswith(_NO_WEIGHTS)}
 
     def files(self) -> set[str]:
-        """The names of all files with tensors."""
+        """Return the names of all files with tensors."""
         return {chunk.file for tensor in self.tensors.values() for chunk in tensor.chunks}
 
     def rows(self, name: str, index: tuple[int, ...], start: int, stop: int) -> Tensor:
-        """Rows [start, stop) of a tensor, or of its part at `index` along the leading axes."""
+        """Return rows [start, stop) of a tensor, or of its part at `index` along the leading axes."""
         tensor = self.tensors[name]
         axes = len(index)
         expected = (stop - start, *tensor.shape[axes + 1 :])
@@ -79,8 +79,8 @@ class Checkpoint:
         return rows
 
     def _chunks_of(self, name: str, index: tuple[int, ...]) -> list[Chunk]:
-        """The chunks that overlap the part at `index`. Cached: a stack of experts has thousands, too many to search for
-        each block of rows."""
+        """Return the chunks that overlap the part at `index`. The result is cached, since a stack of experts has
+        thousands of chunks, too many to search for each block of rows."""
         key = name, len(index)
         with self._lock:
             if key not in self._parts:
@@ -90,7 +90,7 @@ class Checkpoint:
     def _rows_of(self, chunk: Chunk, dtype: torch.dtype, index: tuple[int, ...], start: int, stop: int) -> Tensor:
         shape = chunk.shape[len(index) :]
         row = prod(shape[1:]) * dtype.itemsize
-        skipped = 0  # parts before the one at `index`
+        skipped = 0  # number of parts before the one at `index`
         for at, first, size in zip(index, chunk.start, chunk.shape, strict=False):
             skipped = skipped * size + at - first
         rows = torch.empty((stop - start, *shape[1:]), dtype=dtype)
@@ -99,7 +99,7 @@ class Checkpoint:
         return rows
 
     def _data_start(self, chunk: Chunk, dtype: torch.dtype) -> int:
-        """The offset of a chunk's data in its file. Checks the archive on first use."""
+        """Return the offset of a chunk's data in its file. Checks the archive on first use."""
         with self._lock:
             if chunk not in self._data:
                 self._data[chunk] = self._checked(chunk, dtype)
@@ -117,7 +117,7 @@ class Checkpoint:
 
 
 def _by_part(tensor: CheckpointTensor, axes: int) -> dict[tuple[int, ...], list[Chunk]]:
-    """The chunks that overlap each index along the first `axes` axes."""
+    """Return the chunks that overlap each index along the first `axes` axes."""
     chunks: dict[tuple[int, ...], list[Chunk]] = {}
     for chunk in tensor.chunks:
         spans = zip(chunk.start[:axes], chunk.shape[:axes], tensor.shape[:axes], strict=True)
@@ -146,7 +146,7 @@ def _tensors(folder: Path) -> dict[str, CheckpointTensor]:
                 )
     weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(_NO_WEIGHTS)}
     for name, tensor in weights.items():
-        if len(tensor.shape) > _MOST_AXES:  # `tiles` takes 2^axes steps per chunk
+        if len(tensor.shape) > _MOST_AXES:  # `tiles` needs 2^axes steps per chunk
             raise ConversionError(f"{path}: {name} has {len(tensor.shape)} axes; a weight has at most {_MOST_AXES}")
         if not tiles(tensor.shape, [(chunk.start, chunk.shape) for chunk in tensor.chunks]):
             raise ConversionError(f"{path}: the chunks of {name} {list(tensor.shape)} overlap or leave gaps")
@@ -161,11 +161,11 @@ def _tensors(folder: Path) -> dict[str, CheckpointTensor]:
 
 
 def tiles(shape: tuple[int, ...], chunks: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
-    """Whether the chunks (start, shape) cover a tensor exactly, without overlaps, gaps or elements outside of it.
+    """Return whether the chunks (start, shape) cover a tensor exactly, without overlaps, gaps or outside elements.
 
-    The corners of a box, with alternating signs, are the differences of its indicator function along every axis and
-    determine it. So the chunks' indicator functions sum to the tensor's exactly if their corners sum to its corners.
-    Linear in the number of chunks.
+    The corners of a box, with alternating signs, are the differences of its indicator function along every axis, and
+    determine the function. So the chunks' indicator functions sum to the tensor's exactly if their corners sum to its
+    corners. The time is linear in the number of chunks.
     """
     if any(len(start) != len(shape) or len(size) != len(shape) or 0 in size for start, size in chunks):
         return False
@@ -178,7 +178,7 @@ def tiles(shape: tuple[int, ...], chunks: Sequence[tuple[tuple[int, ...], tuple[
 
 
 def _refuse_shared_bytes(path: Path, weights: dict[str, CheckpointTensor]) -> None:
-    """Raises ConversionError if two chunks overlap in a file, which torch never writes."""
+    """Raise ConversionError if two chunks overlap in a file, which torch never writes."""
     places = sorted(
         (chunk.file, chunk.offset, chunk.offset + chunk.length, name)
         for name, tensor in weights.items()

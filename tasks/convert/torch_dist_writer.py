@@ -1,7 +1,7 @@
 """Write Megatron's torch_dist format a few rows at a time.
 
-torch.save under skip_data writes an archive without the tensor's data. What comes before and after the data is copied
-around each tensor's rows. So every version of torch, and so Megatron, reads what it would have written itself.
+torch.save under skip_data writes an archive without the tensor's data. The bytes before and after the data are copied
+around each tensor's rows. So the file equals one written by the installed torch, which Megatron reads.
 """
 
 import json
@@ -32,13 +32,13 @@ from tasks.convert.saved_tensor import data_start
 from tasks.convert.torch_dist import METADATA
 from tasks.pretrain.canonical import MetadataPickler
 
-# Megatron's dist_checkpointing: the backends that wrote the checkpoint
+# Backends that wrote the checkpoint, for Megatron's dist_checkpointing
 ABOUT = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch",
          "common_backend_version": 1}  # fmt: skip
 # Megatron's modules also load an extra state, which is None without fp8
 NO_STATE = "no_state.distcp"
 _COMMON, _ABOUT = "common.pt", "metadata.json"
-SMALL = (NO_STATE, _COMMON, _ABOUT, METADATA)  # what `write_metadata` writes
+SMALL = (NO_STATE, _COMMON, _ABOUT, METADATA)  # the files of `write_metadata`
 STATELESS = ("embedding.word_embeddings", "output_layer", "mlp.router")  # modules without extra state
 
 
@@ -55,7 +55,7 @@ class Place:
 
 @cache
 def archive(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[bytes, bytes]:
-    """What comes before and after the data in a tensor's archive, as the installed torch writes it."""
+    """Return the bytes before and after the data in a tensor's archive, as the installed torch writes them."""
     with tempfile.TemporaryDirectory(prefix="baton-") as folder:
         path = Path(folder) / "tensor.pt"
         with skip_data():
@@ -68,7 +68,7 @@ def archive(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[bytes, bytes]:
 
 
 def chunk_shape(weight: Weight) -> tuple[int, ...]:
-    """A weight's shape as a chunk of its stacked tensor."""
+    """Return a weight's shape as a chunk of its stacked tensor."""
     return (*[1] * len(weight.index), *weight.shape)
 
 
@@ -76,7 +76,7 @@ class DistFile:
     """A .distcp file being written. Rows may be written in any order."""
 
     def __init__(self, path: Path, weights: Iterable[tuple[Weight, torch.dtype]]) -> None:
-        """Raises OSError if there is no disk space for the whole file."""
+        """Create the file. Raises OSError if there is no disk space for all of it."""
         self.places: dict[str, Place] = {}
         pieces = []
         offset = 0
@@ -102,7 +102,7 @@ class DistFile:
 
 
 def extra_states(weights: Iterable[Weight]) -> Iterator[str]:
-    """The names of the extra states that Megatron's local and Transformer Engine layers load."""
+    """Yield the names of the extra states that Megatron's local and Transformer Engine layers load."""
     for weight in weights:
         module = weight.key.rpartition(".")[0]
         if module.endswith(STATELESS):

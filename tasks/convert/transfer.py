@@ -1,4 +1,4 @@
-"""Move weights between the two formats, one block of rows at a time, on a few threads.
+"""Move weights between the two formats on a few threads, one block of rows at a time.
 
 Neither a weight nor a file is ever entirely in memory: a block is read, cast, digested and written while it is in the
 CPU's cache, so the conversion is about as fast as copying the files.
@@ -23,7 +23,7 @@ from tasks.models.tensors import finite
 BLOCK = 1 << 20  # bytes
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 THREADS = min(4, cores())
-AHEAD = 4 * THREADS  # weights queued
+AHEAD = 4 * THREADS  # number of queued weights
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,19 @@ class TensorPart:
 
 
 def cast(name: str, source_dtype: torch.dtype, name_of_type: str | None) -> torch.dtype:
-    """The type that a weight is written in. `name_of_type`: one of DTYPES; None: unchanged."""
-    # the bias that decides between experts with close scores is never cast: DeepSeek-V3 keeps it in fp32
+    """Return the type in which a weight is written. `name_of_type`: one of DTYPES, or None to leave it unchanged."""
+    # The bias that decides between experts with close scores is never cast, since DeepSeek-V3 keeps it in fp32
     return source_dtype if name_of_type is None or "expert_bias" in name else DTYPES[name_of_type]
 
 
 def size(weights: Iterable[Weight], dtypes: dict[str, torch.dtype]) -> int:
-    """Size of all weights in bytes. `dtypes`: by the weight's name."""
+    """Return the size of all weights in bytes. `dtypes`: each weight's type, by its name."""
     return sum(weight.elements * dtypes[weight.name].itemsize for weight in weights)
 
 
 def _rounded(rows: Tensor, dtype: torch.dtype, weight: Weight) -> Tensor:
-    """`rows` as `dtype`; infinities and NaNs are kept. Raises ConversionError if a finite number would overflow."""
+    """Convert `rows` to `dtype`, keeping infinities and NaNs. Raises ConversionError if a finite number would
+    overflow."""
     result = rows.to(dtype)
     if rows.dtype != dtype:
         overflow = result.isinf() & rows.isfinite()
@@ -76,17 +77,17 @@ class Piece:
 
     part: int
     row: int  # first row in the part
-    start: int  # in the block
+    start: int  # first row in the block
     stop: int
 
 
 def blocks(weight: Weight, itemsize: int, most: int = BLOCK) -> Iterator[tuple[int, int, list[Piece]]]:
-    """A weight's rows [start, stop) in blocks of about `most` bytes, with each block's pieces."""
+    """Yield a weight's rows [start, stop) in blocks of about `most` bytes, with each block's pieces."""
     height = _height(weight, itemsize, most)
     ends, end = [], 0
     for segment in weight.segments:
         ends.append(end := end + segment.stop - segment.start)
-    first = 0  # the first segment that has not been passed
+    first = 0  # the first segment that is not finished
     for start in range(0, weight.shape[0], height):
         stop = min(start + height, weight.shape[0])
         pieces = []
@@ -102,12 +103,12 @@ def blocks(weight: Weight, itemsize: int, most: int = BLOCK) -> Iterator[tuple[i
 
 
 def _height(weight: Weight, itemsize: int, most: int = BLOCK) -> int:
-    """Rows in a block."""
+    """Return the number of rows in a block."""
     return max(1, most // max(1, prod(weight.shape[1:]) * itemsize))
 
 
 def _same_bytes(weight: Weight, dtype: torch.dtype | None, part_dtype: torch.dtype) -> bool:
-    """Whether a weight has the same bytes as its only part, so that one digest serves both."""
+    """Return whether a weight has the same bytes as its only part, so that one digest serves both."""
     return len(weight.segments) == 1 and dtype == part_dtype
 
 
@@ -117,8 +118,8 @@ def export_weight(
     read: Callable[[int, int], Tensor],
     write: Callable[[str, int, memoryview], None],
 ) -> Entry:
-    """Export one weight. `read(start, stop)` returns Megatron's rows; `write(name, row, bytes)` writes a part's, as
-    `dtype`."""
+    """Export one weight. `read(start, stop)` returns Megatron's rows; `write(name, row, bytes)` writes rows of a part,
+    as `dtype`."""
     whole, parts = blake3(), [blake3() for _ in weight.parts]
     source_dtype: torch.dtype | None = None
     for start, stop, pieces in blocks(weight, dtype.itemsize):
@@ -145,10 +146,10 @@ def import_weight(
     not_finite: Callable[[str], None],
 ) -> Entry:
     """Import one weight. `read(name, row, rows)` fills `rows`, of type `source_dtype`, from a part; `write(row, bytes)`
-    writes Megatron's, as `dtype`. `not_finite(name)` is called for a part that has NaN or infinity."""
+    writes Megatron's rows, as `dtype`. `not_finite(name)` is called for a part that has NaN or infinity."""
     whole, parts = blake3(), [blake3() for _ in weight.parts]
     same = _same_bytes(weight, dtype, source_dtype)
-    # reuse one block's memory: the kernel would clear fresh memory each time
+    # Reuse one block's memory, since the kernel would clear fresh memory each time
     room = torch.empty((min(_height(weight, dtype.itemsize), weight.shape[0]), *weight.shape[1:]), dtype=source_dtype)
     for start, stop, pieces in blocks(weight, dtype.itemsize):
         rows = room[: stop - start]
@@ -179,8 +180,8 @@ def map_weights(
     size_of: Callable[[Weight], int],
     progress: Callable[[int, int], None],
 ) -> list[Entry]:
-    """Run `work` on every weight, on THREADS threads; results in the weights' order. Stops at the first error.
-    `progress(done, total)` gets sums of sizes."""
+    """Run `work` on every weight on THREADS threads, and return the results in the weights' order. Stops at the first
+    error. `progress(done, total)` gets sums of sizes."""
     entries: dict[str, Entry] = {}
     pending: dict[Future[Entry], Weight] = {}
     done, total = 0, sum(map(size_of, weights))

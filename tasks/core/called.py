@@ -1,6 +1,7 @@
-"""The call of a DAG as which a stage runs: its title, and the titles of the calls before it.
+"""The call of a DAG for which a stage runs, with its title and the titles of the calls before it.
 
-It reaches the stage in `how`, beside the fields of the spec that bear no identity: Flyte's cache ignores both.
+The call reaches the stage in `how`, beside the fields of the spec that are not part of its identity; Flyte's cache
+ignores both.
 """
 
 import json
@@ -16,16 +17,16 @@ CALL = "call"  # the key in `how`; no spec has a field of that name
 @dataclass(frozen=True)
 class Called:
     title: str | None = None
-    upstream: tuple[str, ...] = ()  # titles of the calls that it depends on, directly or not
+    upstream: tuple[str, ...] = ()  # titles of the calls that it depends on, directly or indirectly
 
     def how(self, rest: dict[str, Any] | None = None) -> str:
-        """The input `how`. `rest`: the fields of the spec that bear no identity."""
+        """Return the input `how`. `rest`: the fields of the spec that are not part of its identity."""
         call = {CALL: {"title": self.title, "upstream": sorted(self.upstream)}} if self.title else {}
         return json.dumps((rest or {}) | call, sort_keys=True)
 
 
 def read_how(how: str) -> tuple[Called, dict[str, Any]]:
-    """What `Called.how` wrote, and the rest."""
+    """Return the call that `Called.how` wrote, and the rest."""
     rest = json.loads(how)
     call = rest.pop(CALL, {})
     return Called(call.get("title"), tuple(call.get("upstream", ()))), rest
@@ -35,13 +36,14 @@ _called = ContextVar[Called | None]("_called", default=None)
 
 
 def called() -> Called:
-    """The call that is executed."""
+    """Return the call that is being executed."""
     return _called.get() or Called()
 
 
 @contextmanager
 def calling(call: Called) -> Iterator[None]:
-    """Runs in the body belong to this call. They may be nested: an input whose files are gone is made again."""
+    """Let runs in the body belong to this call. Calls may be nested, since an input whose files are gone is
+    recomputed."""
     token = _called.set(call)
     try:
         yield

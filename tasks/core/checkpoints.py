@@ -1,9 +1,9 @@
-"""A folder of checkpoints; training resumes from the newest intact one.
+"""A folder of checkpoints; training resumes from the newest intact checkpoint.
 
-    FOLDER/<prefix><step>/           complete once its manifest is written, last
-    FOLDER/damaged-<prefix><step>/   its files do not match its manifest: kept for inspection, never read again
+    FOLDER/<prefix><step>/           a checkpoint, complete once its manifest is written, which is last
+    FOLDER/damaged-<prefix><step>/   a checkpoint whose files do not match its manifest, kept only for inspection
 
-Checkpoints hold pickles: one is read only after its files' digests match its manifest.
+Checkpoints contain pickles, so a checkpoint is read only after its files' digests match its manifest.
 """
 
 import re
@@ -28,12 +28,13 @@ class CheckpointFolder:
         return int(checkpoint.name.removeprefix(self.prefix))
 
     def complete(self) -> list[Path]:
-        """The completely written checkpoints, oldest first."""
+        """Return the completely written checkpoints, oldest first."""
         return sorted((path for path in self._all() if (path / MANIFEST).exists()), key=self.step)
 
     def newest(self) -> Path | None:
-        """The newest complete checkpoint whose files match its manifest; None if there is no checkpoint. Leftovers of
-        killed saves are removed, damaged checkpoints are set aside. Raises ArtifactError if all are damaged."""
+        """Return the newest complete checkpoint whose files match its manifest, or None if there is no checkpoint.
+        Removes leftovers of killed saves, and sets damaged checkpoints aside. Raises ArtifactError if all are
+        damaged."""
         self.remove_incomplete()
         for path in reversed(self.complete()):
             try:
@@ -53,7 +54,8 @@ class CheckpointFolder:
         print(f"{clause(error)}. It is kept as {aside}; trying the checkpoint before it", flush=True)
 
     def check_not_all_damaged(self) -> None:
-        """Raises ArtifactError if all checkpoints were set aside: a run with progress never silently starts over."""
+        """Raise ArtifactError if all checkpoints were set aside, since a run with progress must not silently start
+        over."""
         if any(self.path.glob(f"{DAMAGED}*")):
             raise ArtifactError(
                 f"{self.path}: every checkpoint is damaged. Restore one under its old name, or delete the folder "
@@ -61,13 +63,13 @@ class CheckpointFolder:
             )
 
     def remove_incomplete(self) -> None:
-        """Remove leftovers of killed saves. Only safe while no process is writing."""
+        """Remove leftovers of killed saves. This is safe only while no process is writing."""
         for path in self._all():
             if not (path / MANIFEST).exists():
                 remove(path)
 
     def remove_all(self) -> None:
-        """Remove the folder and everything in it."""
+        """Remove the folder with its contents."""
         remove(self.path)
 
     def _all(self) -> list[Path]:
@@ -76,6 +78,6 @@ class CheckpointFolder:
 
 
 def check_files(checkpoint: Path, wrong: list[str]) -> None:
-    """Raises ArtifactError when a checkpoint has `wrong` files."""
+    """Raise ArtifactError if a checkpoint has `wrong` files."""
     if wrong:
         raise ArtifactError(f"checkpoint {checkpoint} is damaged: {'; '.join(wrong)}")

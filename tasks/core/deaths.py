@@ -1,4 +1,4 @@
-"""How a job's engine ended, stored for the pod or the machine that starts it again in the same execution."""
+"""Store how a job's engine ended for the pod or machine that starts it again in the same execution."""
 
 import json
 from dataclasses import asdict
@@ -16,7 +16,7 @@ from tasks.core.offsite import Offsite
 
 
 def earlier_death(job_dir: Path, remote: Offsite | None, node: int) -> Death | None:
-    """How the engine's previous start in this execution ended; None if this is the first."""
+    """Return how the engine's previous start in this execution ended, or None if this is the first start."""
     name = _name(node)
     try:
         noted = storage.read(f"{remote.address}/{name}") if remote else (job_dir / name).read_bytes()
@@ -27,8 +27,8 @@ def earlier_death(job_dir: Path, remote: Offsite | None, node: int) -> Death | N
 
 
 def note_death(death: Death, job_dir: Path, remote: Offsite | None, node: int) -> None:
-    """Keep it in the job's folder, and in storage if that folder is lost with this pod. A full disk or an unreachable
-    storage is printed and raises nothing: the caller has the engine's own failure to report."""
+    """Write a death to the job's folder, or to storage if that folder is lost with this pod. A full disk or an
+    unreachable storage is only printed, since the caller must report the engine's own failure."""
     note = {"execution": execution_id(), "death": asdict(death) | {"summary": redact_text(death.summary)}}
     try:
         write_json(job_dir / _name(node), note)

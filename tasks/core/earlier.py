@@ -1,8 +1,8 @@
-"""Results of versions that had the digests of a job's inputs in its key, and not their facts.
+"""Find results of versions in which a job's key had the digests of its inputs, but not their facts.
 
-An input that a new version seals again has an identity with facts, so that its jobs have other folders. Such a result
-still counts if the inputs that it was made from have the facts of those that are given now. This module can go when no
-home or storage from before 2026-12 is in use.
+If a new version seals an input again, its identity includes the facts, so that jobs with this input have other folders.
+A result in an earlier folder still counts if the facts of its inputs equal those of the job's inputs. This module can
+be removed when no home or storage from before 2026-12 is in use.
 """
 
 import json
@@ -17,8 +17,8 @@ from tasks.core.stored import manifest_at
 
 
 def has_result_of(job_dir: Path, digests: Mapping[str, str], given: Callable[[str], Manifest]) -> bool:
-    """Whether the job in a folder of an earlier version is finished, and was made from inputs with these digests and
-    with the facts of those that are `given`, by name. Raises StorageError."""
+    """Return whether the job in a folder of an earlier version is finished, and had inputs with these digests and with
+    the facts of the job's inputs, whose manifests `given` returns by name. Raises StorageError."""
     remote = offsite(job_dir)
     places = _stored_places(remote, digests) if remote else _places(job_dir)
     try:
@@ -30,7 +30,7 @@ def has_result_of(job_dir: Path, digests: Mapping[str, str], given: Callable[[st
 
 
 def _places(job_dir: Path) -> dict[str, str]:
-    """Where the inputs of a finished job are; empty if it is not finished."""
+    """Return the places of a finished job's inputs; empty if it is not finished."""
     if not is_finished(job_dir):
         return {}
     entries = json.loads((job_dir / "spec.json").read_text())["inputs"]

@@ -1,18 +1,18 @@
-"""The files and facts of an input that a job is given, and the key that stands for them.
+"""Select the files and facts of an input that a job gets, and derive the key that stands for them.
 
-The rule, for the stages of Baton and for those of users: a result depends on nothing that is not in its key. A job
+The rule, for Baton's stages and for those of users, is that a result depends on nothing that is not in its key. A job
 therefore gets each input as a *view*: a folder with links to the files of the content, and a manifest with their
-digests and the facts. Both are in the input's identity, of which keys are made. What documents the run that made the
-input (times, speeds, layout, machine, spec) is not in the view. A stage that needs some of it names it in the `files`
-of its `Reads` (tasks/stage_job.py):
+digests and the facts. Both are in the input's identity, from which keys are derived. Records of the run that made the
+input (times, speeds, layout, machine, spec) are not in the view. A stage that needs some of them names these in the
+`files` of its `Reads` (tasks/stage_job.py):
 
     record/<name>    is in the view and in the key
-    record/*         is in the view alone, for stages that no cache keeps, such as the report
-    manifest.json    is the complete manifest: its parents are in the key too, its spec, title and versions are for
-                     what the stage displays
+    record/*         is only in the view, for stages that are not cached, such as the report
+    manifest.json    is the complete manifest: its parents are also in the key; its spec, title and versions are only
+                     for display
 
-or in `checks`, which are in the view alone: an engine compares its own computation with them, a difference ends the
-stage, and nothing of them enters a result.
+or in `checks`, which are only in the view: an engine compares its own computation with them, and a difference ends the
+stage, so that they do not enter a result.
 
 An artifact that was sealed before facts were in keys has its digest as its identity, so that the results that were made
 from it are still found.
@@ -35,12 +35,12 @@ from tasks.core.stored import fetch, manifest_at
 
 T = TypeVar("T")
 
-FETCHES = 8  # inputs at a time
-FOLDER = "inputs"  # of a job's views, in its folder
+FETCHES = 8  # inputs that are fetched at a time
+FOLDER = "inputs"  # name of the folder of a job's views, in its folder
 
 
 def input_key(identity: str, place: str, patterns: Sequence[str]) -> str:
-    """The key of an input of which a job is given the files that match the patterns. Raises ArtifactError,
+    """Return the key of an input of which a job gets the files that match the patterns. Raises ArtifactError,
     StorageError."""
     recorded = [name for name in patterns if name.startswith(f"{RECORD}/") and "*" not in name]
     if not recorded and MANIFEST not in patterns:
@@ -56,13 +56,13 @@ def input_key(identity: str, place: str, patterns: Sequence[str]) -> str:
 
 
 def views_of(job_dir: Path) -> Path:
-    """The folder of a job's views, which is deleted when the job is finished."""
+    """Return the folder of a job's views, which is deleted when the job is finished."""
     return job_dir / FOLDER
 
 
 def view(artifact: Path, folder: Path, patterns: Sequence[str]) -> Path:
-    """Make or update the view of an artifact in `folder`, with the files that match the patterns. A process that reads
-    the same view meanwhile is not disturbed. Raises ArtifactError."""
+    """Make or update the view of an artifact in `folder`, with the files that match the patterns, without disturbing a
+    process that is reading the same view. Raises ArtifactError."""
     manifest = read_manifest(artifact)
     recorded = [path.relative_to(artifact).as_posix() for path in (artifact / RECORD).rglob("*") if path.is_file()]
     names = {name for name in (*manifest.files, *recorded) if matches(name, patterns)}
@@ -81,14 +81,14 @@ def view(artifact: Path, folder: Path, patterns: Sequence[str]) -> Path:
 
 
 def _visible(manifest: Manifest) -> str:
-    """The part of a manifest that is in the identity, as JSON."""
+    """Return the part of a manifest that is in the identity, as JSON."""
     visible = Manifest(manifest.kind, manifest.digest, manifest.files, manifest.facts, identity=manifest.identity)
     return json.dumps(asdict(visible), indent=1, sort_keys=True)
 
 
 def _link(file: Path, link: Path) -> None:
-    """Link a file, unless it is missing or linked already: by a hard link, which an archive takes as the file that it
-    is, or by a symbolic one to another disk or where another user's files cannot be linked."""
+    """Link a file, unless it is missing or linked already. The link is a hard link, which an archive stores as a file,
+    or a symbolic link to another disk or where another user's files cannot be linked."""
     if not file.exists():
         link.unlink(missing_ok=True)
         return
@@ -103,13 +103,13 @@ def _link(file: Path, link: Path) -> None:
             raise
         partial.symlink_to(file)
     partial.replace(link)
-    partial.unlink(missing_ok=True)  # it stays if another process has linked the same file meanwhile
+    partial.unlink(missing_ok=True)  # it remains if another process has linked the same file meanwhile
 
 
 def side_by_side(function: Callable[[str], T], names: Iterable[str]) -> dict[str, T]:
-    """The results by name."""
+    """Call a function for all names in parallel, and return the results by name."""
     pool = ThreadPoolExecutor(FETCHES, thread_name_prefix="inputs")
-    try:  # with a copy of the context, which has Flyte's access to storage
+    try:  # each call gets a copy of the context, which has Flyte's access to storage
         pending = {name: pool.submit(copy_context().run, function, name) for name in names}
         return {name: future.result() for name, future in pending.items()}
     finally:

@@ -1,17 +1,16 @@
-"""A stage's job, seen from its engine.
+"""A stage's job, from its engine's point of view.
 
-An engine is a process, `python -m tasks.<stage>.<engine> JOB_DIR`, alone or under torchrun:
+An engine is a process, `python -m tasks.<stage>.<engine> JOB_DIR`, alone or under torchrun. Its files are
 
-    JOB_DIR/spec.json       in:  {"stage", "kind", "spec", "inputs": {name: the fields of an Input}}
-    JOB_DIR/output/         out: the artifact, sealed by its manifest
-    JOB_DIR/work            a folder: what a resume needs (checkpoints in progress). In a pod, each folder in it that
-                            has a manifest is sent to storage (tasks/core/offsite.py)
-    JOB_DIR/metrics.jsonl   out: one object a line, {"step", "time", name: number, …}
-    JOB_DIR/progress.json   out: progress, for the terminal's progress bar
-    JOB_DIR/notices.jsonl   out: one object a line, {"text"}: what the user must know about the result
-    JOB_DIR/result.json     out: {"digest"} or {"error", "kind"}, and "traceback" when it is a bug
-    JOB_DIR/log.txt         stdout and stderr of the engine; of rank 0, if there are several: the others have
-                            log-rank-<N>.txt
+    JOB_DIR/spec.json       input: {"stage", "kind", "spec", "inputs": {name: the fields of an Input}}
+    JOB_DIR/output/         output: the artifact, sealed by its manifest
+    JOB_DIR/work            files for a resume (checkpoints in progress). In a pod, each folder in it that has a
+                            manifest is sent to storage (tasks/core/offsite.py)
+    JOB_DIR/metrics.jsonl   output: one object per line, {"step", "time", name: number, …}
+    JOB_DIR/progress.json   output: progress, for the terminal's progress bar
+    JOB_DIR/notices.jsonl   output: one object per line, {"text"}, with facts that the user must know about the result
+    JOB_DIR/result.json     output: {"digest"} or {"error", "kind"}, and "traceback" if the error is a bug
+    JOB_DIR/log.txt         stdout and stderr of the engine, or of its rank 0; the other ranks have log-rank-<N>.txt
 
 So a stage can be rerun by hand from its job directory.
 """
@@ -48,7 +47,8 @@ GRACE_S = 60.0  # time to save and exit for an engine whose launcher died
 
 
 class StageError(Exception):
-    """A stage cannot produce its artifact; the message says why and what to do. It may quote foreign text."""
+    """Raised if a stage cannot produce its artifact. The message has the reason and advice, and may quote foreign
+    text."""
 
     def __init__(self, message: str) -> None:
         super().__init__(escaped(message))
@@ -56,19 +56,20 @@ class StageError(Exception):
 
 @dataclass(frozen=True)
 class Input:
-    """An artifact that a job is given."""
+    """An artifact that a job gets."""
 
     digest: str
-    path: str  # of its view on this machine (tasks/core/inputs.py); empty if it is fetched when it is needed
-    place: str = ""  # valid on other machines too
-    files: Sequence[str] = ALL  # patterns of those that the job needs; others may be missing
-    implied: bool = False  # an ancestor of another input, and not recorded as a parent
-    origin: str = ""  # the folder that the view has links to
+    path: str  # path of its view on this machine (tasks/core/inputs.py); empty if it is fetched when it is needed
+    place: str = ""  # path or address that is valid on other machines too
+    files: Sequence[str] = ALL  # patterns of the files that the job needs; others may be missing
+    implied: bool = False  # whether it is an ancestor of another input, and not recorded as a parent
+    origin: str = ""  # the folder to which the view has links
     identity: str = ""
 
     def local(self) -> Path:
-        """Its directory, fetched first if necessary, its files checked against the digest: by one process per machine,
-        since the others read the same files and end with it. Raises ArtifactError, StorageError."""
+        """Return the artifact's directory, after fetching it if necessary and checking its files against the digest.
+        One process per machine checks, since the others read the same files and end with it. Raises ArtifactError,
+        StorageError."""
         if not self.path:
             return fetch(self.place, self.digest, self.files)
         if os.environ.get("LOCAL_RANK", "0") == "0":
@@ -85,21 +86,21 @@ class Job:
     kind: str
     raw_spec: dict[str, Any]
     inputs: dict[str, dict[str, Any]]  # the fields of an Input
-    storage: str | None = None  # of a job in a pod, whose disk is lost with it
-    title: str = ""  # of its run
+    storage: str | None = None  # storage of a job in a pod, whose disk is lost with the pod
+    title: str = ""  # title of its run
 
     @property
     def output(self) -> Path:
         return self.directory / "output"
 
     def empty_output(self) -> None:
-        """Start with an empty output: leftovers of an earlier attempt would be sealed with the rest."""
+        """Start with an empty output, since leftovers of an earlier attempt would be sealed with the rest."""
         remove(self.output)
         self.output.mkdir(parents=True)
 
     @property
     def record(self) -> Path:
-        """For data that is displayed but not part of the result: samples, tables, curves."""
+        """The folder for data that is displayed but not part of the result: samples, tables, curves."""
         path = self.output / RECORD
         path.mkdir(parents=True, exist_ok=True)
         return path
@@ -127,34 +128,34 @@ class Job:
         return model.model_validate(self.raw_spec)
 
     def input(self, name: str) -> Path:
-        """A parent artifact's directory, its files checked against its digest."""
+        """Return a parent artifact's directory, after checking its files against its digest."""
         return Input(**self.inputs[name]).local()
 
     def origin(self, name: str) -> Path:
-        """The folder of an input that stays when the job's folder is deleted, for what people are shown."""
+        """Return the folder of an input that remains when the job's folder is deleted, for paths in displayed text."""
         entry = Input(**self.inputs[name])
         return Path(entry.origin or entry.path)
 
     def names(self, group: str) -> list[str]:
-        """The names of the inputs of a list (`group.0`, `group.1`, …) or a mapping (`group.key`), in order."""
+        """Return the names of the inputs of a list (`group.0`, `group.1`, …) or a mapping (`group.key`), in order."""
         return [name for name in self.inputs if name.startswith(f"{group}.")]
 
     def input_list(self, group: str) -> list[Path]:
-        """`input` of each of these names."""
+        """Return the result of `input` for each of these names."""
         return [self.input(name) for name in self.names(group)]
 
     def inputs_of(self, group: str) -> list[Input]:
-        """The inputs of these names, to be fetched and checked one by one."""
+        """Return the inputs with these names, to be fetched and checked one by one."""
         return [Input(**self.inputs[name]) for name in self.names(group)]
 
     def metric(self, step: int, **values: float) -> None:
-        """Append one line to metrics.jsonl; it reaches MLflow from there."""
+        """Append one line to metrics.jsonl, which is copied to MLflow."""
         line = json.dumps({"step": step, "time": time.time(), **values})
         with self.metrics.open("a") as stream:
             stream.write(line + "\n")
 
     def sync_metrics(self) -> None:
-        """Flush the metrics to disk, before a checkpoint that covers their steps is sealed."""
+        """Flush the metrics to disk. Call it before a checkpoint that covers their steps is sealed."""
         if self.metrics.exists():
             sync(self.metrics)
             sync(self.directory)
@@ -173,9 +174,9 @@ class Job:
         partial.replace(path)
 
     def notice(self, text: str) -> None:
-        """Tell the user what the result alone does not show, such as rows left out: in the terminal, on the artifact's
-        page, and at the top of the report. Each start of an engine begins anew, so what happens at one step is told at
-        the end, from the metrics. Of several ranks, the first alone is heard."""
+        """Report a fact that the result alone does not show, such as omitted rows, in the terminal, on the artifact's
+        page, and at the top of the report. Each start of an engine begins without notices, so facts about single steps
+        are reported at the end, from the metrics. Only rank 0 reports."""
         if _rank() == 0:
             with self.notices.open("a") as stream:
                 stream.write(json.dumps({"text": redact_text(text)}) + "\n")
@@ -196,12 +197,12 @@ class Job:
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a .jsonl file. Partial lines (of a killed writer, or lost in a power cut) are skipped."""
+    """Return the objects of a .jsonl file. Partial lines (of a killed writer, or after a power cut) are skipped."""
     return _objects(path.read_bytes())
 
 
 def last_json_line(path: Path) -> dict[str, Any]:
-    """The last object of a .jsonl file, however long it is; empty if there is none."""
+    """Return the last object of a .jsonl file without reading all of it, or {} if there is none."""
     return (_objects(end_of(path)) or [{}])[-1]
 
 
@@ -218,7 +219,7 @@ def _objects(lines: bytes) -> list[dict[str, Any]]:
 
 
 def open_job(directory: Path) -> Job:
-    """The job in a directory. The views of its inputs are made again if it is rerun by hand."""
+    """Open the job in a directory. The views of its inputs are made again if it is rerun by hand."""
     raw = json.loads((directory / "spec.json").read_text())
     for entry in raw["inputs"].values():
         if (origin := entry.get("origin")) and not Path(entry["path"]).exists():
@@ -229,8 +230,9 @@ def open_job(directory: Path) -> Job:
 
 
 def main(work: Callable[[Job], None]) -> None:
-    """The entry point of every engine: open JOB_DIR (the only argument) and work. Errors that a user can act on go into
-    result.json, with exit code 1; anything else is a bug and ends in a traceback. Neither shows a secret."""
+    """Run an engine, as its entry point: open JOB_DIR (the only argument) and work. Errors that a user can act on are
+    written to result.json, with exit code 1; any other error is a bug and ends in a traceback. Neither shows a
+    secret."""
     if len(sys.argv) != 2:
         sys.exit(f"usage: python -m {_module_name(work)} JOB_DIR")
     quiet()
@@ -249,8 +251,8 @@ def main(work: Callable[[Job], None]) -> None:
         raise SystemExit(redact_text(f"{type(error).__name__}: {error}")) from error
     except Exception as error:
         result: dict[str, Any] = {"error": str(error), "kind": type(error).__name__}
-        # for a full disk or an unreadable folder the message is enough, and the log has the traceback; a lost peer
-        # rank is a ConnectionError, also an OSError, and needs the traceback
+        # For a full disk or an unreadable folder the message is enough, and the log has the traceback. A lost peer rank
+        # is a ConnectionError, which is also an OSError, and needs the traceback
         if not isinstance(error, OSError) or isinstance(error, ConnectionError):
             result["traceback"] = traceback.format_exc()
         _write_error(job, result)
@@ -258,12 +260,12 @@ def main(work: Callable[[Job], None]) -> None:
 
 
 def _rank() -> int:
-    """This process's rank, as torchrun sets it; 0 without torchrun."""
+    """Return this process's rank, as set by torchrun, or 0 without torchrun."""
     return int(os.environ.get("RANK", "0"))
 
 
 def _write_error(job: Job, result: dict[str, Any]) -> None:
-    """Write result.json, without secrets. Of several ranks the first to fail wins: the others fail because of it."""
+    """Write result.json without secrets. Only the first rank that fails writes, since the others fail because of it."""
     result |= {name: redact_text(result[name]) for name in ("error", "traceback") if name in result}
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         result["rank"] = _rank()
@@ -273,7 +275,7 @@ def _write_error(job: Job, result: dict[str, Any]) -> None:
         os.link(partial, job.directory / "result.json")
     except FileExistsError:
         pass  # another rank was first
-    except OSError as error:  # the disk is full: the log and the exit code remain
+    except OSError as error:  # the disk is full, but the log and the exit code remain
         print(f"result.json could not be written: {error}", file=sys.stderr)
     finally:
         partial.unlink(missing_ok=True)

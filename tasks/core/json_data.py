@@ -1,4 +1,4 @@
-"""Values that stay what they are in JSON, the form in which specs and facts are stored and sent."""
+"""Check that values are unchanged by JSON, the format in which specs and facts are stored and sent."""
 
 import json
 import re
@@ -11,7 +11,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def not_json(value: Any, place: str = "", depth: int = 0) -> str:
-    """Where a value has what JSON would change, lose or refuse, and what that is; empty if nowhere."""
+    """Return the place and description of a part of a value that JSON would change, lose or refuse, or ""."""
     at = f"{place}: " if place else ""
     if depth > DEEPEST:
         return f"{place[:80]}: more than {DEEPEST} levels"
@@ -31,13 +31,13 @@ def not_json(value: Any, place: str = "", depth: int = 0) -> str:
         return next(filter(None, places), "")
     try:
         same = json.loads(json.dumps(value, allow_nan=False)) == value
-    except (TypeError, ValueError):  # of another type; NaN, infinity, an integer of too many digits
+    except (TypeError, ValueError):  # another type, NaN, infinity, or an integer with too many digits
         same = False
     return "" if same else f"{at}{shown(value)} ({type(value).__name__})"
 
 
 def shown(value: Any, most: int = 80) -> str:
-    """A value for a message, cut to `most` characters."""
+    """Return a value as text for a message, cut to `most` characters."""
     try:
         text = ascii(value)
     except ValueError:  # an integer of more than 4,300 digits
@@ -48,10 +48,10 @@ def shown(value: Any, most: int = 80) -> str:
 def _checked(value: dict[str, Any]) -> dict[str, Any]:
     if found := not_json(value):
         raise ValueError(
-            f"values that JSON has: finite numbers, text, true, false, null, lists and mappings by names; {found}"
+            f"values of JSON: finite numbers, text, true, false, null, lists, and mappings with text keys; {found}"
         )
     return value
 
 
-# a user's own fields
+# A user's own fields
 JsonObject = Annotated[dict[str, Any], AfterValidator(_checked)]

@@ -1,13 +1,13 @@
-"""The manifest: what makes a directory an artifact.
+"""The manifest, which makes a directory an artifact.
 
 `manifest.json` lists every file with its size and BLAKE3 digest, the artifact's spec, facts and parents' digests, and
-the package versions. It is written last and atomically, when all listed files are on disk: a directory without a valid
-manifest is not an artifact. The artifact's *digest* is BLAKE3 over the sorted (path, size, file digest) lines alone, so
-that it depends on the content and on nothing else. Files under `record/` (metrics with their times, samples, plots)
+the package versions. It is written last and atomically, when all listed files are on disk, so that a directory without
+a valid manifest is not an artifact. The artifact's *digest* is BLAKE3 over only the sorted (path, size, file digest)
+lines, so that it depends on the content alone. Files under `record/` (metrics with their times, samples, plots)
 document the run and are not part of the result: they are stored with it, but are not in the digest.
 
-Facts are not in the digest either, so that equal files stay one artifact. The *identity* is the digest and the facts:
-cache keys are made of identities, since a stage reads both (tasks/core/inputs.py).
+Facts are not in the digest either, so that equal files are one artifact. The *identity* consists of the digest and the
+facts; cache keys are derived from identities, since a stage reads both (tasks/core/inputs.py).
 """
 
 import json
@@ -27,12 +27,12 @@ from infra.versions import package_versions
 MANIFEST = "manifest.json"
 RECORD = "record"
 ALL = ("*",)  # the patterns of all files of the content
-ALL_AND_RECORD = ("*", f"{RECORD}/*", MANIFEST)  # and of what documents the run
-_MANIFESTS = re.compile(r"manifest\.json(\.\d+\.partial)?")  # also a killed writer's partial one
+ALL_AND_RECORD = ("*", f"{RECORD}/*", MANIFEST)  # patterns of these, the record and the manifest
+_MANIFESTS = re.compile(r"manifest\.json(\.\d+\.partial)?")  # including a killed writer's partial manifest
 
 
 class ArtifactError(Exception):
-    """An artifact is missing, incomplete, or not what its digest says."""
+    """Raised if an artifact is missing or incomplete, or does not match its digest."""
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,19 @@ class Manifest:
     spec: dict[str, Any] = field(default_factory=dict)
     parents: dict[str, str] = field(default_factory=dict)  # input name -> digest
     versions: dict[str, str] = field(default_factory=dict)
-    title: str = ""  # of the run that made it; empty for what no stage made
-    identity: str = ""  # empty: written before facts were part of cache keys
-    identities: dict[str, str] = field(default_factory=dict)  # of the parents, by which they are named in storage
+    title: str = ""  # title of the run that made it; empty if no stage did
+    identity: str = ""  # empty if it was written before facts were part of cache keys
+    identities: dict[str, str] = field(default_factory=dict)  # the parents' identities, their names in storage
     display: dict[str, Any] = field(default_factory=dict)  # fields of its Artifact that no stage reads: layout, place
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of its Artifact."""
+        """Return the fields of the Artifact."""
         return self.facts | self.display
 
 
 def file_digest(path: Path) -> str:
-    """BLAKE3 of a file's content, hex, memory-mapped and on all cores."""
+    """Return the BLAKE3 of a file's content in hex, computed memory-mapped and on all cores."""
     hasher = blake3(max_threads=blake3.AUTO)
     if path.stat().st_size:
         hasher.update_mmap(path)
@@ -74,22 +74,22 @@ def text_digest(text: str) -> str:
 
 
 def json_key(value: Any) -> str:
-    """A key, hex, of what JSON can say."""
+    """Return a hex key of a JSON value."""
     return blake3(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def identity_of(kind: str, digest: str, facts: dict[str, Any]) -> str:
-    """The digest, followed by a key of the kind and the facts."""
+    """Return the digest, followed by a key of the kind and the facts."""
     return f"{digest}-{json_key([kind, facts])[:16]}"
 
 
 def digest_in(identity: str) -> str:
-    """The digest in an identity."""
+    """Return the digest in an identity."""
     return identity.partition("-")[0]
 
 
 def content_digest(directory: Path) -> str:
-    """The digest that the directory would get from `write_manifest`."""
+    """Return the digest that the directory would get from `write_manifest`."""
     return _digest_of({name: FileEntry(path.stat().st_size, file_digest(path)) for name, path in _content(directory)})
 
 
@@ -104,9 +104,9 @@ def write_manifest(
     display: dict[str, Any] | None = None,
     identities: dict[str, str] | None = None,
 ) -> Manifest:
-    """Seal a directory: digest and sync its files (except the digests that are already `known`), then write
-    manifest.json atomically. When it returns, the artifact survives a power cut. `display` has fields of the Artifact
-    that depend on the machine or the layout, which no other stage can read."""
+    """Seal a directory: sync its files, digest them unless their digests are `known`, then write manifest.json
+    atomically. After the return, the artifact survives a power cut. `display` has fields of the Artifact that depend on
+    the machine or the layout, which no other stage can read."""
     sync_tree(directory)
     known = known or {}
     files = {
@@ -122,8 +122,8 @@ def write_manifest(
 
 
 def remove(directory: Path) -> None:
-    """Delete a directory, if it exists, and every artifact in it. Manifests are deleted first, so that a power cut
-    leaves nothing that looks complete."""
+    """Delete a directory, if it exists, with every artifact in it. Manifests are deleted first, so that after a power
+    cut no artifact looks complete."""
     for manifest in list(directory.rglob(MANIFEST)):
         manifest.unlink()
         sync(manifest.parent)
@@ -131,16 +131,16 @@ def remove(directory: Path) -> None:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest as written; the files are not checked. Raises ArtifactError."""
+    """Read the manifest without checking the files. Raises ArtifactError."""
     path = directory / MANIFEST
     try:
         return parse_manifest(path.read_bytes(), str(path))
     except FileNotFoundError:
-        raise ArtifactError(f"{directory}: no {MANIFEST}, so the artifact is incomplete; make it again") from None
+        raise ArtifactError(f"{directory}: no {MANIFEST}, so the artifact is incomplete; recompute it") from None
 
 
 def parse_manifest(text: bytes, place: str) -> Manifest:
-    """A manifest that was read from `place`. Raises ArtifactError."""
+    """Parse a manifest that was read from `place`. Raises ArtifactError."""
     try:
         raw = json.loads(text)
         files = {name: FileEntry(**entry) for name, entry in raw.pop("files").items()}
@@ -149,7 +149,7 @@ def parse_manifest(text: bytes, place: str) -> Manifest:
             raise TypeError(f"digest is {manifest.digest!r}, not a string")
         return manifest
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ArtifactError(f"{place}: not a manifest ({error}); make the artifact again") from error
+        raise ArtifactError(f"{place}: not a manifest ({error}); recompute the artifact") from error
 
 
 def verify(directory: Path, digest: str | None = None, patterns: Sequence[str] = ALL, origin: str = "") -> Manifest:
@@ -161,9 +161,9 @@ def verify(directory: Path, digest: str | None = None, patterns: Sequence[str] =
     if digest is not None and manifest.digest != digest:
         raise ArtifactError(f"{name}: another artifact than expected, which has digest {digest[:12]}")
     if _digest_of(manifest.files) != manifest.digest:
-        raise ArtifactError(f"{name}: the manifest's file list was changed; make the artifact again")
+        raise ArtifactError(f"{name}: the manifest's file list was changed; recompute the artifact")
     if manifest.identity and manifest.identity != identity_of(manifest.kind, manifest.digest, manifest.facts):
-        raise ArtifactError(f"{name}: the manifest's facts were changed; make the artifact again")
+        raise ArtifactError(f"{name}: the manifest's facts were changed; recompute the artifact")
     wrong = wrong_files(directory, manifest, patterns=patterns)
     if wrong:
         raise ArtifactError(f"{name}: {'; '.join(wrong)}. Delete the directory and run again to recreate it.")
@@ -173,8 +173,8 @@ def verify(directory: Path, digest: str | None = None, patterns: Sequence[str] =
 def wrong_files(
     directory: Path, manifest: Manifest, part: int = 0, parts: int = 1, patterns: Sequence[str] = ALL
 ) -> list[str]:
-    """The differences from the manifest in the files that match a pattern. Their contents are checked for one `part` of
-    `parts` only, so that processes can share the work."""
+    """Return the differences from the manifest in the files that match a pattern. The contents of only one `part` of
+    `parts` are checked, so that processes can share the work."""
     paths = {name: path for name, path in _content(directory) if matches(name, patterns)}
     files = {name: entry for name, entry in manifest.files.items() if matches(name, patterns)}
     wrong = [f"{path} is missing" for path in sorted(files.keys() - paths.keys())]
@@ -191,14 +191,14 @@ def wrong_files(
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a file's name matches one of the patterns, in which `*` stands for `/` too. A file of the record matches
-    only patterns that begin with `record/`."""
+    """Return whether a file's name matches one of the patterns, in which `*` also matches `/`. A file of the record
+    matches only patterns that begin with `record/`."""
     recorded = name.startswith(f"{RECORD}/")
     return any(fnmatchcase(name, pattern) for pattern in patterns if pattern.startswith(f"{RECORD}/") == recorded)
 
 
 def _content(directory: Path) -> list[tuple[str, Path]]:
-    """(relative name, path) of every file that belongs to the content, sorted."""
+    """Return (relative name, path) of every file that belongs to the content, sorted."""
     entries = []
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory)

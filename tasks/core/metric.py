@@ -14,18 +14,18 @@ NO_DIRECTION = (
 
 @dataclass(frozen=True)
 class Metric:
-    """What reports, promotion rules and registries need to know of a metric, independent of its task."""
+    """A metric as reports, promotion rules and registries use it, independent of its task."""
 
     value: float
-    standard_error: float | None  # of the value; None where it has none or cannot be known
-    count: int  # of the rows, bytes, … that it was measured on
+    standard_error: float | None  # None if there is none or it cannot be known
+    count: int  # number of rows, bytes, … that it was measured on
     unit: str = ""  # "bits per byte", "share"; empty for a plain number
-    higher_is_better: bool | None = True  # None: not known, as of an lm-eval task that does not say it
+    higher_is_better: bool | None = True  # None if unknown, as for some lm-eval tasks
 
     @classmethod
     def mean(cls, values: Iterable[float | None], unit: str = "", higher_is_better: bool = True) -> Self:
-        """The mean of independent values; None means "not applicable" and is skipped. Raises ValueError if there is no
-        other value."""
+        """Return the mean of independent values. None means "not applicable" and is skipped. Raises ValueError if there
+        is no other value."""
         known = [value for value in values if value is not None]
         if not known:
             raise ValueError("the mean of no values: all are None")
@@ -33,7 +33,8 @@ class Metric:
         return cls(fmean(known), error, len(known), unit, higher_is_better)
 
     def worth(self) -> float:
-        """A sort key for values of one metric: the best is largest; NaN and infinity are smallest."""
+        """Return a sort key for values of one metric, for which the best is largest, and NaN and infinity are
+        smallest."""
         if not math.isfinite(self.value):
             return -math.inf
         return self.value if self.higher_is_better else -self.value
@@ -44,5 +45,5 @@ class Metric:
 
 
 def metrics_of(facts: Mapping[str, Any]) -> dict[str, Metric]:
-    """An evaluation's metrics by name, from its facts."""
+    """Return an evaluation's metrics by name, from its facts."""
     return {name: Metric(**fields) for name, fields in facts["metrics"].items()}

@@ -1,9 +1,9 @@
-"""Files of a run on several nodes that share no folder: the job's folder is that of node 0.
+"""Send files between the nodes of a run that share no folder; the job's folder is that of node 0.
 
-Each rank writes its files of a checkpoint where it is, and sends them to node 0, which seals the checkpoint and keeps
-it in storage (tasks/core/offsite.py), as a single machine does. To resume, node 0 sends a copy to the others, so that
-all of them read the same one whatever an earlier attempt left on their disks. The files go through gloo, also beside
-NCCL's collectives, and may be sent from a background thread.
+Each rank writes its files of a checkpoint on its own node, and sends them to node 0, which seals the checkpoint and
+keeps it in storage (tasks/core/offsite.py), as a single machine does. To resume, node 0 sends a copy to the others, so
+that all nodes read the same checkpoint whatever an earlier attempt left on their disks. The files are sent with gloo,
+even beside NCCL's collectives, and may be sent from a background thread.
 """
 
 import os
@@ -24,36 +24,37 @@ T = TypeVar("T")
 Entry = tuple[str, int]  # a file's name in its folder, and its size
 
 PIECE = 64 << 20  # bytes
-PIECE_S = 3600.0  # for one, and for the turn of a rank to send: a lost machine is found by its launcher
+PIECE_S = 3600.0  # time limit of a piece and of waiting for a rank's turn; the launcher detects a lost machine
 
 
 def are_apart(job: Job) -> bool:
-    """Return whether torchrun has started this on several nodes, each of which has a folder of its own for the job."""
+    """Return whether torchrun has started this process on several nodes, each of which has its own folder for the
+    job."""
     return bool(job.storage) and int(os.environ["WORLD_SIZE"]) > int(os.environ["LOCAL_WORLD_SIZE"])
 
 
 def nodes_of(job: Job) -> "Nodes | None":
-    """The nodes of this run; None if there is one, or if they share the job's folder. Collective."""
+    """Return the nodes of this run, or None if there is one node, or if they share the job's folder. Collective."""
     return Nodes() if are_apart(job) else None
 
 
 class Nodes:
-    """The nodes of a run, seen from one rank. All methods are collective; names and files are those of a folder that
-    each node has under a path of its own."""
+    """The nodes of a run, from one rank's point of view. All methods are collective. Names and files are those of a
+    folder that each node has under its own path."""
 
     def __init__(self) -> None:
-        self.processes = int(os.environ["LOCAL_WORLD_SIZE"])  # of each node
+        self.processes = int(os.environ["LOCAL_WORLD_SIZE"])  # number of processes on each node
         self.local_rank = int(os.environ["LOCAL_RANK"])
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        self.leads = self.local_rank == 0  # this node
-        self.is_first = self.rank < self.processes  # this node is node 0
+        self.leads = self.local_rank == 0  # whether this rank is the first on its node
+        self.is_first = self.rank < self.processes  # whether this node is node 0
         timeout = timedelta(seconds=PIECE_S)
         leaders = list(range(0, self.world, self.processes))
         self._everyone = dist.new_group(backend="gloo", timeout=timeout)
         self._leaders = dist.new_group(leaders, backend="gloo", timeout=timeout)
 
     def on_first(self, work: Callable[[], T]) -> T:
-        """Rank 0's result of `work`, on every rank, or the ArtifactError that it raised."""
+        """Return rank 0's result of `work` on every rank, or raise the ArtifactError that it raised."""
         outcome: list[T | ArtifactError | None] = [None]
         if self.rank == 0:
             try:
@@ -66,8 +67,8 @@ class Nodes:
         return outcome[0]  # type: ignore[return-value]
 
     def collect(self, folder: Path, names: Iterable[str]) -> None:
-        """Send this rank's files to node 0. Raises OSError on rank 0 if one cannot be written; the others have sent
-        theirs then too."""
+        """Send this rank's files to node 0. Raises OSError on rank 0 if a file cannot be written, after the others have
+        sent theirs too."""
         if self.rank == 0:
             failed: list[OSError] = []
             for rank in range(self.processes, self.world):
@@ -85,7 +86,7 @@ class Nodes:
         self.collect(folder, [name for name, _ in _entries(folder)] if self.leads else ())
 
     def spread(self, folder: Path) -> None:
-        """Copy a folder of node 0 to the others, which had none or another under this name."""
+        """Copy a folder of node 0 to the other nodes, which may have had another folder of this name."""
         if self.rank == 0:
             entries = _entries(folder)
             dist.broadcast_object_list([entries], src=0, group=self._leaders)
@@ -102,7 +103,7 @@ class Nodes:
         dist.barrier()
 
     def drop(self, folder: Path) -> None:
-        """Remove the other nodes' parts or copies of a folder, when no rank reads or writes them any more."""
+        """Remove the other nodes' parts or copies of a folder. Call it when no rank reads or writes them any more."""
         if self.leads and not self.is_first:
             remove(folder)
 
@@ -116,14 +117,14 @@ class Nodes:
 
 
 def _entries(folder: Path) -> list[Entry]:
-    """The files of a folder, the manifest last: a copy that was cut off has none."""
+    """Return the files of a folder with the manifest last, so that an incomplete copy has no manifest."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     entries = [(path.relative_to(folder).as_posix(), path.stat().st_size) for path in files]
     return sorted(entries, key=lambda entry: (entry[0] == MANIFEST, entry[0]))
 
 
 def _pieces(size: int) -> Iterator[torch.Tensor]:
-    """Memory for the pieces of a file one after the other, the same for all."""
+    """Yield memory for the pieces of a file, one after the other; all of them use the same memory."""
     memory = torch.empty(min(size, PIECE), dtype=torch.uint8)
     for start in range(0, size, PIECE):
         yield memory[: min(PIECE, size - start)]
@@ -139,7 +140,7 @@ def _read(folder: Path, entries: list[Entry]) -> Iterator[torch.Tensor]:
 
 
 def _write(folder: Path, entries: list[Entry], receive: Callable[[torch.Tensor], None]) -> list[OSError]:
-    """Receive files and write them; returns the errors of writing."""
+    """Receive files and write them. Return the errors of writing."""
     return [error for name, size in entries for error in _write_file(folder / name, size, receive)]
 
 
@@ -153,6 +154,6 @@ def _write_file(path: Path, size: int, receive: Callable[[torch.Tensor], None]) 
                 stream.write(piece.numpy().data)
     except OSError as error:
         for piece in pieces:
-            receive(piece)  # or its sender would wait
+            receive(piece)  # else the sender would wait
         return [error]
     return []

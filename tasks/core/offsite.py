@@ -1,16 +1,16 @@
-"""A job's folder in storage, for a job in a pod, whose disk is lost with it.
+"""The folder in storage of a job in a pod, whose disk is lost with the pod.
 
     STORAGE/jobs/<job directory's name>/
-        work/…/<digest>/   its newest complete checkpoints, each with its manifest, which is written last, and in
-                           record/ the logs up to then
-        metrics.jsonl      and its other logs, to follow it
-        killed-for-memory.json  what a pod of it left, for its retry
-        result.json        {"digest", "place"}: the job is done, and this is its artifact
+        work/…/<digest>/   the job's newest complete checkpoints, each with its manifest, which is written last, and
+                           with the logs up to that time in record/
+        metrics.jsonl      and other logs, to follow the job
+        killed-for-memory.json  a killed pod's message to its retry
+        result.json        {"digest", "place"} of the artifact, if the job is done
 
-It mirrors JOB_DIR and is named by the job's identity, so that any pod, execution or registration with the same job
-finds it. That is why Flyte's intratask checkpoint (`current_context().checkpoint`, a path of one attempt) is not used.
-Two pods may run the same job: one that Flyte has given up may still run beside its retry. They never write different
-content under the same name, and neither removes what the other needs.
+The folder mirrors JOB_DIR and is named by the job's identity, so that any pod, execution or registration with the same
+job finds it. That is why Flyte's intratask checkpoint (`current_context().checkpoint`, a path of one attempt) is not
+used. Two pods may run the same job, since a pod that Flyte has given up may still run beside its retry. They never
+write different content under the same name, and neither removes files that the other needs.
 """
 
 import contextvars
@@ -37,31 +37,32 @@ from infra.tracking.remote_run import JOB
 from tasks.core.manifest import ALL_AND_RECORD, MANIFEST, RECORD, ArtifactError, Manifest, read_manifest, remove, verify
 from tasks.core.stored import DAMAGED, check_sizes, download, is_complete, manifest_at, mark_damaged, send, send_sealed
 
-KEEP = 2  # checkpoints of a series
-POLL_S = 0.5  # between two looks for a new one
-RETRY_S = 60.0  # after one that could not be sent
-RECORD_S = 3.0  # of the grace period, reserved for recording how the stage ended
-KILLED = "killed-for-memory.json"  # in a job's folder
+KEEP = 2  # number of checkpoints of a series that are kept
+POLL_S = 0.5  # interval of looking for a new checkpoint
+RETRY_S = 60.0  # pause after a checkpoint that could not be sent
+RECORD_S = 3.0  # part of the grace period that is reserved for recording how the stage ended
+KILLED = "killed-for-memory.json"  # file in a job's folder
 NUMBERED = re.compile(r"(.*?)(\d+)")
 STORED = re.compile(r"(?P<name>work/.+)/(?P<digest>[0-9a-f]+)/(?P<file>[^/]+)")
 
 
 @dataclass(frozen=True, order=True)
 class Checkpoint:
-    """A complete directory in `work`, of a numbered series or single."""
+    """A complete directory in `work`, which is part of a numbered series or single."""
 
-    series: str  # its path without the number
+    series: str  # the path without the number
     number: int
-    name: str  # its path in the job's folder
-    digest: str = ""  # in storage: the name of the folder below it
+    name: str  # path in the job's folder
+    digest: str = ""  # name of the folder below it in storage
 
 
 class _Removed(Exception):
-    """Another pod removed a checkpoint: it has sent newer ones, or has finished the job."""
+    """Raised if another pod removed a checkpoint, since it has sent newer ones or has finished the job."""
 
 
 def offsite(job_dir: Path) -> "Offsite | None":
-    """None if the folder itself persists: outside pods and placed jobs, or in a home that is the storage."""
+    """Return a job's folder in storage, or None if the job's own folder persists: outside of pods and placed jobs, or
+    in a home that is the storage."""
     if this_pod() is None and not (JOB in os.environ and "BATON_STORAGE" in os.environ):
         return None
     root = storage_of(None)
@@ -69,13 +70,13 @@ def offsite(job_dir: Path) -> "Offsite | None":
 
 
 class Offsite:
-    """The folder in storage of one job."""
+    """One job's folder in storage."""
 
     def __init__(self, job_dir: Path, root: str) -> None:
         self.job_dir, self.storage, self.address = job_dir, root, f"{root}/jobs/{job_dir.name}"
 
     def result(self) -> tuple[str, Manifest] | None:
-        """The place and the manifest of this job's artifact, if it is finished and no file is missing."""
+        """Return the place and the manifest of this job's artifact, if the job is finished and no file is missing."""
         try:
             done = json.loads(storage.read(f"{self.address}/result.json"))
         except FileNotFoundError:
@@ -83,13 +84,13 @@ class Offsite:
         try:
             return done["place"], check_sizes(done["place"], done["digest"])
         except ArtifactError as error:
-            say(f"{error}\nMaking it again.")
+            say(f"{error}\nRecomputing it.")
             storage.delete(self.address, ["result.json"])
             return None
 
     def finish(self, digest: str) -> str:
-        """Send the artifact and mark the job as done; returns the artifact's address. Its checkpoints are deleted.
-        Raises StorageError."""
+        """Send the artifact, mark the job as done, delete its checkpoints, and return the artifact's address. Raises
+        StorageError."""
         place = send(str(self.job_dir / "output"), self.storage)
         logs = [path.name for path in self.job_dir.glob("*.jsonl")]
         storage.put(self.job_dir, logs, self.address)
@@ -100,13 +101,13 @@ class Offsite:
     # -- memory -----------------------------------------------------------------------------------
 
     def note_memory(self, message: str, limit: int) -> None:
-        """Tell the retry of this pod that the engine was killed for memory: Flyte, which sees that from Kubernetes,
-        shows nothing of the error that this pod leaves, and retries it with the same limit."""
+        """Report to the retry of this pod that the engine was killed for memory: Flyte gets the reason from Kubernetes,
+        ignores the error that this pod writes, and retries the pod with the same limit."""
         about = {"execution": execution_id(), "limit_mib": limit, "message": message}
         storage.write(f"{self.address}/{KILLED}", json.dumps(about).encode())
 
     def check_memory(self) -> None:
-        """Raises EngineFailed if another pod of this execution was killed for memory at the limit of this one."""
+        """Raise EngineFailed if another pod of this execution was killed for memory at the limit of this one."""
         try:
             known = json.loads(storage.read(f"{self.address}/{KILLED}"))
         except FileNotFoundError:
@@ -118,14 +119,14 @@ class Offsite:
     # -- download ---------------------------------------------------------------------------------
 
     def resume(self) -> tuple[str, Manifest] | None:
-        """The place and the manifest of this job's artifact, if it is done; else None, after the newest checkpoint of
-        each series was downloaded with its logs. A damaged one is skipped for the one before it. Raises ArtifactError
-        if all of a series are damaged: a run with progress never silently starts over; StorageError."""
+        """Return the place and the manifest of this job's artifact, if the job is done. Otherwise, download the newest
+        checkpoint of each series with its logs, and return None. Damaged checkpoints are skipped. Raises StorageError,
+        and ArtifactError if all of a series are damaged, since a run with progress must not silently start over."""
         while (result := self.result()) is None:
             names = storage.sizes(self.address)
             complete, damaged = _stored(names, MANIFEST), _stored(names, DAMAGED)
             try:
-                # the numbered ones last: their logs are the longer ones
+                # Numbered checkpoints come last, since their logs are longer
                 for _, series in sorted({(each.number >= 0, each.series) for each in complete + damaged}):
                     self._download_newest([checkpoint for checkpoint in complete if checkpoint.series == series])
             except _Removed:
@@ -167,8 +168,8 @@ class Offsite:
         return f"{self.address}/{checkpoint.name}/{checkpoint.digest}"
 
     def _local(self) -> list[Checkpoint]:
-        """The complete ones on this machine."""
-        walk = os.walk(self.job_dir / "work")  # skips what the engine removes meanwhile
+        """Return the complete checkpoints on this machine."""
+        walk = os.walk(self.job_dir / "work")  # skips folders that the engine removes meanwhile
         folders = [Path(folder).relative_to(self.job_dir) for folder, _, files in walk if MANIFEST in files]
         return sorted(_checkpoint(folder.as_posix()) for folder in folders)
 
@@ -176,10 +177,10 @@ class Offsite:
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """Send complete checkpoints while an engine runs, one at a time, the newest first. If the engine ends without a
-        result, its last one is still sent; after SIGTERM, within the grace period."""
+        """Send complete checkpoints while an engine runs, one at a time, newest first. If the engine ends without a
+        result, its last checkpoint is still sent; after SIGTERM, within the grace period."""
         ended, stop = threading.Event(), threading.Event()
-        context = contextvars.copy_context()  # Flyte's: it has the credentials
+        context = contextvars.copy_context()  # Flyte's context, which has the credentials
         sender = threading.Thread(target=context.run, args=(self._send_all, ended, stop), name="offsite", daemon=True)
         sender.start()
         try:
@@ -215,7 +216,7 @@ class Offsite:
                     wait_s = RETRY_S
 
     def _send(self, checkpoint: Checkpoint, stop: threading.Event) -> bool:
-        """False if the engine has removed it since, or `stop` was set."""
+        """Send a checkpoint. Return False if the engine has removed it meanwhile, or `stop` was set."""
         snapshot = self._snapshot(checkpoint)
         if snapshot is None:
             return False
@@ -223,7 +224,7 @@ class Offsite:
         if not is_complete(address):
             logs = [path.name for path in self.job_dir.glob("*.jsonl")]
             (snapshot / RECORD).mkdir(exist_ok=True)
-            for name in logs:  # copied after the checkpoint: they have all of its steps
+            for name in logs:  # copied after the checkpoint, so that they have all of its steps
                 shutil.copy(self.job_dir / name, snapshot / RECORD)
             storage.put(snapshot / RECORD, logs, self.address, stop)
             if not send_sealed(snapshot, address, {}, stop):
@@ -234,8 +235,8 @@ class Offsite:
         return True
 
     def _snapshot(self, checkpoint: Checkpoint) -> Path | None:
-        """Hard links, since the engine may remove the checkpoint meanwhile. The manifest is linked last, because it is
-        removed first: if it exists, so do the other files."""
+        """Make hard links to a checkpoint, since the engine may remove it meanwhile. The manifest is linked last, since
+        it is removed first: if it exists, so do the other files."""
         source, target = self.job_dir / checkpoint.name, self.job_dir / "sending"
         remove(target)
         try:
@@ -248,11 +249,11 @@ class Offsite:
         return target
 
     def _prune(self, series: str) -> None:
-        """Delete what is older than the newest complete checkpoints, complete or not."""
+        """Delete checkpoints, complete or not, that are older than the newest complete ones."""
         names = storage.sizes(self.address)
         complete = {checkpoint.number for checkpoint in _stored(names, MANIFEST) if checkpoint.series == series}
         number = re.compile(rf"{re.escape(series)}(\d+)/")
-        oldest = min(sorted(complete)[-KEEP:], default=0)  # none: another pod has finished and removed them
+        oldest = min(sorted(complete)[-KEEP:], default=0)  # 0 if another pod has finished and removed all
         self._delete([name for name in names if (match := number.match(name)) and int(match[1]) < oldest])
 
     def _delete(self, names: Iterable[str]) -> None:
@@ -266,6 +267,6 @@ def _checkpoint(name: str, digest: str = "") -> Checkpoint:
 
 
 def _stored(names: Iterable[str], file: str) -> list[Checkpoint]:
-    """The checkpoints in storage that have the file, the oldest of each series first."""
+    """Return the checkpoints in storage that have the file, the oldest of each series first."""
     matches = [match for match in map(STORED.fullmatch, names) if match and match["file"] == file]
     return sorted(_checkpoint(match["name"], match["digest"]) for match in matches)

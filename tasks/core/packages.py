@@ -1,4 +1,4 @@
-"""Find what the packages of tasks/ declare, so that no list of them is kept elsewhere."""
+"""Find the modules that the packages of tasks/ declare, so that there is no list of them elsewhere."""
 
 from collections.abc import Iterator
 from importlib import import_module
@@ -9,6 +9,6 @@ TASKS = Path(__file__).parents[1]
 
 
 def modules(name: str) -> Iterator[ModuleType]:
-    """The module with this name of each package that has one, such as `task`: tasks.convert.task, …"""
+    """Yield the module with this name of each package that has it, such as `task`: tasks.convert.task, …"""
     for file in sorted(TASKS.glob(f"*/{name}.py")):
         yield import_module(f"{TASKS.name}.{file.parent.name}.{name}")

@@ -1,4 +1,4 @@
-"""How a stage's dead or hung processes are handled (infra/process/launch.py)."""
+"""The spec of the handling of a stage's dead or hung processes (infra/process/launch.py)."""
 
 from pydantic import Field
 
@@ -6,7 +6,7 @@ from tasks.core.spec import Spec
 
 
 class Survival(Spec):
-    """How dead or hung processes are handled."""
+    """The handling of dead or hung processes."""
 
     max_restarts: int = Field(3, ge=0, le=1000, description="Restarts from the newest checkpoint before giving up")
     hang_timeout_s: float = Field(

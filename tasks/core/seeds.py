@@ -1,6 +1,6 @@
-"""Models trained with several seeds (`seeds: 3`): labels, and the mean and deviation of a metric.
+"""Labels of models that are trained with several seeds (`seeds: 3`), and the mean and deviation of a metric.
 
-The first is labelled `chat`, its repetitions `chat-seed1`, `chat-seed2`, …
+The first model is labelled `chat`, and its repetitions `chat-seed1`, `chat-seed2`, …
 """
 
 import math
@@ -18,17 +18,17 @@ REPETITION = re.compile(r"-seed\d+$")
 
 
 def label_of(name: str, repetition: int) -> str:
-    """The label of a model's repetition; 0 is the first."""
+    """Return the label of a model's repetition; 0 is the first."""
     return f"{name}-seed{repetition}" if repetition else name
 
 
 def without_seed(label: str) -> str:
-    """The label that the repetitions of a model share."""
+    """Return the label that the repetitions of a model share."""
     return REPETITION.sub("", label)
 
 
 def title_of(stage: str, label: str) -> str:
-    """The display title of the stage that makes a model: the stage, the label if it is another, and the seed."""
+    """Return the display title of the stage that makes a model: the stage, the label if it differs, and the seed."""
     name = without_seed(label)
     seed = f" seed {label.removeprefix(name).removeprefix('-seed')}" if name != label else ""
     is_stage_name = name == stage or re.fullmatch(rf"{stage}-\d+", name)
@@ -36,7 +36,7 @@ def title_of(stage: str, label: str) -> str:
 
 
 def by_model(runs: Iterable[T], label: Callable[[T], str]) -> dict[str, list[T]]:
-    """The runs of each model, by its label without the seed."""
+    """Return the runs of each model, by its label without the seed."""
     by_label: dict[str, list[T]] = {}
     for run in runs:
         by_label.setdefault(without_seed(label(run)), []).append(run)
@@ -52,10 +52,10 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """`values` has one value per seed, and at least one."""
+        """Return the spread of `values`, at least one, with one value per seed."""
         known = len(values) > 1 and all(map(math.isfinite, values))
         return cls(fmean(values), stdev(values) if known else None)
 
     def shown(self, unit: str) -> str:
-        """57.3 % ± 1.0"""
+        """Return mean and deviation as text, such as 57.3 % ± 1.0."""
         return plus_minus(measure(self.mean, unit), self.deviation, unit)

@@ -1,7 +1,7 @@
-"""The base class of every spec, and the problems it reports.
+"""The base class of every spec, and the problems that a spec reports.
 
-A spec defines *what the result is*. pydantic checks field types and bounds; `problems()` returns what spans several
-fields, so that everything is reported at once (a pydantic model validator does not run while any field is invalid).
+A spec defines *what the result is*. pydantic checks field types and bounds; `problems()` returns the problems that span
+several fields, so that all are reported at once (a pydantic model validator does not run while any field is invalid).
 """
 
 import os
@@ -23,11 +23,11 @@ class Problem:
     """One problem in a recipe, as an actionable message."""
 
     path: str  # "pretrain.model.heads"
-    value: Any  # what was given
-    allowed: str  # what would be accepted, or how to fix it
+    value: Any  # the given value
+    allowed: str  # description of allowed values, or of a fix
 
     def under(self, prefix: str) -> "Problem":
-        """The same problem, seen from one level up."""
+        """Return the same problem with a path from one level up."""
         return replace(self, path=f"{prefix}.{self.path}" if self.path else prefix)
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class Problem:
 
 
 class NotSeen(Problem):
-    """An address that could not be checked from this machine; another may have the credentials for it."""
+    """An address that could not be checked from this machine, while another machine may have the credentials."""
 
 
 def _encodable(path: str) -> str:
@@ -48,40 +48,42 @@ def _encodable(path: str) -> str:
 
 
 _ENCODABLE = AfterValidator(_encodable)
-# a file or folder, maybe on another machine; or an address
+# A file or folder, maybe on another machine, or an address
 PathText = Annotated[str, _ENCODABLE]
 
 T = TypeVar("T")
 _BY_BATON = object()
-# a field that only Baton sets: a recipe may not give it
+# A field that only Baton sets, and a recipe may not
 ByBaton = Annotated[T, _BY_BATON]
 
 
 class Spec(BaseModel):
-    """A typed, closed part of a recipe: unknown fields are errors, and no value is converted to another type, except
-    an int to a float."""
+    """A typed, closed part of a recipe. Unknown fields are errors, and no value is converted to another type, except an
+    int to a float."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
 
     def problems(self) -> list[Problem]:
-        """The problems that span several fields, with paths relative to this spec."""
+        """Return the problems that span several fields, with paths relative to this spec."""
         return []
 
     def paths(self) -> Iterator[tuple[str, str]]:
-        """(field, text) of each PathText that it has itself, not in a spec within it."""
+        """Yield (field, text) of each PathText of this spec, without those of specs within it."""
         for name, field in type(self).model_fields.items():
             if _holds_paths(field.annotation, field.metadata) and (value := getattr(self, name)) is not None:
                 several = {f"{name}.{number}": text for number, text in enumerate(value)}
                 yield from (several if isinstance(value, list) else {name: value}).items()
 
     def unused(self, names: Iterable[str], allowed: str) -> list[Problem]:
-        """The problems of fields that would have no effect: of these, those that do not have their default."""
+        """Return problems for those of these fields that differ from their defaults, since they would have no
+        effect."""
         defaults = {name: type(self).model_fields[name].get_default(call_default_factory=True) for name in names}
         given = {name: getattr(self, name) for name in defaults}
         return [Problem(name, value, allowed) for name, value in given.items() if value != defaults[name]]
 
     def filled_in_problems(self) -> Iterator[Problem]:
-        """The problems of fields, also in specs within it, that are given, although Baton fills them in."""
+        """Yield problems for fields that are given although Baton fills them in, including those of specs within this
+        one."""
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
             if _BY_BATON in field.metadata:
@@ -93,7 +95,7 @@ class Spec(BaseModel):
                     yield from (problem.under(key) for problem in inner.filled_in_problems())
 
     def _not_identity(self) -> set[str]:
-        """The fields that say how a result is reached, not what it is."""
+        """Return the fields that define how a result is reached, not what it is."""
         return {
             name
             for name, field in type(self).model_fields.items()
@@ -101,7 +103,7 @@ class Spec(BaseModel):
         }
 
     def _unset(self) -> set[str]:
-        """The fields of `identity_if_set` that have their default."""
+        """Return the fields of `identity_if_set` that have their default."""
         return {
             name
             for name, field in type(self).model_fields.items()
@@ -111,33 +113,33 @@ class Spec(BaseModel):
         }
 
     def _parts(self) -> "dict[str, Spec | list[Spec] | dict[str, Spec]]":
-        """The fields of its identity that are specs themselves, or lists or mappings of specs."""
+        """Return the fields of the identity that are specs, or lists or mappings of specs."""
         left_out = self._not_identity() | self._unset()
         values = {name: getattr(self, name) for name in type(self).model_fields if name not in left_out}
         return {name: value for name, value in values.items() if _is_of_specs(value)}
 
     def identity(self) -> dict[str, Any]:
-        """The fields that determine the result, as JSON types."""
+        """Return the fields that determine the result, as JSON types."""
         whole = self.model_dump(mode="json", exclude=self._not_identity() | self._unset())
         return whole | self._contents() | {name: _identity(part) for name, part in self._parts().items()}
 
     def _contents(self) -> dict[str, Any]:
-        """The addresses of its identity that carry a digest, reduced to that digest: where the content is does not
-        count."""
+        """Return the addresses of the identity that contain a digest, reduced to that digest, since the place of the
+        content does not count."""
         values = {name: getattr(self, name) for name in type(self).model_fields.keys() - self._not_identity()}
         contents = {name: _content(value) for name, value in values.items()}
         return {name: content for name, content in contents.items() if content != values[name]}
 
     def pinned(self) -> Self:
-        """A copy with the present state of the files and functions that it names, so that a change in one changes the
-        cache key. Raises UserError."""
+        """Return a copy with the present state of the files and functions that the spec names, so that a change in them
+        changes the cache key. Raises UserError."""
         resolved = {name: _pinned(value) for name, value in self}
         changed = {name: value for name, value in resolved.items() if value is not getattr(self, name)}
         return self.model_copy(update=changed) if changed else self
 
     def split_options(self) -> tuple[Self, dict[str, Any]]:
-        """Split it: a copy with only the fields of its identity, all others at their defaults; and those others, as
-        JSON types. `with_options` is the inverse."""
+        """Split the spec into a copy with only the fields of its identity, and all others at their defaults, and the
+        values of these others as JSON types. `with_options` is the inverse."""
         options = self.model_dump(mode="json", include=self._not_identity(), exclude_defaults=True)
         identity: dict[str, Any] = {name: type(self).model_fields[name].get_default() for name in options}
         for name, content in self._contents().items():
@@ -155,7 +157,7 @@ class Spec(BaseModel):
         return self.model_copy(update=identity), options
 
     def with_options(self, options: dict[str, Any]) -> Self:
-        """The spec that `split_options` split."""
+        """Return the spec that `split_options` split."""
         inner: dict[str, Any] = {}
         for name, part in self._parts().items():
             if name in options and isinstance(part, Spec):
@@ -166,122 +168,123 @@ class Spec(BaseModel):
 
 
 def not_identity(default: Any, description: str, **bounds: Any) -> Any:
-    """A field that says how a result is reached, not what it is: it enters no cache key and no digest."""
+    """Return a field that defines how a result is reached, not what it is, and so is in no cache key and no digest."""
     return Field(default, description=description, json_schema_extra={"identity": False}, **bounds)
 
 
 def identity_if_set(default: Any, description: str, **bounds: Any) -> Any:
-    """A field that is in the identity unless it has its default: added after results existed, which it must not make
-    anew."""
+    """Return a field that is in the identity unless it has its default. It is for fields that were added when results
+    existed, which must stay valid."""
     return Field(default, description=description, json_schema_extra={"identity": "if set"}, **bounds)
 
 
 class StageSpec(Spec):
-    """The spec of a whole stage."""
+    """The spec of a stage."""
 
-    section: ClassVar[str] = ""  # of a recipe that it is; "": a field of Recipe has it (workflows/recipe/__init__.py)
-    nodes_field: ClassVar[str] = ""  # with the number of machines, such as layout.nodes; "": always one
-    devices_field: ClassVar[str] = ""  # with the number of accelerators on each; "": always one
-    exact_devices: ClassVar[bool] = False  # its placement's machines have exactly these, even if it is one
-    spread_by: ClassVar[str] = ""  # fields of its layout that make it use more of them, in words; "": no layout
-    uses_gpus: ClassVar[bool] = False  # where there are any
-    estimate: ClassVar[str] = ""  # "module:function" that estimates what it needs (tasks/hardware/need.py); "": little
+    section: ClassVar[str] = ""  # section of a recipe; "" for a field of Recipe
+    nodes_field: ClassVar[str] = ""  # field with the number of machines, such as layout.nodes; "": always one
+    devices_field: ClassVar[str] = ""  # field with the number of accelerators on each machine; "": always one
+    exact_devices: ClassVar[bool] = False  # whether its placement's machines have exactly this number, even if it is 1
+    spread_by: ClassVar[str] = ""  # text that names its layout's fields to use several devices; "": no layout
+    uses_gpus: ClassVar[bool] = False  # whether it uses GPUs where there are any
+    estimate: ClassVar[str] = ""  # "module:function" that estimates its needs (tasks/hardware/need.py); "": little
 
     placement: Placement | None = not_identity(None, "Where the stage runs, if not on this machine")
-    pod: PodSpec | None = not_identity(None, "What its pod on a Flyte cluster asks for")
+    pod: PodSpec | None = not_identity(None, "Resources that its pod on a Flyte cluster requests")
 
     def nodes(self) -> int:
-        """The machines that the stage runs on."""
+        """Return the number of machines that the stage runs on."""
         return _number(self, self.nodes_field)
 
     def nodes_fields(self) -> str:
-        """The fields that say on how many."""
+        """Return the fields with the number of machines, as text."""
         return self.nodes_field
 
     def shared_folder_for(self) -> str:
-        """The field whose machines work through files in a folder that they share; "": it is one, or they need none."""
+        """Return the field whose machines work through files in a shared folder, or "" if there is one machine or they
+        need no such folder."""
         return "" if self.spread_by or self.nodes() == 1 else self.nodes_field
 
     def processes_each(self) -> int:
-        """Processes of its engine on each machine."""
+        """Return the number of the engine's processes on each machine."""
         return _number(self, self.devices_field)
 
     def devices(self) -> int:
-        """Accelerators that it uses on each machine, where it uses any."""
+        """Return the number of accelerators that the stage uses on each machine, where it uses any."""
         return self.processes_each()
 
     def devices_fields(self) -> str:
-        """The fields that say how many."""
+        """Return the fields with the number of accelerators, as text."""
         return self.devices_field
 
     def device(self) -> str | None:
-        """The accelerator that its layout is for; None: the machine's."""
+        """Return the accelerator that the layout is for, or None for that of the machine."""
         return None
 
     def uses_vllm(self) -> bool:
-        """Whether the stage opens the model with vLLM."""
+        """Return whether the stage opens the model with vLLM."""
         return False
 
     def cpu_cache(self) -> int:
-        """GiB of vLLM's KV cache on a CPU."""
+        """Return the GiB of vLLM's KV cache on a CPU."""
         return 1
 
     def sequence_lengths(self) -> dict[str, int]:
-        """Maximum lengths in tokens of the sequences that the model gets, by the field that sets them."""
+        """Return the maximum lengths in tokens of the sequences that the model gets, by the field that sets them."""
         return {}
 
     def expected_hours(self) -> float | None:
-        """Hours that it takes on any machine, as the recipe says; None: they are estimated, or not known."""
+        """Return the hours that the recipe expects on any machine, or None if they are estimated or unknown."""
         return None
 
     def memory(self) -> int:
-        """Bytes of memory that it takes whatever the model is; 0: little."""
+        """Return the bytes of memory that the stage needs with any model; 0 if they are few."""
         return 0
 
     def memory_text(self) -> str:
-        """The same in words, with what it depends on."""
+        """Return the same as text, with what it depends on."""
         return ""
 
     def plan_lines(self, parameters: int, active: int) -> dict[str, str]:
-        """What the plan says of it beside the estimate, by title. `active`: parameters that a token uses."""
+        """Return lines for the plan beside the estimate, by title. `active`: number of parameters that a token uses."""
         return {}
 
     def trained_on(self) -> str:
-        """The name of the set of rows that it is trained on; "": none."""
+        """Return the name of the set of rows that the stage trains on, or "" if there is none."""
         return ""
 
     def epochs(self, rows: int, kind: str) -> float | str:
-        """How often all steps go over so many rows of that set, or why that is not known before the run. `kind`: that
-        of its rows; empty if that is not known."""
+        """Return how often all steps go over `rows` rows of that set, or the reason why this is unknown before the run.
+        `kind`: the rows' kind; empty if it is unknown."""
         return 0.0
 
     def by_path(self) -> Mapping[str, Any]:
-        """The sources of text or rows that it reads, by field."""
+        """Return the sources of text or rows that the stage reads, by field."""
         return {}
 
     def existing_models(self) -> dict[str, str]:
-        """The models or tokenizers that it reads, by field: folders, addresses, or names of the hub."""
+        """Return the models or tokenizers that the stage reads, by field: folders, addresses, or names on the hub."""
         return {}
 
     def sent(self, storage: str) -> Self:
-        """A copy for a machine that lacks this machine's files: they are uploaded to the storage. Raises
+        """Return a copy for a machine that lacks this machine's files, after uploading them to the storage. Raises
         StorageError."""
         return self
 
 
 def _number(spec: Spec, field: str) -> int:
-    """The value of a field; 1 if there is none."""
+    """Return the value of a field, or 1 if there is no field."""
     return int(attrgetter(field)(spec)) if field else 1
 
 
 def _items(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """A value with its path; of a list or mapping, each item with its own."""
+    """Yield a value with its path, or each item of a list or mapping with its own path."""
     several = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
     yield from ((f"{name}.{key}", item) for key, item in several) if several is not None else [(name, value)]
 
 
 def _is_of_specs(value: Any) -> bool:
-    """Whether it is a spec, or a list or a mapping of nothing but specs."""
+    """Return whether a value is a spec, or a list or a mapping of specs only."""
     items = [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
     return bool(items) and all(isinstance(item, Spec) for item in items)
 
@@ -295,21 +298,21 @@ def _identity(part: Spec | list[Spec] | dict[str, Spec]) -> Any:
 
 
 def _same(value: Any, default: Any) -> bool:
-    """Whether they give the same result."""
+    """Return whether both values give the same result."""
     if isinstance(value, Spec) and isinstance(default, Spec):
         return value.identity() == default.identity()
     return bool(value == default)
 
 
 def _content(value: Any) -> Any:
-    """An address, or those in a list, reduced to its digest if it carries one."""
+    """Reduce an address, or each address in a list, to its digest if it contains one."""
     if isinstance(value, str):
         return f"{DIGEST}{digest}" if (digest := digest_of(value)) else value
     return [_content(item) if isinstance(item, str) else item for item in value] if isinstance(value, list) else value
 
 
 def _holds_paths(annotation: Any, metadata: Sequence[Any]) -> bool:
-    """Whether it is PathText, or an option or a list of it."""
+    """Return whether an annotation is PathText, or an option or a list of it."""
     of_list = getattr(annotation, "__metadata__", ())
     return _ENCODABLE in (*metadata, *of_list) or any(_holds_paths(inner, ()) for inner in get_args(annotation))
 

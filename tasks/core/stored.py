@@ -1,10 +1,10 @@
-"""Artifacts in storage: uploaded once, downloaded once, and verified by their digests.
+"""Artifacts in storage, which are uploaded once, downloaded once, and verified by their digests.
 
 STORAGE/artifacts/<identity>/…    complete once it has its manifest.json, which is sent last
-CACHE/artifacts/<identity>/…      downloaded; CACHE is BATON_CACHE, which a node's pods may share, or Baton's home
+CACHE/artifacts/<identity>/…      a download; CACHE is BATON_CACHE, which a node's pods may share, or Baton's home
 CACHE/parts/<key>/…               the manifest and some files of an artifact, for stages that need no others
 
-Artifacts with equal files and other facts have folders of their own.
+Artifacts with equal files but other facts have separate folders.
 """
 
 import fcntl
@@ -36,12 +36,12 @@ from tasks.core.manifest import (
 )
 
 DAMAGED = "damaged-manifest.json"  # the manifest of a damaged artifact
-RECREATE_HINT = "Run the same command with --overwrite-cache: only what is missing is made again"
+RECREATE_HINT = "Run the same command with --overwrite-cache: only missing results are recomputed"
 
 
 def send(directory: str, root: str) -> str:
-    """The address below the storage `root` of a complete directory, uploaded first if necessary. Raises ArtifactError,
-    StorageError."""
+    """Return the address of a complete directory below the storage `root`, after uploading it if necessary. Raises
+    ArtifactError, StorageError."""
     if is_bucket(directory) or directory.startswith(f"{root}/"):
         return directory
     manifest = read_manifest(Path(directory))
@@ -53,8 +53,8 @@ def send(directory: str, root: str) -> str:
 
 
 def send_sealed(folder: Path, address: str, known: dict[str, int], stop: threading.Event | None = None) -> bool:
-    """Upload a directory with a manifest, the manifest last. `known` has the files that are already stored, with their
-    sizes. False if `stop` was set. Raises StorageError."""
+    """Upload a directory with a manifest, the manifest last. `known` has the sizes of the files that are already
+    stored. Return False if `stop` was set. Raises StorageError."""
     sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
     missing = [name for name, size in sizes.items() if name != MANIFEST and known.get(name) != size]
     storage.put(folder, missing, address, stop)
@@ -67,7 +67,7 @@ def send_sealed(folder: Path, address: str, known: dict[str, int], stop: threadi
 
 
 def manifest_at(place: str) -> Manifest:
-    """The manifest in a folder or at an address. Raises ArtifactError, StorageError."""
+    """Return the manifest in a folder or at an address. Raises ArtifactError, StorageError."""
     if not is_bucket(place):
         return read_manifest(Path(place))
     try:
@@ -77,7 +77,7 @@ def manifest_at(place: str) -> Manifest:
 
 
 def is_complete(place: str) -> bool:
-    """Whether there is a valid manifest. Raises StorageError."""
+    """Return whether there is a valid manifest. Raises StorageError."""
     try:
         manifest_at(place)
     except ArtifactError:
@@ -86,18 +86,18 @@ def is_complete(place: str) -> bool:
 
 
 def check_sizes(place: str, digest: str) -> Manifest:
-    """The artifact's manifest, after checking that all its files exist with the right sizes. Raises ArtifactError,
-    StorageError."""
+    """Return the artifact's manifest, after checking that all its files exist with the right sizes. Raises
+    ArtifactError, StorageError."""
     manifest = _expected(place, digest)
     _sizes(place, manifest)
     return manifest
 
 
 def fetch(place: str, digest: str, patterns: Sequence[str] = ALL) -> Path:
-    """Download an artifact, unless it is in the cache, and check its files against the digest; returns its local
-    directory. Only the files that match a pattern are sure to be there. Raises ArtifactError, StorageError."""
+    """Download an artifact, unless it is in the cache, check its files against the digest, and return its local
+    directory. Only files that match a pattern are sure to be there. Raises ArtifactError, StorageError."""
     cache, identity = cache_folder("artifacts"), place.rpartition("/")[2]
-    if digest_in(identity) != digest:  # at an address of another form, such as that of a job's output
+    if digest_in(identity) != digest:  # the address has another form, such as that of a job's output
         identity = _expected(place, digest).identity or digest
     key, complete = identity, {*ALL} <= {*patterns} or (cache / identity / MANIFEST).exists()
     if not complete:
@@ -113,7 +113,7 @@ def fetch(place: str, digest: str, patterns: Sequence[str] = ALL) -> Path:
             else:
                 return folder
         remove(folder)
-        for leftover in cache.glob(f"{key}.*.partial"):  # of killed processes: this one has the lock
+        for leftover in cache.glob(f"{key}.*.partial"):  # left by killed processes, since this one has the lock
             remove(leftover)
         partial = cache / f"{key}.{uuid4().hex}.partial"
         try:
@@ -134,7 +134,7 @@ def download(place: str, manifest: Manifest, folder: Path, patterns: Sequence[st
     try:
         storage.get(place, file_sizes, folder)
         text = storage.read(f"{place}/{MANIFEST}").decode()
-    except FileNotFoundError as error:  # removed since
+    except FileNotFoundError as error:  # it was removed meanwhile
         raise ArtifactError(f"{place}: {clause(error)}. {RECREATE_HINT}") from error
     sync_tree(folder)
     write_text(folder / MANIFEST, text)
@@ -152,14 +152,14 @@ def _download_verified(place: str, digest: str, folder: Path, patterns: Sequence
                 mark_damaged(place)
                 raise ArtifactError(
                     f"{manifest.kind} {digest[:12]} at {place} is damaged: {error} Its manifest was renamed to "
-                    f"{DAMAGED}, so that nobody relies on it. {RECREATE_HINT}"
+                    f"{DAMAGED}, so that no run relies on it. {RECREATE_HINT}"
                 ) from error
         else:
             return
 
 
 def mark_damaged(place: str) -> None:
-    """Mark an artifact as damaged by renaming its manifest; its files stay for inspection. Raises StorageError."""
+    """Mark an artifact as damaged by renaming its manifest; its files remain for inspection. Raises StorageError."""
     storage.write(f"{place}/{DAMAGED}", storage.read(f"{place}/{MANIFEST}"))
     storage.delete(place, [MANIFEST])
 
@@ -174,7 +174,8 @@ def _expected(place: str, digest: str) -> Manifest:
 
 
 def _sizes(place: str, manifest: Manifest) -> dict[str, int]:
-    """The sizes of all files at a place. Raises ArtifactError if one of the manifest's is missing or truncated."""
+    """Return the sizes of all files at a place. Raises ArtifactError if one of the manifest's files is missing or
+    truncated."""
     known = storage.sizes(place)
     if missing := _missing(manifest, known):
         name = f"{manifest.kind} {manifest.digest[:12]} at {place}"
@@ -183,5 +184,5 @@ def _sizes(place: str, manifest: Manifest) -> dict[str, int]:
 
 
 def _missing(manifest: Manifest, known: dict[str, int]) -> list[str]:
-    """The manifest's files that are missing or have another size."""
+    """Return the manifest's files that are missing or have another size."""
     return [name for name, entry in sorted(manifest.files.items()) if known.get(name) != entry.size]

@@ -2,8 +2,8 @@
 
     python -m tasks.custom.engine JOB_DIR
 
-Calls the user's function. A model that it wrote is taken over like one that the user brings (tasks/convert/load_hf.py):
-tensors, values and tokenizer are checked, and it gets a probe for vLLM.
+The engine calls the user's function. A model that the function writes is imported like a user's existing model
+(tasks/convert/load_hf.py): tensors, values and tokenizer are checked, and a probe for vLLM is added.
 """
 
 import sys
@@ -22,7 +22,7 @@ from tasks.custom.spec import CustomSpec
 from tasks.models.hf_files import ModelFilesError, listing
 from tasks.user_code.load_function import described
 
-LICENSE = "license"  # the fact
+LICENSE = "license"  # name of the fact
 
 
 def work(job: Job) -> None:
@@ -50,7 +50,7 @@ def work(job: Job) -> None:
 
 
 def _called(spec: CustomSpec, inputs: Mapping[str, Path], output: Path, job: Job) -> dict[str, Any]:
-    """The facts that the function returns. Raises StageError that names the line of its file; the log has the
+    """Call the function and return its facts. Raises StageError with the line of its file; the log has the
     traceback."""
     folder = job.directory / "sources"
     folder.mkdir(exist_ok=True)
@@ -59,7 +59,7 @@ def _called(spec: CustomSpec, inputs: Mapping[str, Path], output: Path, job: Job
         returned = function(own_fields(kind, spec), dict(inputs), output, job)
     except (StageError, ArtifactError, UserError, OSError) as error:
         if isinstance(error, FileNotFoundError) and Path(str(error.filename)).is_relative_to(folder):
-            beside = "data files beside a stage's source are not taken along: bring data as a set of rows"
+            beside = "data files beside a stage's source are not copied with it: provide data as a set of rows"
             raise StageError(f"{spec.stage}: {described(error, folder)}; {beside}") from error
         raise
     except (Exception, SystemExit) as error:
@@ -76,7 +76,7 @@ def _called(spec: CustomSpec, inputs: Mapping[str, Path], output: Path, job: Job
 
 
 def _take_over(spec: CustomSpec, inputs: Mapping[str, Path], folder: Path, job: Job) -> None:
-    from tasks.convert.load_hf import take_over  # Transformers: not for a stage that makes no model
+    from tasks.convert.load_hf import take_over  # imports Transformers, which a stage that makes no model does not need
     from tasks.custom.turns import inherit_turns
 
     models = {name: path for name, path in inputs.items() if read_manifest(path).kind == "hf_model"}
@@ -88,7 +88,7 @@ def _take_over(spec: CustomSpec, inputs: Mapping[str, Path], folder: Path, job: 
 
 
 def _license(job: Job) -> dict[str, str]:
-    """The license that the input models have; empty, with a notice, if they have several."""
+    """Return the license of the input models; empty, with a notice, if they have several."""
     facts = [read_manifest(Path(entry["path"])).facts for entry in job.inputs.values()]
     licenses = {
         tuple(sorted(license.items())) for each in facts if isinstance(license := each.get(LICENSE), dict) and license

@@ -1,6 +1,6 @@
 """The function of a custom stage, and its check in a separate process.
 
-`python -m tasks.custom.function` is that process (infra.process.child): asked with a CustomSpec, it answers problems.
+`python -m tasks.custom.function` is that process (infra.process.child): it receives a CustomSpec and returns problems.
 """
 
 import inspect
@@ -23,7 +23,8 @@ ARGUMENTS = 4  # spec, inputs, output, job
 
 
 def load(spec: CustomSpec, folder: Path) -> tuple[Callable[..., Any], type[BaseModel]]:
-    """The function, its source written below the folder, and the type of its first argument. Raises StageError."""
+    """Write the function's source below the folder. Return the function and the type of its first argument. Raises
+    StageError."""
     named = spec.pinned().function
     assert named is not None
     function = named.load(folder)
@@ -37,10 +38,10 @@ def load(spec: CustomSpec, folder: Path) -> tuple[Callable[..., Any], type[BaseM
 
 
 def own_fields(kind: type[BaseModel], spec: CustomSpec) -> BaseModel:
-    """The stage's own fields, as its function's first argument: a name that this does not have is an error, unless it
-    says so itself (extra), and so is a value of another type. Raises ValidationError."""
+    """Return the stage's own fields as the function's first argument. An unknown name is an error, unless the model
+    itself configures `extra`, and so is a value of another type. Raises ValidationError."""
     extra: Literal["forbid"] | None = "forbid" if kind.model_config.get("extra") is None else None
-    return kind.model_validate_json(json.dumps(spec.spec), strict=True, extra=extra)  # JSON's: a list for a tuple
+    return kind.model_validate_json(json.dumps(spec.spec), strict=True, extra=extra)  # in JSON a list is a valid tuple
 
 
 def checked(spec: CustomSpec) -> list[Problem]:
@@ -57,7 +58,7 @@ def _checked(spec: str) -> list[dict[str, Any]]:
 
 
 def problems_in(spec: CustomSpec, folder: Path) -> list[Problem]:
-    """The problems of the stage's own fields, or why the function cannot be loaded."""
+    """Return the problems of the stage's own fields, or the reason why the function cannot be loaded."""
     try:
         _, kind = load(spec, folder)
         fields = own_fields(kind, spec)

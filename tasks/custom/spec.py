@@ -1,4 +1,4 @@
-"""The spec of a custom stage: a user's function, the artifacts that it gets, and its own settings.
+"""The spec of a custom stage: a user's function, its input artifacts, and its own settings.
 
     stages:
       - name: merged
@@ -8,9 +8,9 @@
 
     def merge(spec: MergeSpec, inputs: dict[str, Path], output: Path, job: Job) -> None: ...
 
-The function's first argument is annotated with a pydantic model, which `spec` has to fit. `inputs` are the artifacts'
-verified folders in the recipe's order, and `output` is an empty folder. What a stage that makes another artifact than a
-model returns are the artifact's facts.
+The function's first argument is annotated with a pydantic model, against which `spec` is validated. `inputs` are the
+artifacts' verified folders in the recipe's order, and `output` is an empty folder. A stage that makes an artifact other
+than a model returns the artifact's facts.
 """
 
 from importlib.metadata import entry_points
@@ -23,11 +23,11 @@ from tasks.core.json_data import JsonObject
 from tasks.core.spec import Problem, StageSpec, not_identity
 from tasks.user_code.functions import FUNCTION, NAME, Function
 
-GROUP = "baton.stages"  # of entry points
+GROUP = "baton.stages"  # group of entry points
 
 
 class CustomSpec(StageSpec):
-    """A stage of your own: a Python function that makes a model, or another artifact, of the run's artifacts."""
+    """A stage of your own: a Python function that makes a model or another artifact from artifacts of the run."""
 
     name: str = Field(
         pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="Its title, and its model's name in evaluations and reports"
@@ -70,16 +70,16 @@ class CustomSpec(StageSpec):
         return [Problem("inputs", name, "each input once") for name in twice]
 
     def pinned(self) -> Self:
-        """A copy with the function's current source, or its package's version. Raises UserError."""
+        """Return a copy with the function's current source, or its package's version. Raises UserError."""
         if self.function:
             return self
         if not (named := self.named()):
             raise UserError(f"stages: {self.name}: no installed package has an entry point {self.stage} in {GROUP}")
         function = named.pinned()
-        return self.model_copy(update={"stage": function.name, "function": function})  # its path bears no identity
+        return self.model_copy(update={"stage": function.name, "function": function})  # no path
 
     def named(self) -> Function | None:
-        """The function; None if it is that of an entry point which no installed package has."""
+        """Return the function; None if no installed package has its entry point."""
         if self.function:
             return self.function
         points = entry_points(group=GROUP, name=self.stage)

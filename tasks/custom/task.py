@@ -27,7 +27,7 @@ def custom_artifact(spec: CustomSpec, inputs: dict[str, Artifact]) -> Artifact:
 
 
 def _with_bases(inputs: Mapping[str, Artifact]) -> dict[str, Artifact]:
-    """The inputs, and the bases of those that are adapters."""
+    """Return the inputs, and the bases of those that are adapters."""
     artifacts = dict(inputs)
     for name, artifact in inputs.items():
         if artifact.manifest().kind == HFModel.kind and (base := HFModel.from_place(artifact.place).base_model()):

@@ -1,7 +1,7 @@
-"""The tokenizer, the chat template and the ends of turns of a model that a user's function has made of others.
+"""The tokenizer, the chat template and the ends of turns of a model that a user's function has made from others.
 
-A function that writes no tokenizer gets those of its inputs. One that writes a tokenizer without the chat template that
-an input has is refused; generation ends at least where that of the inputs does.
+If the function writes no tokenizer, the model gets the tokenizer and template of its inputs. A tokenizer without the
+chat template that an input has is refused. Generation ends at least where that of the inputs does.
 """
 
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ WRITE = "tokenizer.json, tokenizer_config.json, chat_template.jinja and generati
 
 
 def inherit_turns(job: Job, folder: Path, models: Mapping[str, Path]) -> None:
-    """Complete the files of a new model in `folder`. `models`: the inputs that are models, by name. Raises StageError,
-    ModelFilesError."""
+    """Complete the files of a new model in `folder`. `models` are the inputs that are models, by name. Raises
+    StageError, ModelFilesError."""
     known = {name: turns_of(path) for name, path in models.items()}
     if known and not (folder / TOKENIZER).exists():
         given = (folder / GENERATION).read_bytes() if (folder / GENERATION).exists() else None
@@ -50,8 +50,8 @@ def _keep_ends(job: Job, folder: Path, own: Turns, inputs: Mapping[str, Turns]) 
 
 
 def _agreed(models: Mapping[str, Path], known: Mapping[str, Turns]) -> str:
-    """The input whose turns are those of all: of those with a chat template, one that ends where any of them does, and
-    rather a tuned one than a base. Raises StageError if several are left that differ."""
+    """Return the input whose turns fit all: of the inputs with a chat template, one that ends turns wherever any of
+    them does, preferably a tuned one rather than a base. Raises StageError if several remain that differ."""
     talking = {name: turns for name, turns in known.items() if turns.templates} or known
     left = [name for name, turns in talking.items() if all(turns.ends >= other.ends for other in talking.values())]
     left = [name for name in left if read_manifest(models[name]).facts.get("label") != "base"] or left

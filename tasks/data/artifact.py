@@ -27,11 +27,11 @@ class Corpus(Artifact):
     broken_records: int = 0  # records that were skipped; without those behind a damage, which nobody can count
     curation: dict[str, dict[str, int]] = {}  # documents that reached each step, were dropped and changed
     sources: dict[str, dict[str, int]] = {}  # documents and bytes in each split of each named source
-    edited: int = 0  # this and the next three: changes since the previous corpora of an increment
+    edited: int = 0  # this field and the next three count changes since the previous corpora of an increment
     renamed: int = 0
     deleted: int = 0
     gone: int = 0  # documents of the known corpora that the source no longer has
-    known_digest: str = ""  # of an increment: the key of the digests of the known corpora, oldest first
+    known_digest: str = ""  # for an increment, the key of the digests of the known corpora, oldest first
 
     def detail(self) -> str:
         return f"{number(self.documents)} documents"
@@ -77,7 +77,7 @@ class TokenizedCorpus(Artifact):
     eos_id: int  # the token that ends each document
     tokenizer_digest: str
     sources: dict[str, int] = {}  # training tokens of each named source
-    prefixes: dict[str, int] = {}  # of each `.bin/.idx`, where there are several of one source: train-web-00000
+    prefixes: dict[str, int] = {}  # by `.bin/.idx`, if a source has several: train-web-00000
 
     def detail(self) -> str:
         return f"{count(self.tokens)} tokens"

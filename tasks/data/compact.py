@@ -38,8 +38,8 @@ class Shard:
     """One `.bin/.idx` of the data."""
 
     ids: Path  # the .bin
-    lengths: npt.NDArray[np.int32]  # of all its sequences
-    keep: Mask  # which of them remain
+    lengths: npt.NDArray[np.int32]  # lengths of all sequences
+    keep: Mask  # marks those that remain
 
     @property
     def kept(self) -> npt.NDArray[np.int32]:

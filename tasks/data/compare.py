@@ -21,7 +21,7 @@ from tasks.data.gone import Gone
 from tasks.data.source_changes import CHANGES, Changes, Edited, Named, Renamed
 
 MEMORY_MB = 768  # of DuckDB, which spills the rest to files. At 512, joins of 20 million documents run out of memory
-ROWS = 1 << 16  # of a result, in memory at a time
+ROWS = 1 << 16  # rows of a result that are in memory at a time
 BLOCK = "names.parquet"
 PLACED = NAMES.append(pa.field("place", pa.int64()))
 
@@ -107,10 +107,10 @@ SELECT place, id, split FROM seen LEFT JOIN (
 class _Part(NamedTuple):
     """The documents of a corpus in one part, as they were added."""
 
-    digest: str  # of the corpus
-    stem: str  # of the part's files
+    digest: str  # the corpus's digest
+    stem: str  # stem of the names of the part's files
     start: int  # the time of the first document
-    end: int  # after the last one
+    end: int  # place after the last one
 
     def later(self, time: int) -> "_Part":
         return self._replace(start=self.start + time, end=self.end + time)
@@ -134,7 +134,7 @@ class Known:
             settings["temp_directory"] = str(folder / "spilled")
         self.tables = duckdb.connect(folder / "tables.duckdb" if folder else ":memory:", config=settings)
         self.tables.execute(_TABLES)
-        self.time = 0  # of the statement to come
+        self.time = 0  # time of the statement that comes next
         self._parts: list[_Part] = []
 
     def add(self, corpus: Path, digest: str) -> None:

@@ -1,4 +1,4 @@
-"""Compare gigatoken's ids with those of the tokenizers library, for a tokenizer and a corpus, in a process of its own:
+"""Compare gigatoken's ids with those of the tokenizers library, for a tokenizer and a corpus, in a separate process:
 
 0. on the ASCII texts of step 2, where no difference is allowed. Most tokenizers that gigatoken misreads, such as those
    with added tokens that stand alone (`single_word`), fail here, within a second

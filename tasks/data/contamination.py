@@ -41,13 +41,13 @@ class About(BaseModel):
     too_short: int = 0  # items without a text that is searched for
     common: int = 0  # items with a text of which less than half is searched for
     first_common: str = ""  # the name of the first of them
-    digest: str = ""  # of the hashes and names
+    digest: str = ""  # digest of the hashes and names
 
 
 def write_index(folder: Path, items: Iterable[tuple[str, list[str]]], size: int) -> About:
     """Write an index of items, each with a name and its texts. Needs about 100 bytes of memory for each word."""
     about, names = About(), []
-    by_length: dict[int, list[tuple[int, Hashes]]] = {}  # by length: (item, the n-grams of one text)
+    by_length: dict[int, list[tuple[int, Hashes]]] = {}  # length -> (item, the n-grams of one text)
     seen: set[bytes] = set()
     for number, (name, texts) in enumerate(items):
         names.append(" ".join(name.split()))

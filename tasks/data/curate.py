@@ -26,7 +26,7 @@ from tasks.data.documents import Document, document
 from tasks.user_code.functions import Function
 from tasks.user_code.load_function import described
 
-LANGUAGE_CHARACTERS = 2_000  # of a document, from which its language is identified
+LANGUAGE_CHARACTERS = 2_000  # beginning of a document by which its language is identified
 MASKED_EMAIL = "email@example.com"
 MASKED_IP = "22.214.171.124"
 

@@ -11,7 +11,7 @@ from tasks.data.documents import Document
 TALLY = "curation.json"  # in the corpus' record
 SAMPLES = 3  # dropped documents shown by reason, step and source
 SAMPLE_CHARACTERS = 600
-MOST_REASONS, REASON_CHARACTERS = 100, 200  # of a step and source; a function may write numbers into its reasons
+MOST_REASONS, REASON_CHARACTERS = 100, 200  # for each step and source; a function may write numbers in its reasons
 OTHER = "other reasons"
 
 
@@ -20,7 +20,7 @@ class Sample(BaseModel):
 
     source: str
     id: str
-    text: str  # its first characters
+    text: str  # the first characters
     what: str = ""  # details of the reason: "near duplicate of pages.jsonl#17", "has a text of sums, row 12"
 
 
@@ -33,7 +33,7 @@ class Count(BaseModel):
     dropped_bytes: int = 0
     changed: int = 0  # kept with another text
     reasons: dict[str, int] = {}
-    samples: dict[str, list[Sample]] = {}  # by reason
+    samples: dict[str, list[Sample]] = {}  # samples for each reason
 
     def drop(self, item: Document, size: int, reason: str, what: str = "") -> None:
         self.dropped += 1

@@ -28,10 +28,10 @@ from tasks.core.manifest import text_digest
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
-ROW_GROUP_BYTES = 1 << 20  # of text
+ROW_GROUP_BYTES = 1 << 20  # bytes of text
 _ROWS = 1024  # in memory at a time when reading only texts
 _NAMES = 1 << 15  # in memory at a time when reading only names
-FILE_BYTES = 1 << 29  # of text; about 150 MB compressed
+FILE_BYTES = 1 << 29  # bytes of text; about 150 MB compressed
 NAMES = pa.schema([("id", pa.string()), ("source", pa.string())])
 _SCHEMA = NAMES.append(pa.field("text", pa.string()))
 _METADATA = pa.field("metadata", pa.string())
@@ -39,7 +39,7 @@ _METADATA = pa.field("metadata", pa.string())
 
 class Document(NamedTuple):  # created in half the time of a dataclass
     id: str  # BLAKE3 of the text in UTF-8, hex; also determines the split and duplicates
-    source: str  # its place in the corpus' source: "asyncio/tasks.py", "pages.jsonl#17"
+    source: str  # place in the corpus's source: "asyncio/tasks.py", "pages.jsonl#17"
     text: str
     metadata_json: str = ""
 
@@ -169,7 +169,7 @@ class SplitWriter:
     source: str | None = None
     metadata: bool = False
     documents: int = 0
-    bytes: int = 0  # of UTF-8 text
+    bytes: int = 0  # size as UTF-8 text
     _rows: list[Document] = field(default_factory=list)
     _rows_bytes: int = 0
     _files: int = 0

@@ -24,7 +24,7 @@ from tasks.core.manifest import read_manifest
 from tasks.models.tokenizer_files import TOKENIZER, reserved
 
 WORTHWHILE = 64_000_000  # bytes of text; below, the comparison takes as long as the library
-LIMIT_S = 300.0  # of the comparison, which takes 30 s; beyond it the library encodes, even if the ids are equal
+LIMIT_S = 300.0  # limit for the comparison, which takes 30 s; after it the library encodes, even if the ids are equal
 CACHE = 64_000_000  # bytes; gigatoken keeps the words that it has seen, up to half a gigabyte
 
 Ids = npt.NDArray[Any]
@@ -33,13 +33,13 @@ Lengths = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Choice:
-    """How to encode a corpus."""
+    """The choice of the encoder of a corpus."""
 
     reason: str  # why the library encodes; empty if gigatoken does
     excluded: str = ""  # a pattern (RE2); text in which it matches is left to the library
 
     def is_excluded(self, texts: pa.ChunkedArray) -> pa.ChunkedArray:
-        """For each text, whether it is left to the library."""
+        """Return, for each text, whether the library encodes it."""
         return pc.match_substring_regex(texts, self.excluded)
 
     def text(self) -> str:
@@ -98,6 +98,6 @@ class FastTokens:
         read = json.loads((self._tokenizer / TOKENIZER).read_text(encoding="utf-8"))
         text = reserved(self._tokenizer)  # plain text in a corpus, but gigatoken recognizes every added token
         read["added_tokens"] = [token for token in read.get("added_tokens") or [] if token["content"] not in text]
-        self._encoder = None  # its memory is freed before more is allocated
+        self._encoder = None  # frees its memory before more is allocated
         self._encoder = Tokenizer.from_json(json.dumps(read))
         self._full = resident_memory() + CACHE

@@ -96,7 +96,8 @@ def _below(folder: Path, unread: Counter[str], seen: set[str]) -> Iterator[Path]
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a folder; False for a link to itself or no permission, which is_file() tells apart."""
+    """Return whether an entry is a folder; False for a link to itself or no permission, which is_file()
+    distinguishes."""
     try:
         return entry.is_dir()
     except OSError:

@@ -61,7 +61,7 @@ class Gone:
         return counts
 
     def present(self, part: CorpusPart, sizes: Sequence[int]) -> list[Mask]:
-        """For each file of a part, with these sizes, a mask of the documents in the source. Raises StageError."""
+        """Return a mask of the documents in the source for each file of a part, with these sizes. Raises StageError."""
         rows, documents, (digest, name) = self.rows.get(part, np.empty(0, np.int64)), sum(sizes), part
         if digest not in self.known:
             raise StageError(

@@ -35,7 +35,7 @@ class Speed(NamedTuple):
     round: str
     items: int
     seconds: float
-    cpu_s: float  # of the processes that worked on the items
+    cpu_s: float  # CPU time of the processes that worked on the items
     memory: int  # bytes, of the largest of these processes at its peak
     documents: int
     text_bytes: int

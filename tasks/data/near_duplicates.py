@@ -50,7 +50,7 @@ SEED = 1
 FOUND = 0.9  # smallest share of the pairs at the threshold that have a band in common
 BATCH_WORDS = 1 << 17  # signed at a time
 BATCH_DOCUMENTS = 1 << 12
-ENTRIES = 1 << 22  # of an item, about
+ENTRIES = 1 << 22  # approximate number for an item
 PAIRS = 1 << 16  # compared at a time: 58 MB of signatures
 NEW = np.uint64(1 << 63)  # set in the number of a document that is not known, while documents are sorted
 

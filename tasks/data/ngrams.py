@@ -28,7 +28,7 @@ _CHARACTER = re.compile(
     rf"(?:(?!\w){_LETTER}|[\u0e30\u0e32\u0e33\u0e45\u0eb0\u0eb2\u0eb3]|(?<=[\u1039\u17d2]){_LETTER})*"
 )
 _NO_WORD = np.uint64(2**64 - 1)  # in place of a hash
-_FACTOR = 6364136223846793005  # of Knuth's 64-bit LCG
+_FACTOR = 6364136223846793005  # the factor of Knuth's 64-bit LCG
 
 
 def word_hashes(text: str) -> Hashes:

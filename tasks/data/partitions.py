@@ -34,7 +34,7 @@ class Piece:
 class Partition:
     """Successive pieces of one source; none if the source has no files and is read at once."""
 
-    source: str | None  # its name under `sources`
+    source: str | None  # name under `sources`
     pieces: tuple[Piece, ...] = ()
 
     @property

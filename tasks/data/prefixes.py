@@ -21,8 +21,8 @@ T = TypeVar("T")
 HELD_OUT: Split = "held_out"
 MOST = 200
 SMALLEST = 64_000_000  # bytes of Parquet, about 200 MB of text: below, Megatron's sequences at its end count
-PARTS = 16  # of a file, for as many workers
-PART_BYTES = 1 << 19  # of Parquet, about 1.5 MB of text; a smaller file has fewer parts
+PARTS = 16  # parts of a file, for as many workers
+PART_BYTES = 1 << 19  # size of a part in Parquet, about 1.5 MB of text; a smaller file has fewer parts
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Prefix:
 class FilePart:
     """One of `of` parts of a file, which have about as many row groups each; of a file with few, some have none."""
 
-    file: str  # its name in the corpus
+    file: str  # name in the corpus
     number: int
     of: int
     size: int  # in bytes, about

@@ -51,7 +51,7 @@ from tasks.data.sources import read_source
 
 COPIES = "copies.parquet"
 SHOWN = 3  # documents in a message
-REPORT_DOCUMENTS = 16  # between two reports
+REPORT_DOCUMENTS = 16  # documents between two reports
 
 
 class Counts(BaseModel):
@@ -59,7 +59,7 @@ class Counts(BaseModel):
 
     duplicates: int = 0
     empty: int = 0
-    invalid_utf8: int = 0  # or with NUL characters
+    invalid_utf8: int = 0  # includes files with NUL characters
     invalid: list[str] = []  # the first of these
 
     def add(self, other: "Counts") -> None:

@@ -11,7 +11,7 @@ describe the source at the time of the last one.
     deleted    a name that no longer exists, or that a renamed document took over, and its text
 
 New text under the name of a document that was renamed is not an edit. Rotating files, or inserting a line before all
-others, therefore creates new documents. Text that was both renamed and edited cannot be told from new text.
+others, therefore creates new documents. Text that was both renamed and edited cannot be distinguished from new text.
 """
 
 from pathlib import Path

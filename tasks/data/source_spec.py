@@ -124,7 +124,7 @@ class StdlibSource(_Source):
 class OnDisk(_Bounded):
     """Common fields of sources that read files."""
 
-    suffixes: ClassVar[tuple[str, ...]]  # of the files that are read
+    suffixes: ClassVar[tuple[str, ...]]  # suffixes of the files that are read
     readers: ClassVar[dict[str, str]] = READERS  # advice on reading other files, by suffix
 
     path: PathText = Field(
@@ -261,7 +261,7 @@ class FunctionSource(_Bounded):
         return [problem.under("function") for problem in self.function.problems()]
 
     def local_files(self) -> list[File]:
-        return []  # its source is part of the spec
+        return []  # the source is part of the spec
 
     def state(self) -> str:
         return ""

@@ -26,7 +26,7 @@ MOST_SOURCES = 100  # each is a data set of Megatron's, whose index building slo
 
 
 class PartitionsSpec(Spec):
-    """How a corpus is cut into parts, which several processes read at the same time."""
+    """The division of a corpus into parts, which several processes read at the same time."""
 
     size_mb: float = Field(
         256.0,

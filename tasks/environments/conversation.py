@@ -34,7 +34,7 @@ NOT_TOOLS = ("reset", "get_reward")
 
 
 class EnvironmentInstance:
-    """An instance of `environment` (None: there is only `tools`) and what happens to it."""
+    """An instance of `environment` (None if there are only `tools`) that answers the messages of one conversation."""
 
     def __init__(self, environment: type[Any] | None, tools: list[Callable[..., Any]], folder: Path) -> None:
         self.environment = environment() if environment else None
@@ -67,7 +67,7 @@ class EnvironmentInstance:
         return observation
 
     def _call(self, name: str, arguments: Any) -> tuple[str, bool]:
-        """(text, whether it failed). The texts of errors are TRL's."""
+        """Run a tool and return its text and whether it failed. The texts of errors are TRL's."""
         try:
             if name not in self.tools:
                 raise ValueError(f"Tool {name} not found.")
@@ -91,13 +91,13 @@ class EnvironmentInstance:
         return None if plain is None else float(plain)
 
     def _describe(self) -> dict[str, Any]:
-        """The tools' JSON schemas, as TRL and chat templates have them."""
-        from transformers.utils import get_json_schema  # heavy: only in a process that is for this
+        """Return the tools' JSON schemas in the form of TRL and chat templates."""
+        from transformers.utils import get_json_schema  # heavy, so only a process for this purpose imports it
 
         if self.environment is not None and not callable(getattr(self.environment, "reset", None)):
             raise Unusable(" has no method reset(**columns), which begins a conversation")
         if not self.tools:
-            raise Unusable(" has no public method beside reset and get_reward: the model can call nothing")
+            raise Unusable(" has no public method besides reset and get_reward: the model can call nothing")
         if self.twice:
             raise Unusable(f" has several tools of the name {self.twice[0]}: rename all but one")
         schemas = []
@@ -112,7 +112,7 @@ class EnvironmentInstance:
 
 
 def tool_names(environment: type[Any]) -> list[str]:
-    """The public methods that the model can call, as in TRL: by name."""
+    """Return the names of the public methods that the model can call, as in TRL."""
     methods = inspect.getmembers(environment, predicate=inspect.isfunction)
     return [name for name, _ in methods if name not in NOT_TOOLS and not name.startswith("_")]
 
@@ -125,9 +125,9 @@ def serve(
     environment: type[Any] | None,
     tools: list[Callable[..., Any]],
 ) -> None:
-    """Answer messages until the other end is closed; does not return. faulthandler ends the process, and writes
-    `stacks`, when a message takes longer than its "timeout_s"."""
-    os.setpgid(0, 0)  # its children end with it
+    """Answer messages until the other end is closed; does not return. If a message takes longer than its "timeout_s",
+    faulthandler writes `stacks` and ends the process."""
+    os.setpgid(0, 0)  # the process's children end with it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     conversation: EnvironmentInstance | None = None
     with connection.makefile("r") as requests, connection.makefile("w") as answers, stacks.open("w") as file:
@@ -166,7 +166,7 @@ def _seed(seed: int) -> None:
 
 
 def _accepted(function: Callable[..., Any], columns: Mapping[str, Any]) -> Any:
-    """Call it with the columns that it has parameters for, or all if it takes `**columns`."""
+    """Call a function with the columns for which it has parameters, or with all if it accepts `**columns`."""
     parameters = inspect.signature(function).parameters
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return function(**{name: value for name, value in columns.items() if takes_all or name in parameters})
@@ -177,7 +177,8 @@ def _awaited(value: Any) -> Any:
 
 
 def _is_json(value: Any) -> bool:
-    """Return whether JSON represents it unchanged: a tuple would become a list, and the number that is a name text."""
+    """Return whether JSON represents a value unchanged: a tuple would become a list, and a number as a key would become
+    text."""
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         text.encode()  # raises UnicodeEncodeError for half of a surrogate pair

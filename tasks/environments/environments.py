@@ -9,7 +9,7 @@
 Processes are forked from one that has imported the user's files (host.py): an environment that leaks, exits or hangs
 affects its own conversation alone. A call that raises is answered with the error's text; a conversation whose process
 is gone is lost: it gets no more answers, and has no final state. The processes see the environment variables that
-rewards see (tasks/rewards/user_process.py), and are no sandbox against an attacker.
+rewards see (tasks/rewards/user_process.py), and are not a sandbox against an attacker.
 """
 
 import json
@@ -40,8 +40,8 @@ class ToolResult:
 
 @dataclass(frozen=True)
 class Final:
-    """How a conversation has left its environment. `state` are its public attributes that are JSON values, `reward` is
-    that of get_reward()."""
+    """The final state of a conversation's environment. `state` has its public attributes that are JSON values, `reward`
+    is the result of get_reward()."""
 
     state: dict[str, Any]
     reward: float | None = None
@@ -63,7 +63,7 @@ class Environments:
 
     @property
     def name(self) -> str:
-        """The class's, or `tools`."""
+        """The name of the environment's class, or `tools`."""
         return self.spec.environment.attribute if self.spec.environment else "tools"
 
     def __enter__(self) -> Self:
@@ -89,8 +89,8 @@ class Environments:
         self._open.close()
 
     def reset(self, rows: Sequence[Row], seeds: Sequence[int]) -> list[str | None]:
-        """Begin a conversation for each row, in place of those before; returns what `reset` returned. `seeds` seed
-        Python's global generator, and NumPy's. Raises StageError with the row."""
+        """Begin a conversation for each row, and drop the previous ones. Returns the results of `reset`. `seeds` are
+        for Python's global generator, and NumPy's. Raises StageError with the row."""
         self._process.ask('{"drop": true}', SILENT_S)
         self._count, self.lost = len(rows), {}
         pairs = zip(rows, seeds, strict=True)
@@ -101,8 +101,8 @@ class Environments:
         return [answers[number]["observation"] for number in range(len(rows))]
 
     def call(self, calls: Mapping[int, Sequence[Call]]) -> dict[int, list[ToolResult]]:
-        """Run each conversation's calls, in their order; conversations run in parallel. Conversations that are lost
-        have no answers, and are noted in `lost`."""
+        """Run each conversation's calls in order, and the conversations in parallel. A lost conversation has no
+        answers, and `lost` has the reason."""
         messages = {number: {"calls": list(some)} for number, some in calls.items() if number not in self.lost}
         answers = self._tell(messages)
         for number, answer in answers.items():
@@ -116,7 +116,7 @@ class Environments:
         }
 
     def finish(self) -> list[Final]:
-        """The final states of the conversations. Raises StageError if get_reward fails."""
+        """Return the final states of the conversations. Raises StageError if get_reward fails."""
         answers = self._tell({number: {"end": True} for number in range(self._count) if number not in self.lost})
         self._process.ask('{"drop": true}', SILENT_S)
         if failed := next((answer["error"] for answer in answers.values() if "error" in answer), None):

@@ -7,9 +7,9 @@ A request is a line of JSON on standard input, its answer a line of JSON on stan
     {"tell": {id: message}, "timeout_s"}        {id: answer} of the conversations' processes (conversation.py)
     {"drop": true}                              ends all conversations
 
-A conversation begins with its first message. One whose process ends, sends what is no answer, or is killed since it
-takes too long, is answered {"lost": why}. A fork costs milliseconds, has its own memory, and takes what leaks with it.
-While they work, {"at", "limit", "limit_s"} says that this process does. Standard library only.
+A conversation begins with its first message. If its process ends, sends an invalid answer, or is killed since it takes
+too long, the answer is {"lost": reason}. A fork takes milliseconds, has its own memory, and its leaks end with it.
+While conversations work, {"at", "limit", "limit_s"} reports that this process works. Standard library only.
 """
 
 import json
@@ -42,9 +42,9 @@ from tasks.user_code.load_function import (
 AT_ONCE = 4 * cores()  # conversations that work at the same time; more would only wait for each other
 GRACE_S = 5.0  # beyond its time limit, until a process that has not ended itself is killed
 LOAD_S = 600.0  # for an import, which may load a model
-SILENT_S = 60.0  # without a message of this process, which is then given up
-ALIVE_S = 5.0  # between two of them
-MOST_BYTES = 1 << 26  # of an answer
+SILENT_S = 60.0  # time without a message from this process after which it counts as hung
+ALIVE_S = 5.0  # time between two messages that this process works
+MOST_BYTES = 1 << 26  # maximum size of an answer
 
 
 @dataclass
@@ -60,17 +60,18 @@ class Child:
     killed: bool = False
 
     def send(self) -> bool:
-        """Send what it takes of its message now; returns whether that is all. A stopped process takes none."""
+        """Send as much of the message as the socket accepts now. Returns whether all was sent. A stopped process
+        accepts nothing."""
         try:
             self.unsent = self.unsent[self.socket.send(self.unsent) :]
         except BlockingIOError:
             pass
         except OSError:
-            return True  # it has ended, which will be read
+            return True  # the process has ended, which the next read reports
         return not self.unsent
 
     def kill(self) -> None:
-        """Kill it and its children."""
+        """Kill the process and its children."""
         for kill in (os.killpg, os.kill):  # it may not have a group yet
             try:
                 kill(self.pid, signal.SIGKILL)
@@ -147,7 +148,7 @@ class Host:
         return answers
 
     def _address(self, identity: str, message: dict[str, Any], timeout_s: float) -> Child:
-        """The conversation's process, which is begun if there is none, with a message to send."""
+        """Return the conversation's process, started if necessary, with a message to send."""
         child = self.children.get(identity) or self._fork(identity)
         limit_s = timeout_s * max(1, len(message.get("calls", ())))
         child.deadline = time.monotonic() + limit_s + GRACE_S
@@ -162,7 +163,7 @@ class Host:
         if pid == 0:
             try:
                 for other in [parent_end, *(child.socket for child in self.children.values()), *self.pipes]:
-                    other.close()  # or it would outlive this process, which the others notice by that
+                    other.close()  # the others notice the end of this process by the end of its socket
                 serve(child_end, stacks, self.folder, self.memory_bytes, self.environment, self.tools)
             finally:
                 os._exit(1)
@@ -178,7 +179,8 @@ class Host:
                 child.kill()
 
     def _lose(self, identity: str, *, sent: bool = False) -> dict[str, Any]:
-        """End a conversation's process; returns why it has ended before. `sent`: it has sent what is no answer."""
+        """End a conversation's process and return the reason why it is lost. `sent` is whether it sent an invalid
+        answer."""
         child = self.children.pop(identity)
         child.socket.close()
         child.kill()
@@ -188,13 +190,14 @@ class Host:
         if where or child.killed:
             return {"lost": f"it did not finish within its time limit{', ' if where else ''}{where}"}
         if sent:
-            return {"lost": "its process sent what is no answer"}
+            return {"lost": "its process sent an invalid answer"}
         ending = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return {"lost": f"its process {ending}"}
 
 
 def _answer(data: bytes, message: dict[str, Any]) -> dict[str, Any] | None:
-    """A conversation's answer to a message (conversation.py); None if it is none. The process may have run anything."""
+    """Return a conversation's answer to a message (conversation.py); None if it is invalid, since the process may have
+    run any code."""
     try:
         answer = dict(json.loads(data))
     except (TypeError, ValueError, RecursionError):

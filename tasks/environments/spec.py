@@ -1,4 +1,4 @@
-"""Spec of what a model can call while it answers: an environment, or tools without state.
+"""The spec of the functions that a model can call while it answers: an environment, or tools without state.
 
     environment: shop.py:Shop      # a class in the shape of TRL's `environment_factory`
     tools: [tools.py:add]          # functions, as in TRL's `tools`
@@ -45,12 +45,12 @@ class ToolUse(Spec):
         return self.environment is not None or bool(self.tools)
 
     def tool_functions(self) -> dict[str, Function]:
-        """The environment's class and the tools, by their fields."""
+        """Return the environment's class and the tools by their fields."""
         named = {f"tools.{number}": tool for number, tool in enumerate(self.tools)}
         return {"environment": self.environment, **named} if self.environment else named
 
     def tool_problems(self) -> list[Problem]:
-        """Whether their files exist, and can be imported by one process; and fields that need tools without any."""
+        """Return problems with the files of the functions and, if there are no functions, fields that need them."""
         if not self.uses_tools():
             return self.unused(OF_TOOLS, "unset, since there are no tools and no environment")
         functions = self.tool_functions()

@@ -1,4 +1,4 @@
-"""Sample completions and score texts with vLLM, saving the answers for a resume."""
+"""Sample completions and score texts with vLLM, saving the answers so that a killed evaluation resumes."""
 
 import math
 from collections.abc import Sequence
@@ -14,24 +14,24 @@ from tasks.evaluate.saved_answers import SavedAnswers
 from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
 from tasks.vllm.engine import Completion, close_engines, open_engine, sample, scores
 
-# the progress bar's step, and the most work that a resume may have to repeat
+# The progress bar's step, and the most work that a resume may have to repeat
 PROMPTS_A_CALL = 256
 WINDOWS_A_CALL = 32
-# of an engine's length, in tokens: below it vLLM computes fewer tokens in a step, which changes the last bits
+# Minimum of an engine's length in tokens: below it, vLLM computes fewer tokens in a step, which changes the last bits
 LEAST = 64
 
 
 class Answer(NamedTuple):
     """A completion."""
 
-    text: str  # as a reward in training sees it: without special tokens, but with its thoughts
-    ended: bool  # by an end-of-text or end-of-turn token, not by max_new_tokens
-    tokens: list[int]  # with the stop token
+    text: str  # as a reward gets it in training: without special tokens, but with its thoughts
+    ended: bool  # whether an end-of-text or end-of-turn token ended it, not max_new_tokens
+    tokens: list[int]  # token ids, with the stop token
 
 
 class EvaluatedModel:
-    """The model under evaluation, loaded at the first request without a saved answer. `length`: of the longest sequence
-    that is known, prompt and completion, in tokens."""
+    """The model under evaluation, loaded at the first request without a saved answer. `length`: tokens of the longest
+    known sequence, prompt and completion."""
 
     def __init__(self, job: Job, info: ModelInfo, saved: SavedAnswers, spec: EvaluateSpec, length: int) -> None:
         self.job, self.info, self.saved, self.seed = job, info, saved, spec.seed
@@ -42,8 +42,8 @@ class EvaluatedModel:
         )
 
     def engine(self, length: int = 0) -> LLM:
-        """The engine for sequences of this length. One that was opened for shorter ones, because nobody knew what an
-        environment appends to a prompt, is opened again."""
+        """Return the engine for sequences of this length. An engine for shorter sequences, which was opened before it
+        was known what an environment appends to a prompt, is opened again."""
         if self._llm is not None and length > self._length:
             self._llm, self._length = None, 2 * length
             close_engines()
@@ -77,7 +77,7 @@ class EvaluatedModel:
     def turns(
         self, prompts: Sequence[list[int]], spec: EvaluatorSpec, rooms: Sequence[int], seed: int, stops: list[int]
     ) -> list[Completion]:
-        """Sample a turn after each prompt, of at most as many tokens as it has room for."""
+        """Sample a turn after each prompt, of at most as many tokens as the prompt has room for."""
         return sample(
             self.engine(max(len(prompt) + room for prompt, room in zip(prompts, rooms, strict=True))),
             prompts,
@@ -89,7 +89,7 @@ class EvaluatedModel:
         )
 
     def bits(self, windows: Sequence[Window]) -> list[float]:
-        """Information content in bits of what each window predicts."""
+        """Return the information content in bits of the predicted tokens of each window."""
         bits: list[float] = []
         for begin in range(0, len(windows), WINDOWS_A_CALL):
             self.job.progress(begin, len(windows), "windows", now="bits per byte")

@@ -17,9 +17,9 @@ class EvalReport(Artifact):
     page = "tasks.evaluate.page:evaluation"
     label: str
     model_digest: str
-    metrics: dict[str, dict[str, Any]]  # by name; each a tasks.core.metric.Metric
-    headline: str = ""  # the main metric: the first evaluator's first, or bits per byte
-    measured: dict[str, str] = {}  # "bits_per_byte", or an evaluator's name: on what
+    metrics: dict[str, dict[str, Any]]  # name -> fields of a tasks.core.metric.Metric
+    headline: str = ""  # name of the main metric: the first evaluator's first, or bits per byte
+    measured: dict[str, str] = {}  # "bits_per_byte" or an evaluator's name -> description of the data
 
     def title(self, stage: str) -> str:
         return f"{stage}-{self.label}"

@@ -1,4 +1,4 @@
-"""Bits per byte: how well a model predicts text, independent of its tokenizer.
+"""Bits per byte, a measure of how well a model predicts text that is independent of its tokenizer.
 
     −Σ log2 p(token | preceding tokens of its window)  /  UTF-8 bytes of the text
 
@@ -16,8 +16,8 @@ from tasks.data.documents import Document
 
 
 def held_out_texts(documents: Iterable[Document], budget: int) -> list[Document]:
-    """Documents sorted by id (random but reproducible) up to `budget` bytes of UTF-8; the last one is truncated at a
-    character boundary, and left out if its first character does not fit."""
+    """Return documents sorted by id (random but reproducible) up to `budget` bytes of UTF-8. The last one is truncated
+    at a character boundary, and left out if its first character does not fit."""
     texts: list[Document] = []
     left = budget
     for document in sorted(documents, key=lambda document: document.id):
@@ -30,7 +30,7 @@ def held_out_texts(documents: Iterable[Document], budget: int) -> list[Document]
 
 
 class Window(NamedTuple):
-    context: int  # its first tokens, which are not predicted
+    context: int  # number of the first tokens, which are not predicted
     tokens: list[int]
 
 
@@ -45,8 +45,8 @@ def windows(tokens: Sequence[int], start: Sequence[int], length: int) -> Iterato
 
 
 def bits_per_byte(documents: Sequence[tuple[float, int]]) -> Metric:
-    """Bits per byte of at least one (bits, bytes). The standard error is that of a ratio of two sums over documents,
-    by linearization (Cochran, Sampling Techniques, 1977, chapter 6)."""
+    """Return bits per byte of at least one (bits, bytes). The standard error is that of a ratio of two sums over
+    documents, by linearization (Cochran, Sampling Techniques, 1977, chapter 6)."""
     size, count = sum(size for _, size in documents), len(documents)
     ratio = math.fsum(bits for bits, _ in documents) / size
     error = None

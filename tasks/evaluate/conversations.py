@@ -1,4 +1,4 @@
-"""Conversations of the model under evaluation with an evaluator's environment or tools, as post-training has them.
+"""Hold conversations of the model under evaluation with an evaluator's environment or tools, as post-training does.
 
 Importing this module imports TRL, which knows how model families write their calls.
 """
@@ -22,7 +22,7 @@ from tasks.posttrain.turns import Conversation, converse
 if TYPE_CHECKING:
     from tasks.evaluate.answer import EvaluatedModel
 
-CONVERSATIONS_A_CALL = 128  # at once, each with a process; and the most that a resume may have to repeat
+CONVERSATIONS_A_CALL = 128  # at the same time, each with a process; the most that a resume may have to repeat
 
 
 def play(
@@ -33,8 +33,8 @@ def play(
     info: ModelInfo,
     model: "EvaluatedModel",
 ) -> list[list[Played]]:
-    """`spec.samples` conversations about each question; those of one question meet the same environment. Raises
-    StageError if an environment fails by itself, or all are lost."""
+    """Hold `spec.samples` conversations about each question, all with the same state of the environment. Raises
+    StageError if an environment fails by itself, or if all are lost."""
     tokenizer = info.encoder.tokenizer
     calls = ToolCalls(tokenizer, info.encoder, environments.schemas)
     shown = f"evaluate.{name}.max_new_tokens {spec.max_new_tokens} and the model's {info.positions} positions"
@@ -50,7 +50,7 @@ def play(
         ) -> tuple[list[list[int]], list[list[float]]]:
             stops = [calls.end, *info.encoder.ends]
             starts.update({number: len(prompt) for number, prompt in zip(numbers, prompts, strict=True) if turn == 0})
-            # each to its own limit, independent of the others' and the engine's
+            # Each prompt has its own limit, independent of those of the others and of the engine
             rooms = [starts[at] + limits.new - len(prompt) for at, prompt in zip(numbers, prompts, strict=True)]
             sampled = model.turns(prompts, spec, rooms, seed=_seed(model.seed, name, begin, turn), stops=stops)
             return [list(turn.token_ids) for turn in sampled], [list(turn.logprobs) for turn in sampled]

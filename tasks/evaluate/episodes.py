@@ -1,4 +1,4 @@
-"""What an evaluation keeps of a conversation with an environment or tools."""
+"""The record of a conversation with an environment or tools in an evaluation."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,20 +12,20 @@ class Played(NamedTuple):
     """A finished conversation."""
 
     text: str  # the model's turns and the answers to its calls, as the model sees them
-    ended: bool  # by a turn of the model without a call
+    ended: bool  # whether a turn of the model without a call ended it
     tokens: list[int]
-    prompt: Messages  # with what the environment's reset returned
+    prompt: Messages  # with the result of the environment's reset
     messages: Messages
     turns: int
     calls: int
     errors: int  # calls that failed
-    state: dict[str, Any]  # of the environment, at the end
-    reward: float | None  # get_reward's
-    lost: str  # why there is no state
+    state: dict[str, Any]  # final state of the environment
+    reward: float | None  # result of get_reward
+    lost: str  # the reason if there is no state
 
 
 def metrics_of_turns(played: Sequence[Sequence[Played]]) -> dict[str, Metric]:
-    """Means per conversation; of the calls, the share that failed."""
+    """Return means per conversation, and the share of calls that failed."""
     everyone = [one for some in played for one in some]
     calls, errors = sum(one.calls for one in everyone), sum(one.errors for one in everyone)
     lost = sum(bool(one.lost) for one in everyone)

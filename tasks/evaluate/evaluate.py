@@ -1,15 +1,15 @@
-"""Evaluate one model: bits per byte of held-out text, rewards of its completions, tasks of lm-eval.
+"""Evaluate one model by bits per byte of held-out text, rewards of its completions, and tasks of lm-eval.
 
-Inputs: "model" (a Hugging Face directory), "corpora.0", … (the first set and the others) and "rows.0", … (in the order
-of `spec.sets()`). Outputs:
+Inputs are "model" (a Hugging Face directory), "corpora.0", … (the first set and the others) and "rows.0", … (in the
+order of `spec.sets()`). Outputs are
 
     report.json             label, model_digest, headline (name of the primary metric)
-                            measured     what the metrics were measured on: "bits_per_byte", each evaluator
+                            measured     "bits_per_byte" or an evaluator -> the data of its metrics
                             metrics      name -> value, standard_error, count, unit, higher_is_better
                             ceiling      name -> value: rewards of the rows' own completions
                             sets         bits per byte by corpus: "corpus", "more.0", …
-                            questions    per evaluator: numbers of prompts asked and left out, of lm-eval's requests
-                                         and of those truncated, of completions whose thoughts are left out
+                            questions    per evaluator: numbers of prompts used and left out, of lm-eval's requests and
+                                         of truncated ones, and of completions whose thoughts are ignored
                             spec
     documents.jsonl         one line per scored document: set, id, bytes (UTF-8), bits
     completions.jsonl       one line per completion: evaluator, id, prompt, reference, completion (with an environment
@@ -18,9 +18,9 @@ of `spec.sets()`). Outputs:
     lm_eval.jsonl           one line per document of lm-eval's tasks: evaluator, id, rewards (its metrics)
     record/samples.json     the first few completions, for the report
 
-Metrics: `bits_per_byte` (of the first corpus); `<evaluator>.<reward>`, `<evaluator>.pass@<k>`,
+Metrics are `bits_per_byte` (of the first corpus); `<evaluator>.<reward>`, `<evaluator>.pass@<k>` and
 `<evaluator>.distinct`; with an environment or tools `<evaluator>.turns`, `.tool_calls`, `.tool_errors` and
-`.environments_lost`; `<evaluator>.<task>.<metric>`. Every model gets the same rows, and its completions are scored
+`.environments_lost`; and `<evaluator>.<task>.<metric>`. Every model gets the same rows, and its completions are scored
 unmodified. An evaluator's metrics don't depend on the other evaluators.
 """
 
@@ -91,7 +91,7 @@ def evaluate(job: Job, spec: EvaluateSpec, environments: Mapping[str, Environmen
     for name in asked:
         start_rewards(spec.evaluators()[name])
 
-    from tasks.evaluate.answer import EvaluatedModel  # imports vLLM (seconds): only once the input is checked
+    from tasks.evaluate.answer import EvaluatedModel  # takes seconds to import vLLM, so after the input's checks
 
     built, measured = _build_tasks(job, spec, info)
     lengths = [
@@ -159,13 +159,13 @@ def _schemas(environments: Environments | None) -> list[dict[str, Any]] | None:
 
 
 def _texts(job: Job) -> dict[str, Path]:
-    """The corpora by set name."""
+    """Return the corpora by set name."""
     paths = enumerate(job.input_list("corpora"))
     return {f"more.{number - 1}" if number else FIRST: path for number, path in paths}
 
 
 def _check_text(sets: list[HeldOutText]) -> None:
-    """Raises StageError if the first set has no text."""
+    """Raise StageError if the first set has no text."""
     if not sets or not sets[0].documents:
         reason = "the corpus has no held-out text: hold out some (corpus.held_out)" if sets else "there is no corpus"
         raise StageError(f"evaluate.bits_per_byte: {reason}; or set `bits_per_byte: null` under `evaluate` to skip it")
@@ -179,7 +179,7 @@ def _answers(
     info: ModelInfo,
     model: "EvaluatedModel",
 ) -> tuple[Answers, str | None, dict[str, Metric]]:
-    """(completions or conversations, the name of the environment's get_reward, metrics of the turns)."""
+    """Return (completions or conversations, the name of the environment's get_reward, metrics of the turns)."""
     if environments is None:
         return model.completions(name, [question.tokens for question in chosen], evaluator), None, {}
     from tasks.evaluate.conversations import play
@@ -189,7 +189,7 @@ def _answers(
 
 
 def _build_tasks(job: Job, spec: EvaluateSpec, info: ModelInfo) -> tuple[dict[str, "Tasks"], dict[str, "Lengths"]]:
-    """By evaluator that has any: lm-eval's tasks, with every request rendered, and the lengths of these."""
+    """Return, by evaluator, lm-eval's tasks with all requests rendered, and the lengths of the requests."""
     evaluators = {name: evaluator for name, evaluator in spec.evaluators().items() if evaluator.lm_eval}
     if not evaluators:
         return {}, {}
@@ -228,7 +228,7 @@ def _harnessed(
 
 
 def _left_out(counts: Mapping[str, Mapping[str, Any]], info: ModelInfo) -> Iterator[str]:
-    """What was not scored: thoughts, and what did not fit the model's positions."""
+    """Yield notices about thoughts, and about text beyond the model's positions, which were not scored."""
     for name, count in counts.items():
         if count.get("thoughts"):
             yield f"evaluate.{name}: {in_words(count['thoughts'])}"
@@ -247,7 +247,7 @@ def _left_out(counts: Mapping[str, Mapping[str, Any]], info: ModelInfo) -> Itera
 def _measured(
     job: Job, spec: EvaluateSpec, scores: dict[str, dict[str, float]], counts: dict[str, dict[str, Any]]
 ) -> dict[str, str]:
-    """What the metrics were measured on, in words: bits per byte, and each evaluator."""
+    """Describe the data that bits per byte and each evaluator's metrics were measured on."""
     descriptions = {}
     for text in (scores[name] for name in scores if name == FIRST):
         of = f"corpus {job.inputs['corpora.0']['digest'][:12]}"
@@ -262,7 +262,7 @@ def _measured(
 
 
 def _print(metrics: dict[str, Metric], ceiling: dict[str, float]) -> None:
-    """One line per metric, to the log and the terminal."""
+    """Print one line per metric to the log and the terminal."""
     for name, metric in metrics.items():
         reference = f", the rows' own completions {ceiling[name]:.4g}" if name in ceiling else ""
         say(f"{name}: {metric}, n = {metric.count}{reference}")
@@ -273,7 +273,7 @@ def _bits(name: str, documents: list[dict[str, Any]]) -> Metric:
 
 
 def _scores(held_out: HeldOutText, documents: list[dict[str, Any]]) -> dict[str, float]:
-    """Counts of a set, and its bits per byte unless it is empty."""
+    """Return the counts of a set, and its bits per byte unless it is empty."""
     counts = {
         "documents": len(held_out.documents),
         "bytes": sum(document.bytes for document in held_out.documents),

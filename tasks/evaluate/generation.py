@@ -1,8 +1,8 @@
 """Sampling parameters of vLLM for the `generation_kwargs` of an lm-eval task.
 
-They mean what lm-eval documents (normalize_gen_kwargs in lm_eval/models/utils.py of 0.4.13): greedy, unless `do_sample`
-is true or the temperature is above 0; `do_sample: false` is greedy whatever the temperature. With `do_sample` alone the
-temperature is 1, Transformers' and vLLM's default.
+As lm-eval documents (normalize_gen_kwargs in lm_eval/models/utils.py of 0.4.13), sampling is greedy unless `do_sample`
+is true or the temperature is above 0; with `do_sample: false` it is greedy at any temperature. With `do_sample` alone
+the temperature is 1, the default of Transformers and vLLM.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,19 +14,19 @@ from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 
 from tasks.core.job import StageError
 
-NEW_TOKENS = 256  # max_gen_toks of a task that has none: lm-eval's default
-# names of Transformers' generate(): vLLM's
+NEW_TOKENS = 256  # lm-eval's default of max_gen_toks
+# Names in Transformers' generate() -> vLLM's names
 RENAMED = {"min_new_tokens": "min_tokens"}
-# options of generate() that only apply to beam search, or change nothing of the result
+# Options of generate() that apply only to beam search, or do not change the result
 WITHOUT_EFFECT = ("early_stopping", "length_penalty", "use_cache", "num_beam_groups", "diversity_penalty")
-ONE = ("num_beams", "num_return_sequences", "best_of", "n")  # options with which 1 means nothing special
-TOP_K_OFF = (None, 0, -1)  # top_k of Transformers and of vLLM without a limit
+ONE = ("num_beams", "num_return_sequences", "best_of", "n")  # options that have no effect if they are 1
+TOP_K_OFF = (None, 0, -1)  # values of top_k without a limit, in Transformers and vLLM
 Check = tuple[Callable[[Any], bool], str]
 FLAG: Check = (lambda value: isinstance(value, bool), "true or false")
 
 
 def _number(least: float, most: float = inf, whole: bool = False, above: bool = False) -> Check:
-    """`above`: more than `least`."""
+    """Return a check for numbers. `above`: whether `least` itself is not allowed."""
     kinds = (int,) if whole else (int, float)
     shown = f"{'above' if above else 'from'} {least:g}" + (f" to {most:g}" if most < inf else "")
     return (
@@ -41,7 +41,7 @@ def _list(kind: type) -> Check:
     return lambda value: isinstance(value, list) and all(type(each) is kind and each != "" for each in value), named
 
 
-PARAMETERS: dict[str, Check] = {  # and what vLLM accepts
+PARAMETERS: dict[str, Check] = {  # with checks of the values that vLLM accepts
     "temperature": _number(0, 2),
     "top_p": _number(0, 1, above=True),
     "top_k": _number(1, whole=True),
@@ -64,12 +64,12 @@ class Generation:
 
     new_tokens: int
     stop: list[str]  # a text ends before the first of these
-    options: dict[str, Any]  # of tasks.vllm.engine.sample
+    options: dict[str, Any]  # options of tasks.vllm.engine.sample
 
 
 def generation(given: Mapping[str, Any], end_of_text: str) -> Generation:
-    """Raises StageError for options that vLLM's sampling does not have."""
-    if not isinstance(given, Mapping):  # as the YAML file has it
+    """Convert a task's options. Raises StageError for options that vLLM's sampling does not have."""
+    if not isinstance(given, Mapping):  # the YAML file may have any value
         raise StageError(f"generation_kwargs {given!r}: options by name, such as {{max_gen_toks: 64}}")
     known = {name: value for name, value in given.items() if value is not None}
     if not FLAG[0](known.get("do_sample", False)):

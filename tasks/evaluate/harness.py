@@ -1,11 +1,11 @@
-"""Run tasks of lm-eval (EleutherAI's lm-evaluation-harness), given by name or as YAML files.
+"""Run tasks of lm-eval (EleutherAI's lm-evaluation-harness), which are given by name or as YAML files.
 
     tasks = load_tasks("mine", evaluator, folder)      # with their data
     requests = build(tasks, model, seed)               # every prompt, before the engine starts
     harnessed = run_tasks(tasks, model, seed)
 
 Results become metrics `<task>.<metric>`, followed by the name of lm-eval's filter if there is one
-(`gsm8k.exact_match.strict-match`); `results` is what lm-eval itself would write.
+(`gsm8k.exact_match.strict-match`); `results` is the content of the file that lm-eval itself would write.
 """
 
 import json
@@ -39,7 +39,7 @@ from tasks.evaluate.task_files import place
 from tasks.user_code.load_function import described
 
 RESAMPLES = 1_000  # for the standard error of a metric that is not a mean
-# metrics of lm-eval that lie in [0, 1] (lm_eval/api/metrics.py); a task's own function may give the same name to
+# Metrics of lm-eval that lie in [0, 1] (lm_eval/api/metrics.py); a task's own function may use the same name for
 # percentages
 SHARES = ("acc", "acc_norm", "acc_bytes", "acc_mutual_info", "acc_all", "exact_match", "em", "f1")
 MODEL = "language_model.py"
@@ -48,31 +48,31 @@ HINTS: dict[type[BaseException], str] = {
     OSError: ". A task's data is local files (`dataset_path: json`) or an accessible data set on the Hugging Face Hub; "
     "local files, also those that its Python code reads, must be in the folder of its YAML file",
 }
-# fields that differ between identical evaluations
+# Fields that differ between identical evaluations
 VOLATILE = ("date", "pretty_env_info", "total_evaluation_time_seconds", "git_hash", "upper_git_hash")
 
 
 @dataclass(frozen=True)
 class Harnessed:
     metrics: dict[str, Metric]
-    results: dict[str, Any]  # as lm-eval returns them
-    items: list[dict[str, Any]]  # per document: id, rewards (its metrics)
+    results: dict[str, Any]  # lm-eval's results
+    items: list[dict[str, Any]]  # per document: id, rewards (the document's metrics)
 
 
 @dataclass(frozen=True)
 class Tasks:
     """An evaluator's tasks and groups, with their data loaded."""
 
-    name: str  # of the evaluator
+    name: str  # name of the evaluator
     spec: EvaluatorSpec
-    folder: Path  # contains their files
+    folder: Path  # folder with the tasks' files
     manager: TaskManager
-    names: list[str]  # of what the recipe lists
+    names: list[str]  # names of the tasks and groups that the recipe lists
     loaded: list[Any]
 
     @property
     def single(self) -> list[Any]:
-        """Every task, also those in groups."""
+        """All tasks, including those in groups."""
         return [one for item in self.loaded for one in (item.get_all_tasks() if isinstance(item, Group) else [item])]
 
 
@@ -91,7 +91,7 @@ def load_tasks(name: str, spec: EvaluatorSpec, folder: Path) -> Tasks:
             loaded += [item for item in (*groups, *tree["tasks"].values()) if id(item) not in nested]
         members = {task.task_name for item in loaded if isinstance(item, Group) for task in item.get_all_tasks()}
         loaded = [item for item in loaded if isinstance(item, Group) or item.task_name not in members]
-        manager.load(loaded)  # raises ValueError for a task that two groups have
+        manager.load(loaded)  # raises ValueError for a task that is in two groups
     tasks = Tasks(name, spec, folder, manager, names, loaded)
     for task in tasks.single:
         filters = [each["name"] for each in task.config.filter_list or ()]
@@ -101,18 +101,18 @@ def load_tasks(name: str, spec: EvaluatorSpec, folder: Path) -> Tasks:
 
 
 def build(tasks: Tasks, model: LM, seed: int | None = None) -> list[Instance]:
-    """Render every request, as lm-eval does for the model. Without a seed torch need not be imported. Raises
+    """Render every request as lm-eval does for the model. Without a seed, torch need not be imported. Raises
     StageError."""
     with _errors_named(f"evaluate.{tasks.name}.lm_eval", tasks.folder), suppress(_Built):
         _evaluate(tasks, _Receiver(model), seed)
     for task in tasks.single:
-        # lm-eval builds requests again for each evaluation, which takes minutes for a large task
+        # lm-eval rebuilds requests for each evaluation, which takes minutes for a large task
         task.build_all_requests = lambda **_: None
     return [request for task in tasks.single for request in task.instances]
 
 
 def run_tasks(tasks: Tasks, model: LM, seed: int | None = None) -> Harnessed:
-    """Evaluate the model on the requests that `build` has rendered; without a seed there are no standard errors. Raises
+    """Evaluate the model on the requests that `build` has rendered. Without a seed there are no standard errors. Raises
     StageError."""
     with _errors_named(f"evaluate.{tasks.name}.lm_eval", tasks.folder):
         output = _evaluate(tasks, model, seed)
@@ -130,15 +130,15 @@ def run_tasks(tasks: Tasks, model: LM, seed: int | None = None) -> Harnessed:
 
 
 class SameName(StageError):
-    """Metrics that differ in the task, and would be one in the report."""
+    """Raised for different metrics of tasks that would have one name in the report."""
 
 
 class _Built(Exception):
-    """All requests exist."""
+    """Raised when all requests exist."""
 
 
 class _Receiver(LM):  # type: ignore[misc]  # lm-eval has no types
-    """Gets the first requests when all are built."""
+    """A model that stops lm-eval at the first requests, when all are built."""
 
     def __init__(self, model: LM) -> None:
         super().__init__()
@@ -183,8 +183,8 @@ def _evaluate(tasks: Tasks, model: LM, seed: int | None) -> dict[str, Any]:
 
 @contextmanager
 def _errors_named(where: str, folder: Path) -> Iterator[None]:
-    """Raise StageError for whatever lm-eval or a task's functions raise, which see `folder` as the current directory;
-    not for what the model raises, whose engine may have failed."""
+    """Raise StageError for any exception of lm-eval or of a task's functions, whose current directory is `folder`, but
+    not for one of the model, whose engine may have failed."""
     errors = _Errors(logging.ERROR)
     logging.getLogger("lm_eval").addHandler(errors)
     try:
@@ -203,7 +203,7 @@ def _errors_named(where: str, folder: Path) -> Iterator[None]:
 
 
 class _Errors(logging.Handler):
-    """What lm-eval logs before it raises something else."""
+    """Collects the errors that lm-eval logs before it raises an exception."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
@@ -214,7 +214,7 @@ class _Errors(logging.Handler):
 
 
 def _shares(tasks: Tasks, samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> set[tuple[str, str, str]]:
-    """(task or group, metric, filter) of the metrics that are shares."""
+    """Return the (task or group, metric, filter) of the metrics that are shares."""
     shares: dict[tuple[str, str, str], bool] = {}
     for task in tasks.single:
         for line in samples[task.task_name]:
@@ -231,14 +231,15 @@ def _shares(tasks: Tasks, samples: Mapping[str, Sequence[Mapping[str, Any]]]) ->
 
 
 def _is_share(task: Any, measure: str, value: Any) -> bool:
-    """Whether a document's value lies in [0, 1]; for one that is not a number, whether lm-eval itself aggregates it."""
+    """Return whether a document's value lies in [0, 1] or, if it is not a number, whether lm-eval itself aggregates
+    it."""
     if isinstance(value, Real):
         return 0 <= float(value) <= 1
     return task.aggregation().get(measure) in AGGREGATION_REGISTRY.values()
 
 
 def _filters(samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """The names of all filters, long ones first: a shorter one may be the end of another."""
+    """Return the names of all filters, longest first, since a shorter name may be the end of another."""
     return sorted({line["filter"] for lines in samples.values() for line in lines}, key=lambda name: (-len(name), name))
 
 
@@ -246,9 +247,9 @@ def _metrics(
     results: dict[str, Any], shares: set[tuple[str, str, str]], filters: Sequence[str]
 ) -> Iterator[tuple[str, Metric]]:
     for task, values in results["results"].items():
-        of_group = values.get("sample_count")  # documents by metric; a task has one number for all
-        directions = results["higher_is_better"].get(task, {})  # None: of a group whose tasks differ, for example
-        for key, value in values.items():  # of `metric,filter`; either may have commas
+        of_group = values.get("sample_count")  # documents by metric; a task has one number for all metrics
+        directions = results["higher_is_better"].get(task, {})  # None, for example, if a group's tasks differ
+        for key, value in values.items():  # keys are `metric,filter`; both may have commas
             filter_name = next((name for name in filters if key.endswith(f",{name}")), None)
             if filter_name is None or not isinstance(value, int | float):
                 continue
@@ -270,7 +271,8 @@ def _metrics(
 
 
 def _items(tasks: Tasks, results: dict[str, Any], samples: dict[str, list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
-    """Yield one line per document with the metrics that are means over documents: accuracy is, perplexity isn't."""
+    """Yield one line per document with the metrics that are means over documents, such as accuracy, but not
+    perplexity."""
     aggregations = {task.task_name: task.aggregation() for task in tasks.single}
     for task, lines in samples.items():
         values: dict[tuple[str, str], dict[str, Any]] = {}
@@ -292,13 +294,14 @@ def _items(tasks: Tasks, results: dict[str, Any], samples: dict[str, list[dict[s
 
 
 def _is_mean(aggregation: Callable[[list[float]], Any]) -> bool:
-    """Whether a task's function is a mean, whatever its values are: of equal ones a maximum is too."""
+    """Return whether a task's function is a mean for unequal values, since a maximum of equal values equals their
+    mean."""
     try:
         return math.isclose(aggregation([0.0, 1.0, 5.0]), 2.0)
-    except Exception:  # of the user's, or for values that are not numbers
+    except Exception:  # the user's function fails, or needs values that are not numbers
         return False
 
 
 def metric_name(task: str, measure: str, filter_name: str) -> str:
-    """Its name in an evaluation, after the evaluator's."""
+    """Return a metric's name in an evaluation, which follows the evaluator's."""
     return f"{task}.{measure}" + (f".{filter_name}" if filter_name != "none" else "")

@@ -1,4 +1,4 @@
-"""Select the held-out text of a corpus to score."""
+"""Select the held-out text of a corpus that is scored."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ FIRST = "corpus"  # the set that must have text; the others may be empty
 
 @dataclass(frozen=True)
 class Scored:
-    """One document; the last of a set may be truncated."""
+    """A scored document; the last of a set may be truncated."""
 
     document: Document
     tokens: list[int]
@@ -36,7 +36,7 @@ class HeldOutText:
         return [window for document in self.documents for window in document.windows]
 
     def lines(self, bits: Sequence[float]) -> list[dict[str, Any]]:
-        """One line per document, given the bits of each window."""
+        """Return one line per document, given the bits of each window."""
         window_bits = iter(bits)
         return [
             {
@@ -54,6 +54,6 @@ def choose(name: str, corpus: Path, info: ModelInfo, held_out_bytes: int) -> Hel
     scored = []
     for document in held_out_texts(read_documents(corpus, "held_out"), held_out_bytes):
         tokens = info.tokens(document.text)
-        # one position is reserved for the token that vLLM always generates
+        # One position is reserved for the token that vLLM always generates
         scored.append(Scored(document, tokens, list(windows(tokens, info.start, info.positions - 1))))
     return HeldOutText(name, scored)

@@ -1,12 +1,12 @@
-"""lm-eval model backed by a vLLM engine: log-likelihoods, rolling log-likelihoods, generation.
+"""A model for lm-eval that uses a vLLM engine for log-likelihoods, rolling log-likelihoods and generation.
 
 lm-eval's own vLLM model requires the distribution "vllm", which the CPU build isn't, and starts its own engine. This
-one shares the engine with the other evaluators, and agrees with lm-eval's `hf` model (tested, to 1e-3) for the same
-`max_length`: vLLM needs one position for the token that it always generates.
+model shares the engine with the other evaluators, and agrees with lm-eval's `hf` model (tested, to 1e-3) for the same
+`max_length`; vLLM needs one position for the token that it always generates.
 
-Thoughts are left out as lm-eval's `think_end_token` does, and its stop sequences apply to what follows: a thought may
-have them too. A chat with a model that is known to think is sampled without them. Otherwise, a text that has stopped
-within a thought is continued without them.
+Thoughts are removed as with lm-eval's `think_end_token`, and stop sequences apply to the text after a thought, since a
+thought may contain them. A chat with a model that is known to think is sampled without stop sequences. Otherwise, a
+text that has stopped within a thought is continued without them.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         self.think_end = think_end
         self.thinking = Thinking.of(think_end, str(self.tokenizer.chat_template or ""))
         self.thoughts = ThinkingCounts(think_end or "")
-        self.max_length = info.positions - 2  # tokens that can be scored: less one of context and one generated
+        self.max_length = info.positions - 2  # one for context, one for the generated token
         self.answers, self.progress = answers, progress
 
     @property
@@ -80,8 +80,8 @@ class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         return self.encoder.rendered(chat_history, add_generation_prompt)
 
     def _loglikelihood_tokens(self, requests: Sequence[Scored], **kwargs: Any) -> list[tuple[float, bool]]:
-        """(log-probability in nats, whether greedy decoding gives it) of each continuation. Raises StageError for an
-        empty one: nothing has the highest log-probability of all, so it would be chosen every time."""
+        """Return (log-probability in nats, whether greedy decoding gives it) of each continuation. Raises StageError
+        for an empty continuation, which would always be chosen, since its log-probability is the highest possible."""
         for key, _, continuation in requests:
             if not continuation:
                 raise StageError(
@@ -104,7 +104,7 @@ class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         return scored
 
     def _window(self, request: Scored) -> list[int]:
-        """The tokens of a context and its continuation; a context that is too long is truncated on the left."""
+        """Return the tokens of a context and its continuation; a context that is too long is truncated on the left."""
         _, context, continuation = request
         return [*context, *continuation][-(self.max_length + 1) :]
 
@@ -134,14 +134,14 @@ class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         return texts
 
     def _answer(self, context: str, text: str, stop: list[str]) -> str:
-        """What a task scores of a text: before a stop sequence, and after the thought."""
+        """Return the part of a text that a task scores: after the thought, and before a stop sequence."""
         text = self.thinking.opened(context) + text
         answer = self.thinking.answer(text)
         self.thoughts.note(self.thinking, text)
         return str(postprocess_generated_text(answer if answer == text else answer.lstrip(), stop, None))
 
     def _generate(self, contexts: Sequence[str], gen_kwargs: dict[str, Any], seed: int) -> list[str]:
-        """The sampled texts with their thoughts."""
+        """Return the sampled texts with their thoughts."""
         settings = self._generation(gen_kwargs)
         prompts = [self._prompt(context, settings) for context in contexts]
         thinks = self.thinking.expected and (self.chats or self.think_end is not None)
@@ -149,7 +149,7 @@ class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         completions = sample(
             self.engine(), prompts, max_tokens=settings.new_tokens, seed=seed, stop=stop, **settings.options
         )
-        # decoded here, since vLLM's text omits an incomplete character at the end
+        # The texts are decoded here, since vLLM's text omits an incomplete character at the end
         texts = [self.encoder.decoded(one.token_ids, self.think_end) for one in completions]
         cut = [
             at
@@ -170,7 +170,7 @@ class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         return texts
 
     def _generation(self, gen_kwargs: dict[str, Any]) -> Generation:
-        """Raises StageError."""
+        """Convert a task's options. Raises StageError."""
         settings = generation(gen_kwargs, self.tokenizer.decode(self.eot_token_id))
         if settings.new_tokens >= self.max_length:
             raise StageError(
@@ -180,23 +180,23 @@ class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         return settings
 
     def _prompt(self, context: str, settings: Generation) -> list[int]:
-        """Its tokens; a prompt that leaves no room is truncated on the left."""
+        """Return the tokens of a prompt; one that leaves no room is truncated on the left."""
         return self.tok_encode(context)[-self._room(settings) :]
 
     def _room(self, settings: Generation) -> int:
-        """For the prompt, in tokens."""
+        """Return the tokens that are left for the prompt."""
         return self.max_length - settings.new_tokens
 
 
 class Lengths(VLLMModel):
-    """Receives the requests before the engine is opened, and notes how long its sequences must be."""
+    """Measures the requests before the engine is opened, to determine the length of its sequences."""
 
-    longest = 0  # tokens, with the generated ones
+    longest = 0  # tokens of the longest sequence, with the generated tokens
     requests = 0
-    truncated = 0  # requests
+    truncated = 0  # number of truncated requests
 
     def measure(self, requests: Sequence[Instance]) -> None:
-        """Raises StageError for a request that the model cannot answer."""
+        """Measure requests. Raises StageError for a request that the model cannot answer."""
         by_type: dict[str, list[Instance]] = {}
         for request in requests:
             by_type.setdefault(request.request_type, []).append(request)
@@ -221,7 +221,8 @@ class Lengths(VLLMModel):
 
 
 def _calls(requests: Sequence[tuple[str, dict[str, Any]]]) -> list[tuple[int, tuple[list[str], dict[str, Any]]]]:
-    """Batch consecutive requests with equal generation kwargs: (index of the first, (contexts, kwargs))."""
+    """Batch consecutive requests with equal generation kwargs. Return (index of the first, (contexts, kwargs)) of each
+    batch."""
     calls: list[tuple[int, tuple[list[str], dict[str, Any]]]] = []
     for number, (context, kwargs) in enumerate(requests):
         contexts, last = calls[-1][1] if calls else ([], None)

@@ -1,4 +1,4 @@
-"""What is known of a model without loading its weights: length limit, tokenizer, chat template."""
+"""Read a model's length limit, tokenizer and chat template without loading its weights."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,22 +23,22 @@ class ModelInfo:
     positions: int  # limit of prompt plus completion, in tokens
     end_of_text: int  # token id, before and after every document
     tokenizer: Tokenizer
-    base: Path | None = None  # of an adapter
+    base: Path | None = None  # the base's folder, if the model is an adapter
 
     def tokens(self, text: str) -> list[int]:
-        """The tokens of a corpus' text; "<|endoftext|>" in it is ordinary text."""
+        """Return the tokens of a corpus's text, in which "<|endoftext|>" is ordinary text."""
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     @property
     def start(self) -> list[int]:
-        """The tokens before a document, as in training: BOS, if the tokenizer adds one, or else the end of the document
+        """The tokens before a document, as in training: BOS, if the tokenizer adds it, or else the end of the document
         before it."""
         return beginning(self.tokenizer) or [self.end_of_text]
 
     @cached_property
     def encoder(self) -> RowEncoder:
-        """Tokenizes rows as post-training does. A model without a chat template gets the one that post-training would
-        set, so that base and tuned models are compared on the same prompts."""
+        """The encoder, which tokenizes rows as post-training does. A model without a chat template gets the template
+        that post-training would set, so that base and tuned models are compared on the same prompts."""
         encoder = RowEncoder(load(self.path))
         if not encoder.tokenizer.chat_template:
             say(f"{self.label} has no chat template: conversations are rendered with ChatML")
@@ -46,7 +46,8 @@ class ModelInfo:
 
 
 def read_model_info(path: Path, base: Path | None = None) -> ModelInfo:
-    """`base`: the weights of an adapter. Raises ArtifactError if the directory is not a complete artifact."""
+    """Read a model's facts. `base`: the folder of an adapter's base. Raises ArtifactError if the directory is not a
+    complete artifact."""
     facts = read_manifest(path).facts
     end = model_in(path).end_of_text
     if end is None:

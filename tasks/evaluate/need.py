@@ -1,4 +1,4 @@
-"""What a machine needs for an evaluation."""
+"""Estimate the work of an evaluation."""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,11 @@ from tasks.hardware.memory import Memory
 from tasks.hardware.need import BYTES_PER_TOKEN, Conditions, Need, Work
 from tasks.posttrain.spec import LENGTH
 
-AT_A_TIME = 256  # sequences: max_num_seqs of open_engine
+AT_A_TIME = 256  # concurrent sequences, max_num_seqs of open_engine
 
 
 def need(spec: EvaluateSpec, on: Conditions) -> Need:
-    """One GPU; every completion at its maximum length. Prompts are not counted."""
+    """Return the work on one GPU, with every completion at its maximum length. Prompts are not counted."""
     scored = on.corpora * spec.bits_per_byte.held_out_bytes / BYTES_PER_TOKEN if spec.bits_per_byte else 0.0
     sampling = [one for one in spec.evaluators().values() if one.data is not None]
     harness = [name for name, one in spec.evaluators().items() if one.lm_eval]

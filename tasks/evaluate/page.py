@@ -1,4 +1,4 @@
-"""The page of an evaluation."""
+"""The lineage page of an evaluation."""
 
 from tasks.evaluate.results import read_results
 from tasks.evaluate.samples import samples

@@ -1,6 +1,6 @@
-"""Turn held-out rows into questions: a tokenized prompt, and the reference completion if the row has one.
+"""Convert held-out rows into questions, each a tokenized prompt with the reference completion, if the row has one.
 
-    messages            the messages before the last assistant turn that is to be learned, which is the reference,
+    messages            the messages before the last assistant turn that is to be learned; the turn is the reference,
                         unless the conversation's label is false
     prompt_completion   the prompt; the completion is the reference
     preference          the prompt (or the turns shared by both answers); the chosen answer is the reference
@@ -25,7 +25,7 @@ from tasks.rows.marks import verdict
 from tasks.rows.stored import TRAIN, common_prefix, drops_faulty, encoded, read_rows
 
 Messages = list[dict[str, Any]]
-Prompt = str | Messages  # TRL's two formats, also of completions
+Prompt = str | Messages  # TRL's two formats of prompts and completions
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Question:
 
     @property
     def scored(self) -> dict[str, Any]:
-        """The row as rewards see it: as in training, where a conversation's last turn is its completion."""
+        """The row as rewards get it in training, where a conversation's last turn is its completion."""
         if self.reference is None or not {"messages", "chosen"} & self.row.keys():
             return self.row
         return self.row | {"completion": self.reference}
 
     def answer(self, text: str) -> Prompt:
-        """A completion in the prompt's format."""
+        """Return a completion in the prompt's format."""
         return text if isinstance(self.prompt, str) else [{"role": "assistant", "content": text}]
 
 
@@ -53,16 +53,16 @@ class Questions:
     """The questions of an evaluator, and the number of rows left out."""
 
     questions: list[Question]
-    too_long: int  # rows left out, longer than the model's positions
-    refused: list[str]  # why the chat template rejects others that are left out
+    too_long: int  # number of rows left out, since they are longer than the model's positions
+    refused: list[str]  # reasons why the chat template rejects other rows, which are left out
 
 
 def choose(
     name: str, rows: Path, spec: EvaluatorSpec, info: ModelInfo, seed: int, tools: Messages | None = None
 ) -> Questions:
     """Select up to `spec.prompts` held-out rows, ordered by a hash of content and seed, so that adding or removing rows
-    doesn't reorder the others. `tools` are the schemas of what the model can call, in place of the rows'. Raises
-    StageError if no row can be used."""
+    doesn't reorder the others. `tools` are the schemas of the functions that the model can call, instead of the rows'
+    schemas. Raises StageError if no row can be used."""
     room = info.positions - spec.max_new_tokens
     if room <= 0:
         raise StageError(

@@ -1,4 +1,4 @@
-"""A model for lm-eval that renders prompts and answers nothing."""
+"""A model for lm-eval that renders prompts but does not answer."""
 
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,7 @@ CHATML = "<|im_start|>{role}\n{content}<|im_end|>\n"
 
 
 class Renderer(LM):  # type: ignore[misc]  # lm-eval has no types
-    """`model` is the folder of the model whose chat template renders prompts; empty: there is none, so that ChatML is
-    used."""
+    """Renders prompts with the chat template of the model in the folder `model`, or with ChatML if `model` is empty."""
 
     def __init__(self, model: str = "") -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Read a finished evaluation: its metrics, and the items they are aggregated from (see infra/evaluated.py)."""
+"""Read a finished evaluation: its metrics, and the items that they aggregate (infra/evaluated.py)."""
 
 import json
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ __all__ = ["BITS", "SETS"]
 class Results:
     directory: Path
     manifest: Manifest
-    label: str  # of the model
+    label: str  # name of the model
 
     @property
     def model_digest(self) -> str:
@@ -38,12 +38,12 @@ class Results:
 
     @property
     def measured(self) -> dict[str, str]:
-        """What bits per byte and each evaluator's metrics were measured on, in words."""
+        """Descriptions of the data that bits per byte and each evaluator's metrics were measured on."""
         return dict(self.manifest.facts.get("measured", {}))
 
     @cached_property
     def metrics(self) -> dict[str, Metric]:
-        """In the order of the evaluators, which only report.json keeps."""
+        """The metrics in the order of the evaluators, which only report.json has."""
         return metrics_of(self.manifest.facts | self.report)
 
     @cached_property
@@ -64,7 +64,8 @@ class Results:
         return _lines(self.directory / LM_EVAL)
 
     def names(self) -> list[str]:
-        """Names of the metrics with items: bits per byte of old, new and all text, means of rewards or documents."""
+        """Names of the metrics with items: bits per byte of old, new and all text, and means of rewards or
+        documents."""
         bits = [f"{which}.{BITS}" for which in SETS] if self.documents else []
         return bits + [name for name in self.metrics if name != BITS and self.items(name)]
 
@@ -74,7 +75,7 @@ class Results:
         return self.metrics.get(measure if which in SETS and measure == BITS else name)
 
     def items(self, name: str) -> Items:
-        """The metric's items; empty if it is not a mean of items (share of distinct answers, perplexity)."""
+        """Return the metric's items; empty if it is not a mean of items (share of distinct answers, perplexity)."""
         return items_of(name, self.documents, self.completions, self.lm_eval)
 
 
@@ -85,8 +86,9 @@ def read_results(directory: Path) -> Results:
 
 
 def of_models(models: Iterable[tuple[str, str]], evaluations: Iterable[Results]) -> list[Results]:
-    """The evaluation of each model, given by its label and digest, and then those of other models. Models with the same
-    files share an evaluation, which has the label of the one that was evaluated first, maybe in another execution."""
+    """Return the evaluation of each model, given by its label and digest, and then those of other models. Models with
+    the same files share an evaluation, which has the label of the model that was evaluated first, maybe in another
+    execution."""
     labels = list(models)
     by_digest = {evaluation.model_digest: evaluation for evaluation in evaluations}
     of_these = [replace(by_digest[digest], label=label) for label, digest in labels if digest in by_digest]
@@ -95,7 +97,7 @@ def of_models(models: Iterable[tuple[str, str]], evaluations: Iterable[Results])
 
 
 def difference(before: Results, after: Results, name: str) -> MetricDifference:
-    """The difference in a metric that both have (see infra/evaluated.py)."""
+    """Return the difference in a metric that both evaluations have (infra/evaluated.py)."""
 
     def measured(results: Results) -> Measured:
         metric = results.metrics[name]

@@ -1,4 +1,4 @@
-"""Score a model's completions with an evaluator's rewards, and the rows' own completions (the ceiling)."""
+"""Score a model's completions, and the rows' own completions (the ceiling), with an evaluator's rewards."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from tasks.rows.stored import reward_columns
 if TYPE_CHECKING:
     from tasks.evaluate.answer import Answer
 
-Answers = Sequence[Sequence["Answer | Played"]]  # by question
+Answers = Sequence[Sequence["Answer | Played"]]  # the answers to each question
 
 COMPLETIONS_A_CALL = 256  # a reward's time limit is per call
 
@@ -36,8 +36,8 @@ class Completion:
     prompt: str | Messages
     completion: str | Messages
     tokens: list[int]
-    row: dict[str, Any]  # as rewards see it
-    begun: str = ""  # of a thought that the prompt ends with, its beginning
+    row: dict[str, Any]  # the row as rewards get it
+    begun: str = ""  # the beginning of a thought at the prompt's end
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Rewarded:
     thoughts: ThinkingCounts
 
     def metrics(self, spec: EvaluatorSpec) -> dict[str, Metric]:
-        """Mean rewards, `distinct`, and pass@k of the first reward."""
+        """Return mean rewards, `distinct`, and pass@k of the first reward."""
         means = _metrics(self.rewards, [answer.text for answers in self.answers for answer in answers])
         first = next(iter(self.rewards.values()))
         return means | {f"pass@{k}": passes for k in spec.pass_at if (passes := pass_at(k, first)) is not None}
@@ -61,7 +61,7 @@ class Rewarded:
         return sum(ended) / len(ended)
 
     def lines(self, evaluator: str) -> list[dict[str, Any]]:
-        """One line per completion."""
+        """Return one line per completion."""
         return [
             {
                 "evaluator": evaluator,
@@ -77,8 +77,8 @@ class Rewarded:
 
 
 def start_rewards(spec: EvaluatorSpec) -> None:
-    """Load an evaluator's rewards once, so that one that cannot be used (an import, a sandbox) fails before sampling.
-    Raises StageError."""
+    """Load an evaluator's rewards once, so that unusable ones (an import, a sandbox) fail before sampling. Raises
+    StageError."""
     with Scorer(spec.rewards):
         pass
 
@@ -93,8 +93,8 @@ def rewarded(
     saved: SavedAnswers,
     reward_name: str | None = None,
 ) -> Rewarded:
-    """Run the rewards on the answers, and on the references of the questions that have one. `reward_name`: the
-    environment's get_reward, which has no value for references, since these were not produced in an environment."""
+    """Score the answers, and the references of the questions that have one. `reward_name`: the environment's
+    get_reward, which has no value for references, since these were not produced in an environment."""
     refuse_reserved([question.row for question in questions])
     encoder, thinking, thoughts = info.encoder, Thinking.of(spec.think_end), ThinkingCounts(spec.think_end or "")
     for reward in spec.rewards:
@@ -130,14 +130,14 @@ def rewarded(
 
 
 def _scored(one: Completion, thinking: Thinking, encoder: RowEncoder) -> Completion:
-    """A completion without its thoughts, for all rewards: an evaluator's `think_end` says what ends them."""
+    """Remove thoughts, whose end the evaluator's `think_end` defines, from a completion for all rewards."""
     answer = without_thoughts(thinking, with_beginning(one.completion, one.begun))
     tokens = one.tokens if answer == one.completion else encoder.ended(text_of(answer))
     return replace(one, completion=answer, tokens=tokens, begun="")
 
 
 def _completion(question: Question, answer: "Answer | Played", begun: str) -> Completion | None:
-    """None if its environment is lost: rewards have nothing to score then."""
+    """Return the completion of an answer, or None if its environment is lost, so that there is nothing to score."""
     if not isinstance(answer, Played):
         return Completion(question.prompt, question.answer(answer.text), answer.tokens, question.scored, begun)
     if answer.lost:
@@ -159,8 +159,8 @@ def _metrics(rewards: Rewards, texts: Sequence[str]) -> dict[str, Metric]:
 def _score(
     job: Job, name: str, specs: list[RewardSpec], completions: Sequence[Completion | None], samples: int
 ) -> Rewards:
-    """Score completions, of which every `samples` consecutive ones answer the same question; None where there is no
-    completion."""
+    """Score completions; every `samples` consecutive ones answer the same question. The reward is None where there is
+    no completion."""
     present = [one for one in completions if one]
     scored: dict[str, list[float | None]] = {spec.label: [] for spec in specs}
     columns = reward_columns([one.row for one in present])

@@ -1,4 +1,4 @@
-"""The models' completions of the same prompts, beside the reference completions."""
+"""Show the models' completions of the same prompts beside the reference completions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from tasks.pages.blocks import Block, Mark, Sample
 
 
 def samples(results: list[Results], shown: int = SAMPLES) -> list[Block]:
-    """Prompts that every model completed, evenly spaced through the set."""
+    """Return samples for prompts that every model completed, evenly spaced through the set."""
     labels = [result.label for result in results]
     common = common_samples([result.completions for result in results], shown)
     return [_sample(dict(zip(labels, rows, strict=True))) for rows in common]
@@ -26,6 +26,6 @@ def _sample(rows: dict[str, Mapping[str, Any]]) -> Sample:
 
 
 def _remark(row: Mapping[str, Any]) -> Mark:
-    """The rewards, and whether the completion was truncated."""
+    """Return the rewards, and whether the completion was truncated."""
     rewards = [f"{name} {measure(value, '')}" for name, value in row["rewards"].items() if value is not None]
     return Mark(", ".join([*rewards, *([] if row["ended"] else ["cut off"])]), "quiet")

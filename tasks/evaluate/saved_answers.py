@@ -1,8 +1,8 @@
-"""Save the answers of a long evaluation, so that a killed one resumes.
+"""Save the answers of a long evaluation, so that it resumes after it was killed.
 
     work/answers/part-<calls>/answers.json     the answers of the first <calls> calls
 
-Calls are deterministic: always the same ones in the same order, none depending on an earlier answer.
+Calls are deterministic: they are always the same, in the same order, and no call depends on an earlier answer.
 """
 
 import json
@@ -15,8 +15,8 @@ from tasks.core.job import Job
 from tasks.core.manifest import remove, write_manifest
 
 FILE = "answers.json"
-KEEP = 2  # parts
-SHARE = 0.02  # largest fraction of the time spent saving
+KEEP = 2  # number of parts that are kept
+SHARE = 0.02  # largest fraction of the time that is spent on saving
 
 
 class SavedAnswers:
@@ -50,5 +50,5 @@ class SavedAnswers:
         self._next_save = ended + (ended - began) / SHARE
 
     def remove(self) -> None:
-        """Delete the saved answers, once the report is written."""
+        """Delete the saved answers, after the report is written."""
         self._folder.remove_all()

@@ -1,4 +1,4 @@
-"""The models' metrics side by side."""
+"""Show the models' metrics side by side."""
 
 import math
 from dataclasses import replace
@@ -17,8 +17,8 @@ MOST_BARS = 12
 
 
 def score_table(results: list[Results]) -> Table:
-    """A row per metric, a column per model, and the ceiling: the rewards of the reference completions. With several
-    seeds: mean and standard deviation."""
+    """Return a table with a row per metric, a column per model, and a column for the ceiling, the rewards of the
+    reference completions. With several seeds, cells have mean and standard deviation."""
     models, ceiling = by_model(results, lambda result: result.label), _ceiling(results)
     rows: list[list[Cell]] = []
     for name, metric in _metrics(results).items():
@@ -33,7 +33,7 @@ def score_table(results: list[Results]) -> Table:
 
 
 def measured_on(results: list[Results]) -> list[Text]:
-    """What the metrics were measured on. Models that were measured on something else are named: they don't compare."""
+    """Describe the data that the metrics were measured on, naming models with other data, which cannot be compared."""
     labels: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for result in results:
         labels.setdefault(tuple(result.measured.items()), []).append(result.label)
@@ -46,7 +46,7 @@ def measured_on(results: list[Results]) -> list[Text]:
 
 
 def _thoughts(results: list[Results]) -> list[Text]:
-    """What was left out of the completions that were scored: the models' thoughts."""
+    """Describe the thoughts that were removed from the scored completions."""
     left_out: dict[str, list[str]] = {}
     for result in results:
         for name, counts in result.report.get("questions", {}).items():
@@ -56,7 +56,7 @@ def _thoughts(results: list[Results]) -> list[Text]:
 
 
 def seed_table(results: list[Results]) -> list[Block]:
-    """For models trained with several seeds: a row per metric and model, a column per seed."""
+    """Return a table of models trained with several seeds, with a row per metric and model and a column per seed."""
     models = {label: runs for label, runs in by_model(results, lambda result: result.label).items() if len(runs) > 1}
     if not models:
         return []
@@ -72,7 +72,7 @@ def seed_table(results: list[Results]) -> list[Block]:
 
 
 def set_table(results: list[Results]) -> list[Table]:
-    """A row per model and corpus, if there are several corpora."""
+    """Return a table with a row per model and corpus, if there are several corpora."""
     rows: list[list[Cell]] = [
         [
             result.label,
@@ -92,7 +92,7 @@ def set_table(results: list[Results]) -> list[Table]:
 
 
 def score_bars(results: list[Results]) -> list[Grid]:
-    """A chart per metric, a bar per model."""
+    """Return a chart per metric with a bar per model."""
     ceiling = _ceiling(results)
     figures = []
     for name, metric in _metrics(results).items():
@@ -112,17 +112,18 @@ def score_bars(results: list[Results]) -> list[Grid]:
 
 
 def _metrics(results: list[Results]) -> dict[str, Metric]:
-    """Every metric of any model by name, in the order of the evaluators, as one of the models has it."""
+    """Return every metric of any model by name, in the order of the evaluators, with the values of one of the
+    models."""
     return {name: metric for result in reversed(results) for name, metric in result.metrics.items()}
 
 
 def _ceiling(results: list[Results]) -> dict[str, float]:
-    """The rewards of the reference completions; empty if they were not measured."""
+    """Return the rewards of the reference completions; empty if they were not measured."""
     return next((result.report["ceiling"] for result in results if result.report.get("ceiling")), {})
 
 
 def _values(name: str, metric: Metric, models: list[list[Results]]) -> list[Cell]:
-    """A metric of each model, the best one marked if it is known which is."""
+    """Return a metric's value for each model; the best is marked if the metric's direction is known."""
     known = [[run.metrics[name].value for run in runs if name in run.metrics] for runs in models]
     spreads = [Spread.of(values) if values else None for values in known]
     means = [replace(metric, value=spread.mean).worth() for spread in spreads if spread]

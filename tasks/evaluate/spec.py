@@ -1,4 +1,4 @@
-"""Spec of an evaluation. It is the same for every model compared."""
+"""Spec of an evaluation, which is the same for all compared models."""
 
 import re
 from importlib.metadata import PackageNotFoundError, version
@@ -23,18 +23,18 @@ TURNS = ("turns", "tool_calls", "tool_errors", "environments_lost")  # metrics o
 class BitsSpec(Spec):
     """Bits per byte on the corpora's held-out documents."""
 
-    held_out_bytes: int = Field(400_000, ge=4, description="Maximum held-out text per corpus; bytes")  # a character
+    held_out_bytes: int = Field(400_000, ge=4, description="Maximum held-out text per corpus; bytes")  # one character
 
 
-SCORING = 2  # of lm-eval's tasks: from 2 on without the model's thoughts
+SCORING = 2  # version of the scoring of lm-eval's tasks; since 2 without the model's thoughts
 
 
 class EvaluatorSpec(ToolUse):
-    """An evaluator: rows with rewards, or with an environment, or tasks of lm-eval."""
+    """An evaluator, with rows and rewards, rows and an environment, or tasks of lm-eval."""
 
     data: str | None = Field(None, description="Set of rows (under the recipe's `data`) whose held-out rows are used")
     rewards: list[RewardSpec] = Field(
-        [], max_length=MOST, description="Each is a metric: its mean over the completions"
+        [], max_length=MOST, description="Each is a metric, whose value is the mean over the completions"
     )
     prompts: int = Field(600, ge=1, le=100_000, description="Maximum number of held-out rows; count")
     samples: int = Field(1, ge=1, le=1000, description="Completions per prompt; count")
@@ -42,10 +42,10 @@ class EvaluatorSpec(ToolUse):
     temperature: float = Field(1.0, ge=0, le=2, description="Sampling temperature; 0: greedy")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling: probability mass sampled from")
     max_new_tokens: int = Field(
-        64, ge=1, le=131_072, description="Maximum length of a completion; tokens, with those of tools' answers"
+        64, ge=1, le=131_072, description="Maximum length of a completion, including tools' answers; tokens"
     )
     lm_eval: list[str] = Field(
-        [], description="lm-eval tasks, by name or as YAML files in folders with all that they read, instead of `data`"
+        [], description="lm-eval tasks, instead of `data`: names, or YAML files in folders with all that they read"
     )
     task_files: dict[str, str] | None = Field(
         None, repr=False, description="Text of the files in the YAML files' folders; filled in by Baton"
@@ -53,20 +53,20 @@ class EvaluatorSpec(ToolUse):
     task_data: dict[str, str] = Field(
         {}, repr=False, description="BLAKE3 of the other files in these folders; filled in by Baton"
     )
-    task_place: PathText | None = not_identity(None, "Folder or archive that has these; filled in by Baton")
+    task_place: PathText | None = not_identity(None, "Folder or archive with these files; filled in by Baton")
     lm_eval_version: str | None = Field(
-        None, description="Versions of lm-eval and of how its tasks are scored; filled in by Baton"
+        None, description="Versions of lm-eval and of the scoring of its tasks; filled in by Baton"
     )
     chat_template: bool = Field(
         False, description="lm-eval's apply_chat_template: send each task's prompt as a user turn"
     )
     think_end: str | None = identity_if_set(
         None,
-        "text that ends a model's thought, which no reward or task then scores; null: the usual ones (</think>, "
-        '[/THINK], …), for lm-eval\'s tasks and the rewards that read an answer; "": none, of lm_eval',
+        "text that ends a model's thought, which no reward or task then scores; null: the usual ends (</think>, "
+        '[/THINK], …), for lm-eval\'s tasks and the rewards that read an answer; "": no thoughts, only with lm_eval',
         max_length=200,
     )
-    few_shot: int | None = Field(None, ge=0, le=100, description="lm-eval's num_fewshot; null: each task's own")
+    few_shot: int | None = Field(None, ge=0, le=100, description="lm-eval's num_fewshot; null: each task's default")
     limit: int | None = Field(None, ge=1, description="Maximum number of documents per lm-eval task; null: all")
 
     def problems(self) -> list[Problem]:
@@ -81,7 +81,7 @@ class EvaluatorSpec(ToolUse):
         for label in labels:
             if label in self._own_measures() or (self.environment and label == self.environment.attribute):
                 problems.append(
-                    Problem("rewards", label, "another `name`: this one is a metric of every such evaluator")
+                    Problem("rewards", label, "another `name`: this is the name of a metric of every such evaluator")
                 )
         if self.lm_eval:
             problems += self.unused(OF_ROWS, "unset with lm_eval, whose tasks have their own")
@@ -105,7 +105,7 @@ class EvaluatorSpec(ToolUse):
         return problems
 
     def pinned(self) -> Self:
-        """A copy with the current source of its rewards and of its tasks' files. Raises UserError."""
+        """Return a copy with the current source of its rewards and of its tasks' files. Raises UserError."""
         if self.task_files is not None or not self.lm_eval:
             return super().pinned()
         gathered_files = gathered(self.lm_eval)
@@ -115,14 +115,15 @@ class EvaluatorSpec(ToolUse):
         return self.model_copy(update=named | files | place)
 
     def local_files(self) -> list[File]:
-        """Files of this machine that its tasks read and that are not in the spec."""
+        """Return the files of this machine that the tasks read and that are not in the spec."""
         if self.task_place is None or digest_of(self.task_place):
             return []
         root = Path(self.task_place)
         return [File.local(root / name, root) for name in self.task_data]
 
     def measures(self) -> list[str]:
-        """Names of its metrics; none for lm-eval's tasks. An environment without get_reward() has none of its name."""
+        """Return the names of the evaluator's metrics; none for lm-eval's tasks. The metric with the environment's name
+        exists only if the environment has get_reward()."""
         if self.data is None:
             return []
         labels = [reward.label for reward in self.rewards if reward.is_one()]
@@ -138,7 +139,7 @@ class EvaluatorSpec(ToolUse):
             if reward.format and any(self.think_end == f"</{tag}>" for tag in reward.format.tags)
         ]
         return [
-            Problem("think_end", self.think_end, f"null: the reward {label} looks at the section that this ends")
+            Problem("think_end", self.think_end, f"null: the reward {label} reads the section that this text ends")
             for label in looks_at_it
         ]
 
@@ -147,7 +148,7 @@ class EvaluatorSpec(ToolUse):
 
 
 class EvaluateSpec(StageSpec):
-    """Evaluators by name: `bits_per_byte`, and any number of others."""
+    """Evaluators by name: `bits_per_byte` and any number of others."""
 
     uses_gpus: ClassVar[bool] = True
     estimate: ClassVar[str] = "tasks.evaluate.need:need"
@@ -155,29 +156,30 @@ class EvaluateSpec(StageSpec):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, EvaluatorSpec] = Field(init=False)
 
-    bits_per_byte: BitsSpec | None = Field(None, description="Bits per byte of the corpora's held-out text; null: none")
+    bits_per_byte: BitsSpec | None = Field(None, description="Bits per byte of the corpora's held-out text; null: skip")
     seed: int = Field(0, ge=0, lt=2**31, description="Seed of the choice of rows and of sampling")
     max_model_len: int | None = Field(
         None,
         ge=8,
-        description="Limit of prompt plus completion, and of a window of text, in tokens; what is longer is left out "
-        "or truncated, and counted. null: the model's positions; vLLM is opened for the longest sequence, not for them",
+        description="Limit of prompt plus completion, and of a window of text, in tokens; longer ones are left out or "
+        "truncated, and counted. null: the model's positions; vLLM is opened for the longest sequence, not for them",
     )
     gpu_memory_share: float = vllm_share(0.85, "for weights and KV cache")
 
     def evaluators(self) -> dict[str, EvaluatorSpec]:
-        """All evaluators except `bits_per_byte`, in the recipe's order."""
+        """Return all evaluators except `bits_per_byte`, in the recipe's order."""
         return dict(self.__pydantic_extra__)
 
     def sets(self) -> list[str]:
-        """The sets of rows used: names under the recipe's `data`, sorted. The stage's input `rows` has this order."""
+        """Return the sorted names, under the recipe's `data`, of the used sets of rows. The stage's input `rows` has
+        this order."""
         return sorted({evaluator.data for evaluator in self.evaluators().values() if evaluator.data is not None})
 
     def uses_vllm(self) -> bool:
         return True
 
     def identity(self) -> dict[str, Any]:
-        """With that of each evaluator."""
+        """Return the spec's identity with that of each evaluator."""
         return super().identity() | {name: evaluator.identity() for name, evaluator in self.evaluators().items()}
 
     def sent(self, storage: str) -> Self:
@@ -207,7 +209,8 @@ class EvaluateSpec(StageSpec):
         return problems
 
     def metrics(self) -> list[str]:
-        """Names of the metrics known before it runs: all but those of lm-eval's tasks."""
+        """Return the names of the metrics that are known before the evaluation runs: all but those of lm-eval's
+        tasks."""
         names = ["bits_per_byte"] if self.bits_per_byte else []
         for name, evaluator in self.evaluators().items():
             names += [f"{name}.{measure}" for measure in evaluator.measures()]
@@ -223,7 +226,7 @@ class EvaluateSpec(StageSpec):
 
 
 def _lm_eval_version() -> str | None:
-    """None where lm-eval is not installed."""
+    """Return the versions of lm-eval and of the scoring, or None if lm-eval is not installed."""
     try:
         return f"{version('lm-eval')}/{SCORING}"
     except PackageNotFoundError:

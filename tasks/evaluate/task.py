@@ -16,8 +16,8 @@ ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", version="8")
 
 @stage(ENGINE, image=images.SERVE)
 def evaluate(spec: EvaluateSpec, model: HFModel, corpora: list[Corpus], rows: list[Rows]) -> EvalReport:
-    """Run the spec's evaluators on a model. Bits per byte are measured on each corpus separately, the metric being that
-    of the first; `rows` are in the order of `spec.sets()`."""
+    """Run the spec's evaluators on a model. Bits per byte are measured on each corpus separately, and the metric is
+    that of the first; `rows` are in the order of `spec.sets()`."""
     title = f"evaluate-{model.label}"
     reads = Reads(files={"corpora": Corpus.held_out_files}, checks={"model": HFModel.checks})
     return run(ENGINE, EvalReport, spec, title=title, reads=reads, model=model, corpora=corpora, rows=rows)

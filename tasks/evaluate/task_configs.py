@@ -1,8 +1,8 @@
-"""Make the tasks of YAML files known to lm-eval, with paths and modules as they are below a folder of copies.
+"""Register the tasks of YAML files in lm-eval, with paths and modules below a folder of copies.
 
-lm-eval resolves a task's data relative to the current directory, a group's members by folders that it is told to
-search, and lets a task's Python file import installed modules only. Here, a task may also name data and import modules
-beside its file, and a group may have members that other files of the spec define.
+lm-eval resolves a task's data relative to the current directory, finds a group's members only in given folders, and
+lets a task's Python file import only installed modules. Here, a task may also name data and import modules beside its
+file, and a group may have members that other files of the spec define.
 """
 
 import importlib
@@ -34,13 +34,14 @@ MERGE = "tag:yaml.org,2002:merge"
 
 
 def register(tasks: Sequence[str], files: Collection[str], folder: Path) -> tuple[TaskManager, list[str]]:
-    """A manager that knows the tasks, of which `files` are below `folder`; and the name of each. Raises StageError."""
+    """Return a manager that knows the tasks, and the name of each. `files` are the tasks' files below `folder`. Raises
+    StageError."""
     local: dict[str, Entry] = {}
     listed = [task for task in tasks if is_file_name(task)]
     names = {task: task for task in tasks}
     waiting = [*dict.fromkeys(listed)]
     defined = _defined(files, folder) if waiting else {}
-    for file in waiting:  # grows by the files that define members of groups
+    for file in waiting:  # the list grows by the files that define members of groups
         with _imports(folder / file, folder, files):
             config = load_config(folder / file, folder)
         named = config.get("group" if _is_group(config) else "task")
@@ -53,7 +54,7 @@ def register(tasks: Sequence[str], files: Collection[str], folder: Path) -> tupl
         members = [other for name in _members(config) for other in _nearest(defined.get(name, {}), file)]
         waiting += [other for other in dict.fromkeys(members) if other not in waiting]
     for entry in local.values():
-        entry.yaml_path = None  # lm-eval would read it again, and not find its data
+        entry.yaml_path = None  # else lm-eval would read the file again, and not find its data
     used = {names[task] for task in tasks} | {name for entry in local.values() for name in _members(entry.cfg or {})}
     manager = TaskManager(include_defaults=False)
     manager.task_index.update(_shipped(frozenset(used - local.keys())) | local)
@@ -61,13 +62,13 @@ def register(tasks: Sequence[str], files: Collection[str], folder: Path) -> tupl
         if name not in manager.task_index:
             similar = get_close_matches(name, [*local, *_folders()])
             like = f"; did you mean {' or '.join(similar)}?" if similar else ""
-            raise StageError(f"{name!r} is no task of lm-eval (`lm_eval ls tasks`), and no YAML file{like}")
+            raise StageError(f"{name!r} is neither a task of lm-eval (`lm_eval ls tasks`) nor a YAML file{like}")
     _check_supported(map(names.__getitem__, tasks), manager.task_index)
     return manager, [names[task] for task in tasks]
 
 
 def _check_supported(names: Iterable[str], index: Mapping[str, Entry]) -> None:
-    """Raises StageError for a task that Baton does not run."""
+    """Raise StageError for a task that Baton does not run."""
     waiting, seen = [*names], set[str]()
     while waiting:
         name = waiting.pop()
@@ -82,25 +83,25 @@ def _check_supported(names: Iterable[str], index: Mapping[str, Entry]) -> None:
                 "with tests and the reward code_tests instead"
             )
         if media := [field for field in ("doc_to_image", "doc_to_audio") if config.get(field)]:
-            raise StageError(f"{name!r} has {media[0]}: only tasks of text can be evaluated")
+            raise StageError(f"{name!r} has {media[0]}: only text tasks can be evaluated")
 
 
 def _nearest(defining: Mapping[str, bool], file: str) -> list[str]:
-    """Of the YAML files that define a member of the group in `file`, those in its folder or nearest below it, and all
-    that have it as a tag."""
+    """Return those of the YAML files that define a member of the group in `file` which are in its folder or nearest
+    below it, and all that define the member as a tag."""
     below = [other for other in defining if PurePosixPath(other).is_relative_to(PurePosixPath(file).parent)]
     depth = min((other.count("/") for other in below), default=0)
     return [other for other in below if defining[other] or other.count("/") == depth]
 
 
 def _defined(files: Collection[str], folder: Path) -> dict[str, dict[str, bool]]:
-    """By the tasks, groups and tags that YAML files define: these files, and whether it is a tag there."""
+    """Return, for each task, group and tag, the YAML files that define it, and whether it is a tag there."""
     found: dict[str, dict[str, bool]] = {}
     for file in sorted(filter(is_file_name, files)):
         try:
             config = load_yaml(folder / file, resolve_func=False, recursive=False)
         except (OSError, ValueError, yaml.YAMLError, RecursionError):
-            continue  # not a task; if it is one, loading the group reports that it is missing
+            continue  # not a task; if a group needs it, loading the group reports that it is missing
         if isinstance(config, dict):
             for tag in as_list(config.get("tag") or []):
                 found.setdefault(str(tag), {})[file] = True
@@ -110,10 +111,11 @@ def _defined(files: Collection[str], folder: Path) -> dict[str, dict[str, bool]]
 
 
 def load_config(path: Path, root: Path) -> dict[str, Any]:
-    """A task's or a group's config, with what it includes. Paths in each file are relative to it, or else to `root`."""
+    """Load a task's or a group's config with the files that it includes. Paths in each file are relative to the file,
+    or else to `root`."""
     config: dict[str, Any] = {}
     if key := _repeated_key(yaml.compose(path.read_text(encoding="utf-8")), set()):
-        raise StageError(f"{path.name}: {key} occurs twice in one mapping; lm-eval takes the last: keep one")
+        raise StageError(f"{path.name}: {key} occurs twice in one mapping, of which lm-eval uses the last; keep one")
     for included in _includes(path, root):
         config |= load_config(included, root)
     config_of_file = load_yaml(path, recursive=False)
@@ -122,7 +124,7 @@ def load_config(path: Path, root: Path) -> dict[str, Any]:
 
 
 def _includes(path: Path, root: Path) -> list[Path]:
-    """The files that a YAML file includes."""
+    """Return the files that a YAML file includes."""
     named = load_yaml(path, resolve_func=False, recursive=False).get("include") or [] if is_file_name(path.name) else []
     for name in as_list(named):
         check_inside(name, path.parent, root)
@@ -133,9 +135,9 @@ def _includes(path: Path, root: Path) -> list[Path]:
 
 
 def _repeated_key(node: yaml.Node | None, seen: set[int]) -> str:
-    """A key that occurs twice in a mapping, at any depth; empty if there is none."""
+    """Return a key that occurs twice in a mapping, at any depth, or "" if there is none."""
     if id(node) in seen:
-        return ""  # an alias may repeat a node, also in itself
+        return ""  # an alias may repeat a node, even within itself
     seen.add(id(node))
     below: list[yaml.Node] = node.value if isinstance(node, yaml.SequenceNode) else []
     if isinstance(node, yaml.MappingNode):
@@ -147,7 +149,7 @@ def _repeated_key(node: yaml.Node | None, seen: set[int]) -> str:
 
 
 def _with_local_data(config: dict[str, Any], folder: Path, root: Path) -> dict[str, Any]:
-    """Also those of a group's members."""
+    """Return a config with absolute paths for its data and that of a group's members."""
     resolved = with_local_data(config, folder, root)
     if isinstance(members := resolved.get("task"), list):
         resolved["task"] = [
@@ -157,7 +159,7 @@ def _with_local_data(config: dict[str, Any], folder: Path, root: Path) -> dict[s
 
 
 def _members(config: Mapping[str, Any]) -> Iterator[str]:
-    """The names of a group's members, also in groups inside of it."""
+    """Yield the names of a group's members, including those in groups within it."""
     for member in as_list(config.get("task") if _is_group(config) else None):
         if isinstance(member, dict):
             yield from _members(member) if _is_group(member) else [str(member.get("task"))]
@@ -166,13 +168,13 @@ def _members(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_group(config: Mapping[str, Any]) -> bool:
-    """A task of a Python class may name a group that it is in."""
+    """Return whether a config is a group. A task of a Python class may name the group that it is in."""
     return "group" in config and "class" not in config
 
 
 @cache
 def _shipped(names: frozenset[str]) -> dict[str, Entry]:
-    """lm-eval's own tasks, groups and tags of these names, and what they consist of."""
+    """Return lm-eval's own tasks, groups and tags with these names, and their members."""
     index: dict[str, Entry] = {}
     waiting, indexed = {*names}, set[str]()
     while waiting:
@@ -187,8 +189,8 @@ def _shipped(names: frozenset[str]) -> dict[str, Entry]:
 
 @cache
 def _folders() -> dict[str, list[str]]:
-    """The folders of lm-eval's tasks by the names that their files define, of a tag those of all its tasks. lm-eval
-    takes ten seconds to read its 14,000 files, so this is cached in Baton's home."""
+    """Return the folders of lm-eval's tasks by the names that their files define; for a tag, those of all its tasks.
+    lm-eval takes ten seconds to read its 14,000 files, so the result is cached in Baton's home."""
     path = baton_home() / "lm_eval" / f"{version('lm-eval')}.json"
     if not path.exists():
         index = TaskManager().task_index
@@ -210,8 +212,8 @@ def _top(path: Path) -> str:
 
 @contextmanager
 def _imports(path: Path, folder: Path, files: Collection[str]) -> Iterator[None]:
-    """Let the Python files of a task import what is beside them, beside the YAML file, and in `folder`: after installed
-    modules, which they must not replace for others."""
+    """Let the Python files of a task import modules beside them, beside the YAML file, and in `folder`. Installed
+    modules come first, since the files' modules must not replace them for others."""
     beside = [folder / PurePosixPath(file).parent for file in files if file.endswith(".py")]
     ours = dict.fromkeys(map(str, [path.parent, *beside, folder]))
     sys.path[:] = [place for place in sys.path if place not in ours] + [*ours]

@@ -1,9 +1,9 @@
-"""The files of lm-eval tasks in YAML files: all of each YAML file's folder.
+"""Gather the files of lm-eval tasks in YAML files, which are all files in each YAML file's folder.
 
     files = gathered(["tasks/mine.yaml"])          # on the machine that starts the run
     place(folder, texts, digests, where)           # where it runs: the same files below `folder`
 
-Thus a changed file changes the cache key, and the files reach every pod. The folder has the YAML files that a task
+So a changed file changes the cache key, and the files reach every pod. The folder has the YAML files that a task
 includes, the members of its group, its data, and its Python files with the modules that they import; hidden files are
 left out. A task that names a file elsewhere is refused.
 
@@ -29,10 +29,10 @@ from tasks.core.job import StageError
 from tasks.user_code.functions import LARGEST_BYTES, imported, inside, module_file, write_files
 
 SUFFIXES = (".yaml", ".yml")
-SYSTEM = ("/bin/", "/dev/", "/etc/", "/lib", "/proc/", "/sys/", "/usr/")  # what every machine has
+SYSTEM = ("/bin/", "/dev/", "/etc/", "/lib", "/proc/", "/sys/", "/usr/")  # folders that every machine has
 MOST_FILES = 10_000
-LONGEST_NAME = 1024  # of a string that may name a file
-# datasets' builders for files of one kind: with these, data_files are local files or addresses
+LONGEST_NAME = 1024  # characters of a string that may name a file
+# Builders of `datasets` for files of one kind, with which data_files are local files or addresses
 BUILDERS = (
     "json", "csv", "parquet", "arrow", "text", "pandas", "xml", "webdataset", "imagefolder", "audiofolder", "conll",
 )  # fmt: skip
@@ -44,7 +44,7 @@ def is_file_name(task: str) -> bool:
 
 @dataclass(frozen=True)
 class Gathered:
-    """The tasks, those of files by their names below `root`, and all files by such names."""
+    """Tasks, and all of their files. Files are named relative to `root`."""
 
     tasks: list[str]
     root: Path
@@ -76,17 +76,17 @@ def gathered(tasks: Sequence[str]) -> Gathered:
 
 
 def _files_of(folder: Path) -> list[Path]:
-    """The files of a folder with tasks. Raises UserError."""
+    """Return the files of a folder with tasks. Raises UserError."""
     if Path.cwd().is_relative_to(folder):
         raise UserError(
-            f"evaluate: {folder}: an lm-eval task's whole folder is part of its evaluation, and this one contains the "
-            "current directory: put the task, with its data and Python files, into a folder of its own"
+            f"evaluate: {folder}: an lm-eval task's folder is part of its evaluation, and this one contains the "
+            "current directory: put the task, with its data and Python files, into a separate folder"
         )
     files = _below(folder)
     if len(files) > MOST_FILES:
         raise UserError(
-            f"evaluate: {folder}: an lm-eval task's whole folder is part of its evaluation, and this one has "
-            f"{len(files)} files, of at most {MOST_FILES}: put the task into a folder of its own"
+            f"evaluate: {folder}: an lm-eval task's folder is part of its evaluation, and this one has "
+            f"{len(files)} files, more than {MOST_FILES}: put the task into a separate folder"
         )
     for path in files:
         if path.suffix == ".py":
@@ -95,7 +95,7 @@ def _files_of(folder: Path) -> list[Path]:
 
 
 def _check_python(path: Path, folder: Path) -> None:
-    """Raises UserError for a Python file that imports from the current directory, or names a file of this machine
+    """Raise UserError for a Python file that imports from the current directory, or names a file of this machine
     outside of `folder`: neither would be part of the evaluation."""
     try:
         text = path.read_bytes().decode()
@@ -139,8 +139,8 @@ def place(folder: Path, texts: Mapping[str, str], digests: Mapping[str, str], wh
 
 
 def with_local_data(config: dict[str, Any], folder: Path, root: Path) -> dict[str, Any]:
-    """A task's config with absolute paths for its data: files and folders below `folder`, or else below `root`. Raises
-    StageError for one outside of `root`, which is not part of the evaluation."""
+    """Return a task's config with absolute paths for its data: files and folders below `folder`, or else below `root`.
+    Raises StageError for a path outside of `root`, which is not part of the evaluation."""
     for named in _strings([config.get("dataset_path"), config.get("dataset_kwargs")]):
         check_inside(named, folder, root)
     resolved, source = dict(config), config.get("dataset_path")
@@ -163,7 +163,7 @@ def with_local_data(config: dict[str, Any], folder: Path, root: Path) -> dict[st
 
 
 def _local_name(value: Any, folder: Path, root: Path) -> Any:
-    """An argument of a task's own data function that names a file."""
+    """Return an argument of a task's own data function, with the absolute path if it names a file."""
     if isinstance(value, str) and _may_be_a_name(value):
         return next((str(base / value) for base in (folder, root) if (base / value).is_file()), value)
     return value
@@ -187,7 +187,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def matching(pattern: str, base: Path) -> list[Path]:
-    """The files that a name or a glob matches, sorted; of a folder all but hidden ones."""
+    """Return the files that a name or a glob matches, sorted; for a folder, all files except hidden ones."""
     if not _may_be_a_name(pattern):
         return []
     named = _absolute(base, pattern)
@@ -202,7 +202,7 @@ def matching(pattern: str, base: Path) -> list[Path]:
 
 
 def _below(folder: Path) -> list[Path]:
-    """All files in a folder, except hidden ones and those in Baton's home; links are followed."""
+    """Return all files in a folder, except hidden ones and those in Baton's home; links are followed."""
     paths = []
     seen = {os.path.realpath(home_path())}
     for place, folders, files in os.walk(folder, followlinks=True):
@@ -222,8 +222,8 @@ def _folder(name: str, folder: Path, root: Path) -> Path | None:
 
 
 def check_inside(name: str, folder: Path, root: Path) -> None:
-    """Raises StageError for the absolute path of something on this machine, and for a name of a file in `folder` that
-    leaves `root`."""
+    """Raise StageError for the absolute path of an existing file or folder, and for a name in `folder` that leaves
+    `root`."""
     is_absolute = name.startswith(("/", "~/")) and os.path.lexists(Path(name).expanduser())
     if is_absolute or (name.startswith("../") and not _absolute(folder, name).is_relative_to(root)):
         raise StageError(
@@ -233,7 +233,7 @@ def check_inside(name: str, folder: Path, root: Path) -> None:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Every text in lists and dictionaries."""
+    """Yield every text in lists and dictionaries."""
     if isinstance(value, str):
         yield value
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -245,12 +245,12 @@ def _may_be_a_name(text: str) -> bool:
 
 
 def _absolute(base: Path, name: str) -> Path:
-    """Without `..`, and without following links: a link may lead to data elsewhere."""
+    """Return an absolute path without `..`. Links are not followed, since a link may lead to data elsewhere."""
     return Path(os.path.normpath(base / Path(name).expanduser()))
 
 
 def _text(path: Path) -> str | None:
-    """None for a file that is not UTF-8."""
+    """Return a file's text, or None if it is not UTF-8."""
     try:
         return path.read_bytes().decode()
     except UnicodeDecodeError:
@@ -259,5 +259,5 @@ def _text(path: Path) -> str | None:
 
 @cache
 def _digest(path: Path, size: int, *times: int) -> str:
-    """BLAKE3 of a file with this size and these times."""
+    """Return the BLAKE3 of a file with this size and these times."""
     return blake3().update_mmap(path).hexdigest() if size else blake3().hexdigest()

@@ -1,7 +1,7 @@
-"""Try lm-eval tasks before a run: load them, and render their first documents.
+"""Try lm-eval tasks before a run by loading them and rendering their first documents.
 
-`tried(name, spec, model)` asks a separate process (infra.process.child), since a task's functions are the user's.
-Nothing is downloaded: of a task whose data set is not on this machine only the config is read.
+`tried(name, spec, model)` uses a separate process (infra.process.child), since a task's functions are the user's.
+Nothing is downloaded: if a task's data set is not on this machine, only its config is read.
 """
 
 import json
@@ -23,10 +23,10 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 @dataclass(frozen=True)
 class Tried:
-    """What is known of an evaluator's tasks."""
+    """Result of trying an evaluator's tasks."""
 
-    error: str = ""  # the tasks cannot be used
-    untried: str = ""  # why not everything was tried
+    error: str = ""  # why the tasks cannot be used
+    untried: str = ""  # why not all was tried
 
 
 def tried(name: str, spec: EvaluatorSpec, model: Path | None = None) -> Tried:
@@ -58,7 +58,7 @@ def _answer(request: str, folder: Path) -> dict[str, Any]:
 
 
 def _try(name: str, spec: EvaluatorSpec, model: str, folder: Path) -> Tried:
-    """All tasks together; if the data of some is not on this machine, each by itself."""
+    """Try all tasks together or, if data of some is not on this machine, one by one."""
     try:
         _render(name, spec, model, folder)
         return Tried()
@@ -83,7 +83,7 @@ def _render(name: str, spec: EvaluatorSpec, model: str, folder: Path) -> None:
     from tasks.evaluate.harness import build, load_tasks
     from tasks.evaluate.renderer import Renderer
 
-    lm_eval.evaluator.add_env_info = lambda results: None  # it takes seconds to describe the machine
+    lm_eval.evaluator.add_env_info = lambda results: None  # describing the machine takes seconds
     tasks = load_tasks(name, spec, folder)
     for request in build(tasks, Renderer(model)):
         if request.request_type == "generate_until":
@@ -91,7 +91,8 @@ def _render(name: str, spec: EvaluatorSpec, model: str, folder: Path) -> None:
 
 
 def _absent(error: BaseException | None) -> str:
-    """What of the hub, or of another address, is not on this machine, if that is why loading failed."""
+    """Return the message about data of the hub or another address that is not on this machine, if loading failed for
+    that reason, or ""."""
     while error is not None:
         from_afar = isinstance(error, FileNotFoundError) and ("://" in str(error) or "Hugging Face Hub" in str(error))
         if isinstance(error, ConnectionError) or from_afar:

@@ -1,5 +1,5 @@
-"""Accelerators' peak throughput, and their memory and its bandwidth: dense figures from the vendors' data sheets, which
-often state tensor-core figures with sparsity, twice as high and irrelevant for training.
+"""Peak throughput, memory size and memory bandwidth of accelerators: dense figures from the vendors' data sheets. These
+often state tensor-core figures with sparsity, which are twice as high and irrelevant for training.
 """
 
 import re
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Accelerator:
-    """`tflops`: peak in 10^12 FLOP/s with fp32 accumulation. fp32 is without tensor cores; matrix products of fp32
-    tensors reach the tf32 figure only if torch is allowed to use it."""
+    """`tflops` is the peak in 10^12 FLOP/s with fp32 accumulation. The fp32 figure is without tensor cores; matrix
+    products of fp32 tensors reach the tf32 figure only if torch is allowed to use it."""
 
-    name: str  # in recipes and SkyPilot
+    name: str  # as in recipes and SkyPilot
     reported: str  # words contained in torch.cuda.get_device_name()
     memory_gb: float
     tflops: dict[str, float]
-    bandwidth: float  # of its memory, TB/s
+    bandwidth: float  # memory bandwidth, TB/s
 
     def peak(self, precision: str) -> float | None:
-        """FLOP/s; None: the precision is not supported."""
+        """Return the peak in FLOP/s; None if the precision is not supported."""
         return self.tflops[precision] * 1e12 if precision in self.tflops else None
 
 
@@ -58,7 +58,7 @@ ANOTHER_CHIP = {"MIG", "Laptop", "D", "Ti"}  # a slice or another variant, to wh
 
 
 def accelerator(reported: str) -> Accelerator | None:
-    """The accelerator with this torch.cuda.get_device_name(); None: it is not in the table."""
+    """Return the accelerator with this torch.cuda.get_device_name(); None if it is not in the table."""
     words = set(re.split(r"[ -]", reported))
     if words & ANOTHER_CHIP:
         return None

@@ -1,4 +1,4 @@
-"""FLOPs per token and the device's peak FLOP/s, whose ratio at a given throughput is MFU.
+"""FLOPs per token and the device's peak FLOP/s, from which MFU follows for a given throughput.
 
 FLOPs are counted as in PaLM (Chowdhery et al. 2022, appendix B): matrix products only, two per multiply-add, the
 backward pass twice the forward pass, no recomputation. Attention counts only keys within causality and the sliding
@@ -19,11 +19,11 @@ from tasks.models.model_spec import ModelSpec
 if TYPE_CHECKING:
     import torch
 
-LEAST = 3  # products that a CPU is measured with
+LEAST = 3  # minimum number of products with which a CPU is measured
 
 
 def flops_per_token(model: ModelSpec, vocab_size: int, sequence_length: int) -> float:
-    """FLOPs of the forward and backward pass of one token."""
+    """Return the FLOPs of the forward and backward pass of one token."""
     projections = model.hidden * model.head_dim * (2 * model.heads + 2 * model.kv_heads)
     layer = projections + _feed_forward(model)
     matrices = 2 * (model.layers * layer + model.hidden * vocab_size)
@@ -31,13 +31,13 @@ def flops_per_token(model: ModelSpec, vocab_size: int, sequence_length: int) -> 
 
 
 def attention_flops(model: ModelSpec, sequence_length: int) -> float:
-    """FLOPs of one token's attention in all layers, without projections: the forward pass alone."""
+    """Return the FLOPs of one token's attention in all layers, without projections, in the forward pass alone."""
     keys = keys_per_query(sequence_length, model.sliding_window)
     return 2 * model.layers * 2 * model.heads * model.head_dim * keys  # scores, and the weighted sum of values
 
 
 def _feed_forward(model: ModelSpec) -> int:
-    """Multiply-adds of a layer's SwiGLU, or of the router, chosen experts and shared expert."""
+    """Return the multiply-adds of a layer's SwiGLU, or of its router, selected experts and shared expert."""
     experts = model.experts
     if experts is None:
         return 3 * model.hidden * model.ffn_hidden
@@ -46,14 +46,14 @@ def _feed_forward(model: ModelSpec) -> int:
 
 
 def keys_per_query(sequence_length: int, window: int | None) -> float:
-    """The mean number of keys that a token attends to in a causal sequence, itself included."""
+    """Return the mean number of keys to which a token attends in a causal sequence, itself included."""
     full = min(window or sequence_length, sequence_length)  # the most that any token attends to
     return full * (sequence_length - (full - 1) / 2) / sequence_length
 
 
 def peak_flops(precision: str) -> float | None:
-    """The device's peak in FLOP/s: on a GPU from the table (None: not in it, or precision not supported), on a CPU
-    measured with a large matrix product."""
+    """Return the device's peak in FLOP/s: on a GPU from the table (None if it is not in the table, or the precision is
+    not supported), on a CPU as measured with a large matrix product."""
     import torch  # not at the top: flops_per_token must not need it
 
     if not torch.cuda.is_available():
@@ -65,9 +65,9 @@ def peak_flops(precision: str) -> float | None:
 
 
 def kept_peak(file: Path, precision: str, reached: float = 0.0) -> float | None:
-    """`peak_flops`, for a run that may be resumed: a CPU's is measured once and kept in `file`, so that MFU does not
-    jump at a resume on the same machine. A CPU that was busy when it was measured is measured again once the run has
-    `reached` so many FLOP/s, and has at least these."""
+    """Return `peak_flops` for a run that may be resumed. A CPU's peak is measured once and stored in `file`, so that
+    MFU does not jump at a resume on the same machine. If the run has `reached` more FLOP/s than the stored peak, since
+    the CPU was busy at the time, the peak is measured again, and is at least `reached`."""
     import torch
 
     if torch.cuda.is_available():
@@ -81,7 +81,7 @@ def kept_peak(file: Path, precision: str, reached: float = 0.0) -> float | None:
 
 
 def cpu_peak(precision: str) -> float:
-    """This machine's FLOP/s, measured with a large matrix product."""
+    """Measure this machine's FLOP/s with a large matrix product."""
     import torch
 
     from tasks.hardware import cpu_matmul
@@ -91,7 +91,7 @@ def cpu_peak(precision: str) -> float:
 
 
 def _measured_gemm(dtype: "torch.dtype", size: int = 2048, seconds: float = 0.2) -> float:
-    """The best of several products: other work of the machine only makes them slower."""
+    """Return the best of several products, since other work on the machine only makes them slower."""
     import torch
 
     random = torch.Generator()  # not torch's default RNG state, which checkpoints save
@@ -107,7 +107,7 @@ def _measured_gemm(dtype: "torch.dtype", size: int = 2048, seconds: float = 0.2)
 
 
 def measured_bandwidth(megabytes: int = 256, repeats: int = 5) -> float:
-    """Bytes per second that this machine's processes together read and write while they copy, in TB/s."""
+    """Measure the memory bandwidth of this machine: TB/s that its processes together read and write while they copy."""
     import torch
 
     source = torch.zeros(megabytes << 20, dtype=torch.uint8)

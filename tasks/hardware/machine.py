@@ -6,13 +6,13 @@ from pathlib import Path
 
 from infra.process.limits import memory
 
-DRIVER = Path("/proc/driver/nvidia/gpus")  # one folder per GPU
+DRIVER = Path("/proc/driver/nvidia/gpus")  # has a folder for each GPU
 
 
 @dataclass(frozen=True)
 class Machine:
     gpus: tuple[str, ...]  # names as in torch.cuda.get_device_name(); AMD GPUs are not detected
-    memory_bytes: int  # of the host or the container
+    memory_bytes: int  # memory of the host or the container
 
 
 def this_machine() -> Machine:
@@ -20,7 +20,7 @@ def this_machine() -> Machine:
 
 
 def _gpus(driver: Path, visible: str | None) -> tuple[str, ...]:
-    """The GPUs that the driver lists, limited to the number in CUDA_VISIBLE_DEVICES (`visible`)."""
+    """Return the GPUs that the driver lists, limited to the number in CUDA_VISIBLE_DEVICES (`visible`)."""
     names = [
         line.split(":", 1)[1].strip()
         for file in sorted(driver.glob("*/information"))

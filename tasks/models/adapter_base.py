@@ -21,7 +21,7 @@ from tasks.models.tokenizer_files import has_chat_template
 
 ADAPTER = "adapter"  # the folder
 ADAPTER_CONFIG = "adapter_config.json"
-BASE = "base"  # the input `model.base` is the base of the input `model`; the folder of a PublishedModel
+BASE = "base"  # name of the input `model.base`, the base of the input `model`, and of the folder in a PublishedModel
 
 
 def is_published_adapter(names: Iterable[str]) -> bool:
@@ -35,7 +35,7 @@ class ModelFolders:
     """A model's directories."""
 
     directory: Path  # config and tokenizer
-    weights: Path  # of the whole model, or of an adapter's base
+    weights: Path  # the weights of the full model, or of an adapter's base
 
     @property
     def adapter(self) -> Path | None:
@@ -50,7 +50,7 @@ class ModelFolders:
 
     @property
     def chats(self) -> bool:
-        """Whether its tokenizer has a chat template."""
+        """Return whether its tokenizer has a chat template."""
         return has_chat_template(self.directory)
 
     def adapter_config(self) -> dict[str, Any]:
@@ -61,14 +61,15 @@ class ModelFolders:
 
 
 def model_of(job: Job, name: str = "model") -> ModelFolders:
-    """An input of a job with its base, their files verified. Raises ArtifactError if the adapter has another base."""
+    """Return an input of a job with its base, and verify the files of both. Raises ArtifactError if the adapter belongs
+    to another base."""
     directory, base = job.input(name), f"{name}.{BASE}"
     return _checked(directory, job.input(base) if base in job.inputs else None)
 
 
 def open_model(directory: Path, base: Path | None = None) -> ModelFolders:
-    """The model in an HFModel's or a PublishedModel's directory. An adapter's base is in `base`, or where it was when
-    the adapter was trained. Every file is verified. Raises ArtifactError."""
+    """Open the model in the directory of an HFModel or a PublishedModel, and verify every file. An adapter's base is in
+    `base`, or where it was when the adapter was trained. Raises ArtifactError."""
     manifest = verify(directory)
     recorded = manifest.fields.get("base")
     if recorded and base is None:
@@ -98,6 +99,6 @@ def _checked(directory: Path, base: Path | None) -> ModelFolders:
         has = f"but {base} is {digest[:12]}" if digest else "which is missing"
         raise ArtifactError(
             f"{directory} is an adapter of model {expected[:12]}, {has}. An adapter fits only the weights that it was "
-            "trained on: use those, or train it anew on the others"
+            "trained on: use those, or train a new one on the others"
         )
     return ModelFolders(directory, base)

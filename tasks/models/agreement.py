@@ -1,9 +1,9 @@
-"""Does an engine compute the model that Transformers computes?
+"""A check that an engine computes the same model as Transformers.
 
 A stage that has a model in Transformers scores a short text with it and leaves the result with the artifact, in
 record/probe.json. An engine of another library that opens the artifact scores the same tokens first, and ends the stage
 if it computes another model: a tied embedding in place of an output projection, a soft cap that is left out, a rotary
-base that is read differently. What is compared is exp|Δ log p|, 1 if both agree, as `rollout_mismatch` is.
+base that is read differently. As in `rollout_mismatch`, the measure is exp|Δ log p|, which is 1 if both agree.
 """
 
 import json
@@ -26,7 +26,7 @@ TEXT = (
     "def area(width, height):\n    return width * height\n"
 )
 MOST_TOKENS = 48
-# Mean of exp|Δ log p|, as NeMo-RL's limit for rollouts; bf16 on both sides differs by 1.00 to 1.02
+# Limit of the mean of exp|Δ log p|, the same as NeMo-RL's for rollouts; with bf16 on both sides it is 1.00 to 1.02
 MOST_DIFFERENT = 1.1
 
 
@@ -42,7 +42,7 @@ class Probe:
 
 
 def read_probe(directory: Path) -> Probe | None:
-    """The probe of an artifact; None if it has none."""
+    """Return the probe of an artifact; None if it has none."""
     try:
         return Probe(**json.loads((directory / RECORD / PROBE).read_text()))
     except FileNotFoundError:
@@ -67,15 +67,15 @@ def _logprobs(model: Any, ids: list[int]) -> list[float]:
 
 
 def check_causal(model: Any, expected: Probe) -> None:
-    """Raises StageError if a model's log-probabilities are no numbers, or depend on later tokens, as those of an
-    encoder such as BERT do, which Transformers loads as a causal language model too. `expected`: the model's probe."""
+    """Raise StageError if a model's log-probabilities are not numbers, or depend on later tokens, like those of an
+    encoder such as BERT, which Transformers also loads as a causal language model. `expected` is the model's probe."""
     if not all(map(math.isfinite, expected.logprobs)):
         raise StageError(
             f"the log-probabilities that {type(model).__name__} gives a short text are NaN or infinite, though its "
             f"weights are not: a value in {CONFIG} is wrong, such as rope_theta, or the weights are too large"
         )
     half = len(expected.ids) // 2
-    other = _logprobs(model, expected.ids[:half] + expected.ids[half:][::-1])  # as many tokens: the same products
+    other = _logprobs(model, expected.ids[:half] + expected.ids[half:][::-1])  # the same length has the same products
     if not _ratio(_differences(expected.logprobs[: max(half - 1, 0)], other)) <= MOST_DIFFERENT:
         raise StageError(
             f"{type(model).__name__} is no causal language model with this {CONFIG}: what it predicts for a token "
@@ -84,8 +84,8 @@ def check_causal(model: Any, expected: Probe) -> None:
 
 
 def check_agreement(expected: Probe, logprobs: Sequence[float], engine: str) -> None:
-    """Raises StageError if an engine's log-probabilities of the probe's tokens, or of the first of them, are of another
-    model."""
+    """Raise StageError if an engine's log-probabilities of the probe's tokens, or of the first of them, are those of
+    another model."""
     differences = _differences(expected.logprobs, logprobs)
     if not (ratio := _ratio(differences)) <= MOST_DIFFERENT:
         worst = int(differences.nan_to_num(torch.inf).argmax())
@@ -102,5 +102,5 @@ def _differences(one: Sequence[float], other: Sequence[float]) -> torch.Tensor:
 
 
 def _ratio(differences: torch.Tensor) -> float:
-    """Mean of exp|Δ log p|; 1 if nothing is compared, NaN if a log-probability is."""
+    """Return the mean of exp|Δ log p|: 1 if nothing is compared, NaN if a log-probability is NaN."""
     return float(differences.clamp(max=100).exp().mean()) if len(differences) else 1.0

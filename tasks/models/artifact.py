@@ -1,4 +1,4 @@
-"""A Hugging Face model as an artifact, which conversion, post-training and users' functions make."""
+"""A Hugging Face model as an artifact: the output of conversion, post-training and users' functions."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -21,14 +21,14 @@ class Base(BaseModel):
 
 
 class HFModel(Artifact):
-    """A Hugging Face directory: safetensors, config, generation config, tokenizer. With a `base`, an adapter of that
-    model (tasks/models/adapter_base.py)."""
+    """A Hugging Face directory with safetensors, config, generation config and tokenizer. If `base` is set, it is an
+    adapter of that model (tasks/models/adapter_base.py)."""
 
     kind = "hf_model"
     order = 90
     family = "model"
     page = "tasks.convert.page:model"
-    # what an engine of another library, and the audit, compare with what they compute
+    # Engines of other libraries and the audit compare their own results with these files.
     checks: ClassVar[Sequence[str]] = ("record/probe.json", "record/conversion.json")
     label: str  # base, or the name of the post-training stage
     architecture: str
@@ -37,10 +37,10 @@ class HFModel(Artifact):
     max_positions: int
     dtype: str
     base: Base | None = None
-    license: dict[str, str] = {}  # of an existing model: see tasks/convert/base_license.py
+    license: dict[str, str] = {}  # set for an existing model: see tasks/convert/base_license.py
 
     def base_model(self) -> "HFModel | None":
-        """The base of an adapter. Raises ArtifactError if another model is in its place."""
+        """Return the base of an adapter. Raises ArtifactError if another model is in its place."""
         if self.base is None:
             return None
         place = located(self.base.place)
@@ -54,7 +54,7 @@ class HFModel(Artifact):
         return base
 
     def with_base_at(self, place: str) -> "HFModel":
-        """The same adapter, its base at another location."""
+        """Return the same adapter with its base at another location."""
         assert self.base is not None
         return self.model_copy(update={"base": self.base.model_copy(update={"place": place})})
 

@@ -4,5 +4,5 @@ from tasks.core.job import StageError
 
 
 class ConversionError(StageError):
-    """A checkpoint, model or config cannot be converted without loss, or the target cannot be written. The message
-    names the file, tensor or field, its value and what was expected."""
+    """Raised if a checkpoint, model or config cannot be converted without loss, or the target cannot be written. The
+    message has the file, tensor or field, its value and the expected one."""

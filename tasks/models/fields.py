@@ -1,6 +1,6 @@
-"""Check the types and bounds of config.json's fields before transformers or a family reads them.
+"""Check the types and bounds of config.json's fields before Transformers or a family reads them.
 
-Fields not listed here have no numbers to compute with: `Config.only` or transformers checks them, or `Config.finish`
+Fields that are not listed here are not computed with: `Config.only` or Transformers checks them, or `Config.finish`
 rejects them.
 """
 
@@ -28,7 +28,7 @@ class _Typed(BaseModel):
 
 
 class _Fields(_Typed):
-    """The fields of all families: a name means the same in each."""
+    """The fields of all families. A name has the same meaning in each."""
 
     architectures: list[str] | None = None
     bos_token_id: Token | None = None
@@ -101,7 +101,7 @@ class _Rope(_Typed):
 
 
 def check_types(fields: dict[str, Any]) -> None:
-    """Raises ConversionError with every field that has the wrong type or is out of bounds."""
+    """Raise ConversionError with every field that has the wrong type or is out of bounds."""
     problems = _problems(_Fields, fields, "")
     for name in ("rope_parameters", "rope_scaling"):
         rope = fields.get(name)
@@ -114,7 +114,7 @@ def check_types(fields: dict[str, Any]) -> None:
 
 
 class _Generation(_Typed):
-    """The fields of generation_config.json that vLLM reads, and what it allows."""
+    """The fields of generation_config.json that vLLM reads, with the values that it allows."""
 
     eos_token_id: int | Annotated[list[int], Field(min_length=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -126,13 +126,13 @@ class _Generation(_Typed):
 
 
 def generation_problems(fields: dict[str, Any]) -> list[str]:
-    """What vLLM would refuse in the content of a generation_config.json, as late as its first request."""
+    """Return problems of the content of a generation_config.json that vLLM would report only at its first request."""
     return [
         f"{problem}: correct or remove it" for problem in _problems(_Generation, fields, "generation_config.json: ")
     ]
 
 
-# Fields of generation_config.json that say which tokens Transformers generates, and that vLLM does not read
+# Fields of generation_config.json that affect the tokens that Transformers generates, and that vLLM does not read
 _TRANSFORMERS_ALONE = (
     "bad_words_ids", "begin_suppress_tokens", "encoder_repetition_penalty", "epsilon_cutoff", "eta_cutoff",
     "exponential_decay_length_penalty", "forced_bos_token_id", "forced_eos_token_id", "guidance_scale", "min_length",
@@ -142,7 +142,7 @@ _TRANSFORMERS_ALONE = (
 
 
 def generation_notices(fields: dict[str, Any]) -> list[str]:
-    """What the content of a generation_config.json says and vLLM does not apply."""
+    """Return a notice about the settings of a generation_config.json that vLLM does not apply, if it has any."""
     given = [
         f"{name} {shown(fields[name])}" for name in _TRANSFORMERS_ALONE if fields.get(name) not in (None, 0, 1, [])
     ]
@@ -162,14 +162,14 @@ def _problems(model: type[BaseModel], fields: dict[str, Any], prefix: str) -> li
             index = "".join(f"[{step}]" for step in path if isinstance(step, int))  # other steps are union branches
             allowed = detail["msg"].replace("Input should", "it should")
             problems.setdefault(f"{prefix}{name}{index}", f"is {shown(detail['input'])}; {allowed}")
-        # of a list with a wrong item, a union's other branches say that it is no number
+        # For a list with a wrong item, the union's other branches report that the list is not a number.
         items = {name.partition("[")[0] for name in problems if "[" in name}
         return [f"{name} {problem}" for name, problem in problems.items() if name not in items]
     return []
 
 
 def shown(value: object) -> str:
-    """A value for an error message, truncated to 80 characters."""
+    """Return a value for an error message, truncated to 80 characters."""
     try:
         text = repr(value)
     except ValueError:  # Python does not print integers of more than 4,300 digits

@@ -1,12 +1,12 @@
-"""What a Hugging Face model is, from its files and without loading it: config.json, generation_config.json, the
-tokenizer's files, and the headers of its safetensors (https://github.com/huggingface/safetensors#format).
+"""The properties of a Hugging Face model, read from its files without loading it: config.json, generation_config.json,
+the tokenizer's files, and the headers of its safetensors (https://github.com/huggingface/safetensors#format).
 
     model = read_model(files_in(folder))      or find(address)
     model.problems()                          why neither Transformers nor vLLM can use it as it is
     model.positions, model.head_sizes, model.eos_ids, ...
 
-Plain data: no torch, no Transformers. What only the model's class knows, such as the names that its tensors must have,
-is checked by tasks/convert/check_model.py.
+Neither torch nor Transformers is needed. Facts that only the model's class has, such as the names that its tensors
+must have, are checked by tasks/convert/check_model.py.
 """
 
 import json
@@ -30,10 +30,10 @@ INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes
 MOST_HEADER = 100 << 20  # bytes, as in the safetensors library
-READERS = 8  # of files, at a time
+READERS = 8  # files that are read at a time
 # Buffers of old checkpoints (masks, positions), which models recompute
 BUFFERS = (".attn.bias", ".attention.bias", ".masked_bias", ".position_ids", "rotary_emb.inv_freq")
-# Fields of config.json by their usual name, and what older families call them
+# Fields of config.json by their usual name, and their names in older families
 OTHER_NAMES = {
     "max_position_embeddings": ("n_positions",),
     "hidden_size": ("n_embd", "d_model"),
@@ -63,7 +63,7 @@ class ModelFilesError(Exception):
 
 @dataclass(frozen=True)
 class HFModelFiles:
-    """A model's files, read. A file that is missing has no fields."""
+    """The content of a model's files. A missing file has no fields."""
 
     config: dict[str, Any]
     generation: dict[str, Any] = field(default_factory=dict)
@@ -73,12 +73,12 @@ class HFModelFiles:
 
     @property
     def architecture(self) -> str | None:
-        """The class in config.json, of which vLLM makes its choice."""
+        """The class in config.json, by which vLLM chooses its own."""
         named = self.config.get("architectures")
         return named[0] if isinstance(named, list) and named and isinstance(named[0], str) else None
 
     def number(self, name: str) -> int | None:
-        """A whole number of config.json, by its usual name."""
+        """Return an integer of config.json by its usual name."""
         values = (self.config.get(each) for each in (name, *OTHER_NAMES.get(name, ())))
         return next((value for value in values if type(value) is int), None)
 
@@ -97,12 +97,12 @@ class HFModelFiles:
 
     @property
     def latent(self) -> bool:
-        """Whether it has multi-head latent attention, DeepSeek's."""
+        """True for multi-head latent attention, which DeepSeek's models have."""
         return self.config.get("kv_lora_rank") is not None
 
     @property
     def dtype(self) -> str:
-        """The float type that most of its weights are stored in: "BF16"."""
+        """The float type of most of the weights as they are stored, such as "BF16"."""
         elements = dict.fromkeys(FLOATS, 0)
         for tensor in self.tensors.values():
             if tensor.dtype in elements:
@@ -116,7 +116,7 @@ class HFModelFiles:
 
     @property
     def weight_files(self) -> list[str]:
-        """The names of the files that its weights are read from."""
+        """The names of the files from which the weights are read."""
         names = {tensor.file.name for tensor in self.tensors.values()}
         return sorted(names if names == {SINGLE} else names | {INDEX})
 
@@ -143,7 +143,7 @@ class HFModelFiles:
         return next(iter(candidates), None)
 
     def problems(self) -> list[str]:
-        """Everything that is wrong, each with a way out."""
+        """Return all problems, each with a way out."""
         problems = [self._quantized()] if self.tensors else []
         problems += generation_problems(self.generation)
         if (self.positions or 0) < 1:
@@ -182,19 +182,19 @@ class HFModelFiles:
 
 
 def _ids(value: Any) -> list[int]:
-    """A field `eos_token_id`, which may be a list."""
+    """Return the ids in a field `eos_token_id`, which may be a number or a list."""
     return [number for number in (value if isinstance(value, list) else [value]) if type(number) is int]
 
 
 def listing(names: list[str], most: int = 5) -> str:
-    """The first names, and the number of the others."""
+    """Return the first names, and the number of the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 @lru_cache(4)
 def read_model(files: tuple[File, ...]) -> HFModelFiles:
-    """Read the files of a folder, local or at an address, once as long as none has changed. Raises ModelFilesError,
-    StorageError."""
+    """Read the files of a folder, local or at an address, and cache the result until one of them changes. Raises
+    ModelFilesError, StorageError."""
     by_name = {file.name: file for file in files}
     names = (CONFIG, GENERATION, TOKENIZER_CONFIG, SPECIAL, TOKENIZER)
     config, generation, tokenizer_config, special, tokenizer = (
@@ -205,17 +205,17 @@ def read_model(files: tuple[File, ...]) -> HFModelFiles:
 
 
 def model_in(folder: Path) -> HFModelFiles:
-    """The model in a local folder. Raises ModelFilesError."""
+    """Read the model in a local folder. Raises ModelFilesError."""
     return read_model(tuple(files_in(folder)))
 
 
 def tensors_in(folder: Path) -> dict[str, Tensor]:
-    """The tensors of a local folder, by name. Raises ModelFilesError."""
+    """Return the tensors of a local folder by name. Raises ModelFilesError."""
     return tensors_of(files_in(folder))
 
 
 def tensors_of(in_folder: Iterable[File]) -> dict[str, Tensor]:
-    """The tensors of a folder with these files, by name. Raises ModelFilesError."""
+    """Return the tensors of a folder with these files by name. Raises ModelFilesError."""
     files = {file.name: file for file in in_folder}
     listed = _listed(files)
     with ThreadPoolExecutor(READERS) as pool:
@@ -230,7 +230,7 @@ def tensors_of(in_folder: Iterable[File]) -> dict[str, Tensor]:
 
 
 def _unlike_index(names: Set[str], found: Set[str], listed: dict[str, set[str] | None]) -> str:
-    """How the tensors of a file differ from those that the index lists for it; empty if they do not."""
+    """Describe the differences between the tensors of a file and those that the index lists for it; empty if none."""
     problems = [f"lacks {listing(missing)}, listed for it in {INDEX}"] if (missing := sorted(names - found)) else []
     elsewhere = {name: file for file, each in listed.items() for name in each or ()}
     for place in sorted({elsewhere.get(name, "") for name in found - names}):
@@ -240,7 +240,7 @@ def _unlike_index(names: Set[str], found: Set[str], listed: dict[str, set[str] |
 
 
 def _listed(files: dict[str, File]) -> dict[str, set[str] | None]:
-    """The weight files, and the tensors in each according to the index. Raises ModelFilesError."""
+    """Return the weight files, and the tensors in each according to the index. Raises ModelFilesError."""
     if INDEX not in files:
         others = [name for name in files if name.endswith(".safetensors") and not name.startswith("adapter_model")]
         if SINGLE not in files and others:
@@ -309,7 +309,7 @@ def _read(file: File, work: Callable[[], T]) -> T:
 
 
 def same_values(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same type, shape and bytes."""
+    """Return whether two tensors have the same type, shape and bytes."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     return all(a == b for a, b in zip(_blocks(one), _blocks(other), strict=True))

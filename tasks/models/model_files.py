@@ -22,11 +22,11 @@ FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 
 
 def load_causal_lm(directory: Path, dropout: bool = True, **options: Any) -> Any:
-    """The model in a directory, with the dropout that its config has or without. `options` are those of
+    """Load the model in a directory, with or without the dropout of its config. `options` are those of
     `from_pretrained`.
 
-    Of Transformers' implementations of attention (5.17), the default, sdpa, leaves out a soft cap of the scores
-    (Gemma 2's) without a word, while vLLM applies it: a model with one is loaded with `eager`. Removable when
+    sdpa, the default implementation of attention in Transformers (5.17), silently ignores a soft cap of the scores
+    (Gemma 2's), which vLLM applies. A model with a soft cap is therefore loaded with `eager`. Removable when
     `sdpa_attention_forward` has an argument `softcap`.
     """
     config = json.loads((directory / "config.json").read_text())
@@ -47,39 +47,39 @@ def _without_dropout(config: PretrainedConfig) -> PretrainedConfig:
 
 
 def linear_names(model: PreTrainedModel) -> set[str]:
-    """The last part of the names of a model's linear layers, without its head's."""
+    """Return the last part of the names of a model's linear layers, except its head."""
     head = model.get_output_embeddings()
     modules = model.named_modules()
     return {name.rpartition(".")[2] for name, one in modules if isinstance(one, torch.nn.Linear) and one is not head}
 
 
 def check_values(model: PreTrainedModel) -> None:
-    """Raises StageError if weights are NaN or infinite."""
+    """Raise StageError if weights are NaN or infinite."""
     odd = [name for name, tensor in model.state_dict().items() if tensor.is_floating_point() and not finite(tensor)]
     if odd:
         raise StageError(f"{listing(odd)} has NaN or infinite values, from which no model can be trained or sampled")
 
 
 def save_like(model: PreTrainedModel, source: Path, folder: Path) -> None:
-    """Write a model's weights, each in the type that `source` stores it in, and `source`'s other files as they are."""
+    """Write a model's weights, each in the type that it has in `source`, and copy the other files of `source`."""
     common = storage_dtype(source)
     stored = {name: FLOATS.get(tensor.dtype, common) for name, tensor in tensors_in(source).items()}
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):
         if tensor.is_floating_point():
             tensor.data = tensor.data.to(stored.get(name, common))
-    given = model.generation_config  # whose file is copied: Transformers does not save all that it reads
+    given = model.generation_config  # its file is copied, since Transformers does not save all the fields that it reads
     model.generation_config = GenerationConfig(eos_token_id=given.eos_token_id, pad_token_id=given.pad_token_id)
     model.save_pretrained(folder)
     copy_small_files(source, folder)
 
 
 def as_saved(model: PreTrainedModel, name: str, weight: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """A weight under the names and in the parts that `save_pretrained` writes."""
+    """Yield a weight under the names and in the parts that `save_pretrained` writes."""
     yield from revert_weight_conversion(model, {name: weight}).items()
 
 
 def saved_buffers(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
-    """Those that are in the model's files, such as the bias that chooses DeepSeek-V3's experts."""
+    """Return the buffers that are in the model's files, such as the bias that selects DeepSeek-V3's experts."""
     saved = model.state_dict().keys()
     return ((name, buffer) for name, buffer in model.named_buffers() if name in saved)
 
@@ -93,17 +93,17 @@ def copy_small_files(source: Path, folder: Path) -> None:
 
 
 def storage_dtype(directory: Path) -> torch.dtype:
-    """The float type that most of the weights are stored in. Raises StageError if there is none."""
+    """Return the float type of most of the stored weights. Raises StageError if there is none."""
     return FLOATS[_counted(directory).most_common(1)[0][0]]
 
 
 def is_all(dtype: torch.dtype, directory: Path) -> bool:
-    """Whether every weight is stored in this type."""
+    """Return whether every weight is stored in this type."""
     return {FLOATS[name] for name in _counted(directory)} == {dtype}
 
 
 def _counted(directory: Path) -> Counter[str]:
-    """Elements by float type."""
+    """Count the elements of each float type."""
     tensors = list(tensors_in(directory).values())
     counts: Counter[str] = Counter()
     for tensor in tensors:

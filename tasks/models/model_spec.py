@@ -13,7 +13,7 @@ from tasks.core.spec import Problem, Spec
 
 @dataclass(frozen=True)
 class Family:
-    """How a family's layers differ from the others'."""
+    """The differences between a family's layers and those of the others."""
 
     qk_norm: bool = False  # RMSNorm on each head's query and key
     qkv_bias: bool = False
@@ -110,18 +110,20 @@ class ModelSpec(Spec):
         return problems
 
     def unlike(self, initial: "ModelSpec") -> dict[str, tuple[Any, Any]]:
-        """The fields in which it differs from a model whose weights it would start with, as (own, initial) values."""
+        """Return the fields that differ from those of a model whose weights training would start with, as (own,
+        initial) values."""
         own, given = (leaves(model.model_dump(exclude=FREE)) for model in (self, initial))
         if self.experts:
             del own["ffn_hidden"]  # every layer has experts instead
         return {name: (value, given.get(name)) for name, value in own.items() if value != given.get(name)}
 
     def parameters(self, vocab_size: int) -> int:
-        """The exact number of weights."""
+        """Return the exact number of weights."""
         return self._parameters(self.experts.count if self.experts else 0, vocab_size)
 
     def active_parameters(self, vocab_size: int) -> int:
-        """The number of weights used per token: all of a dense model's, only the chosen experts' of a mixture."""
+        """Return the number of weights used per token: all of a dense model, but only those of the selected experts of
+        a mixture."""
         return self._parameters(self.experts.top_k if self.experts else 0, vocab_size)
 
     def _parameters(self, counted_experts: int, vocab_size: int) -> int:

@@ -1,13 +1,13 @@
-"""Learning rates by the size of the model, as model makers and training libraries publish them: the defaults, and what
-explicit rates are compared with. With a value changes the version of the engines that use it (tasks/*/task.py): a spec
-without a rate is in their cache keys as it is."""
+"""Published learning rates of model makers and training libraries by model size: the defaults, and the reference for
+explicit rates. A change of a value needs a new version of the engines that use it (tasks/*/task.py): their cache keys
+have a spec without a rate as it is."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-TOO_LOW, TOO_HIGH = 1e-3, 10  # times the table's rate: a warning
-LORA = 10  # an adapter's rate in relation to that of every weight (Schulman et al. 2025, LoRA Without Regret)
+TOO_LOW, TOO_HIGH = 1e-3, 10  # factors of the table's rate below and above which a warning is issued
+LORA = 10  # ratio of an adapter's rate to that of full training (Schulman et al. 2025, LoRA Without Regret)
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class Rate:
 
 
 def rate_for(table: Sequence[Rate], parameters: float) -> Rate:
-    """The row of the smallest size that holds the model."""
+    """Return the row of the smallest size that includes the model."""
     return next(rate for rate in table if parameters <= rate.up_to)
 
 
 def unusual(value: float, rate: Rate) -> str | None:
-    """What is wrong with an explicit rate, if anything."""
+    """Return a warning about an explicit rate that is unusually low or high; None if it is neither."""
     times = float(f"{value / rate.value:.9g}")  # 0.003 is 10 times 0.0003, not 10.000000000000002 times
     if TOO_LOW <= times <= TOO_HIGH:
         return None
@@ -43,7 +43,7 @@ def unusual(value: float, rate: Rate) -> str | None:
 
 
 def default_warmup(steps: int) -> int:
-    """A tenth of the steps (alignment-handbook's recipes), at most 2,000 (GPT-3, Llama)."""
+    """Return a tenth of the steps (alignment-handbook's recipes), at most 2,000 (GPT-3, Llama)."""
     return min(steps // 10, 2000)
 
 

@@ -1,4 +1,4 @@
-"""What the files of a tokenizer's folder say, without loading it.
+"""The content of the files in a tokenizer's folder, read without loading the tokenizer.
 
 A tokenizer is its tokenizer.json (https://huggingface.co/docs/tokenizers). The files beside it name its special tokens
 and chat templates, and a class of Transformers, which is not used: see tasks/models/tokenizers.py.
@@ -23,7 +23,7 @@ FILES = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken", f"{TEMPLATES}/*.
 
 DEFAULT, WITH_TOOLS = "default", "tool_use"  # names of templates that Transformers knows
 
-# Settings that do not change tokens. Others are left out: `split_special_tokens`, for example, would encode the special
+# Settings that do not change tokens. Others are left out: for example, `split_special_tokens` would encode the special
 # tokens of a chat as text, and `clean_up_tokenization_spaces` deletes spaces when tokens are decoded.
 KEPT = {"model_max_length": int | float, "padding_side": str, "truncation_side": str, "response_template": dict}
 
@@ -31,9 +31,9 @@ _MARKUP = re.compile(r"(?=.*\w)(?=.*[^\w\s])", re.DOTALL)  # such as <tool_call>
 
 
 def described(folder: Path, vocabulary: Mapping[str, int], special: Set[str]) -> tuple[dict[str, Any], list[str]]:
-    """(the content of a tokenizer_config.json with the special tokens that tokenizer.json has, the others that the
-    folder names). `special`: those of the vocabulary that tokenizer.json calls special. Raises StageError if the
-    folder gives a token another id than tokenizer.json."""
+    """Return the content of a tokenizer_config.json with the special tokens that tokenizer.json has, and the names of
+    those that it lacks. `special` are the tokens that tokenizer.json marks as special. Raises StageError if the folder
+    has another id for a token than tokenizer.json."""
     given = with_special(_json(folder / CONFIG), _json(folder / SPECIAL))
     if wrong := [name for name, kind in KEPT.items() if given.get(name) and not isinstance(given[name], kind)]:
         raise StageError(f"{folder / CONFIG}: {wrong[0]}: {given[wrong[0]]!r} is of the wrong type")
@@ -41,7 +41,7 @@ def described(folder: Path, vocabulary: Mapping[str, int], special: Set[str]) ->
     tokens = {name: value for name, value in given.items() if name.endswith("_token")}
     more: dict[str, None] = {}
     for group in (given.get("additional_special_tokens"), given.get("extra_special_tokens")):
-        if isinstance(group, dict):  # by name, such as an image's
+        if isinstance(group, dict):  # has tokens by name, such as an image's
             tokens |= group
         more |= dict.fromkeys(filter(None, map(_text, group))) if isinstance(group, list) else {}
     named = {name: text for name, token in tokens.items() if (text := _text(token))}
@@ -49,7 +49,7 @@ def described(folder: Path, vocabulary: Mapping[str, int], special: Set[str]) ->
     absent += [token for token in more if token not in vocabulary]
     known = {name: token for name, token in sorted(named.items()) if token in vocabulary}
     if "eos_token" in known:
-        known.setdefault("pad_token", known["eos_token"])  # as usual: padding is masked in every loss
+        known.setdefault("pad_token", known["eos_token"])  # a usual choice, since padding is masked in every loss
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **known,
@@ -61,8 +61,8 @@ def described(folder: Path, vocabulary: Mapping[str, int], special: Set[str]) ->
 
 
 def contradictions(folder: Path, begins: bool, ends: bool) -> list[str]:
-    """The settings of tokenizer_config.json that Transformers' own classes apply, and that say other than
-    tokenizer.json, which counts. `begins`, `ends`: whether that adds tokens before and behind a text. Raises
+    """Return the settings of tokenizer_config.json that contradict tokenizer.json. Transformers' own classes apply the
+    former, Baton the latter. `begins` and `ends` are whether tokenizer.json adds tokens before and after a text. Raises
     StageError."""
     given = _json(folder / CONFIG)
     says = {"add_bos_token": begins, "add_eos_token": ends, "split_special_tokens": False}
@@ -74,12 +74,13 @@ def contradictions(folder: Path, begins: bool, ends: bool) -> list[str]:
 
 
 def with_special(config: dict[str, Any], special: dict[str, Any]) -> dict[str, Any]:
-    """The content of tokenizer_config.json, with the tokens of special_tokens_map.json as Transformers reads them."""
+    """Return the content of tokenizer_config.json with the tokens of special_tokens_map.json as Transformers reads
+    them."""
     return config if "added_tokens_decoder" in config else config | special
 
 
 def vocabulary(folder: Path) -> dict[str, int] | None:
-    """The ids of tokenizer.json's tokens; None if it is missing or damaged."""
+    """Return the ids of the tokens in tokenizer.json; None if the file is missing or damaged."""
     try:
         return token_ids(_json(folder / TOKENIZER))
     except (StageError, KeyError, TypeError, ValueError):
@@ -87,21 +88,23 @@ def vocabulary(folder: Path) -> dict[str, int] | None:
 
 
 def token_ids(content: Mapping[str, Any]) -> dict[str, int]:
-    """The ids of the tokens in tokenizer.json's content. Raises KeyError, TypeError or ValueError if it is damaged."""
-    entries = content["model"]["vocab"]  # by token in BPE; a list of tokens and their scores in Unigram
+    """Return the ids of the tokens in the content of tokenizer.json. Raises KeyError, TypeError or ValueError if it is
+    damaged."""
+    entries = content["model"]["vocab"]  # ids by token in BPE; a list of tokens and scores in Unigram
     ids = entries if isinstance(entries, dict) else {token: number for number, (token, _) in enumerate(entries)}
     return ids | {token["content"]: token["id"] for token in content.get("added_tokens") or ()}
 
 
 def added_tokens(folder: Path) -> list[tuple[str, int]]:
-    """The tokens that tokenizer.json has beside its vocabulary, and the ids that it gives them. Raises StageError."""
+    """Return the tokens that tokenizer.json has besides its vocabulary, and their ids. Raises StageError."""
     return [(token["content"], token["id"]) for token in _added(folder)]
 
 
 def reserved(folder: Path) -> list[str]:
-    """The added tokens that text of a corpus must not be able to produce: those that tokenizer.json calls special, and
-    of the others, which some families have for turns and tools, those that tokenizer_config.json names (EOS, BOS, …) or
-    a chat template writes. Words and white space, which stand in every template, are not meant. Raises StageError."""
+    """Return the added tokens that text of a corpus must not be able to produce: those that tokenizer.json marks as
+    special and, of the others, which some families have for turns and tools, those that tokenizer_config.json names
+    (EOS, BOS, …) or a chat template writes. Words and white space, which every template has, are excluded. Raises
+    StageError."""
     given = with_special(_json(folder / CONFIG), _json(folder / SPECIAL))
     named = {_text(token) for name, token in given.items() if name.endswith("_token")}
     templates = "\n".join(_templates(folder).values())
@@ -113,8 +116,8 @@ def reserved(folder: Path) -> list[str]:
 
 
 def chat_templates(folder: Path, name: str | None = None) -> dict[str, str]:
-    """The chat templates to use, by name; with `name` that one alone. Empty if the folder has none. Raises StageError
-    if none of several is the default."""
+    """Return the chat templates to use by name, or only the one called `name`. Empty if the folder has none. Raises
+    StageError if none of several is the default."""
     templates = _templates(folder)
     if name is not None:
         if name not in templates:
@@ -131,7 +134,7 @@ def chat_templates(folder: Path, name: str | None = None) -> dict[str, str]:
 
 
 def template_problem(folder: Path, name: str | None) -> list[Problem]:
-    """The problem of a spec whose `chat_template` is `name`, if `chat_templates` raises for a local folder."""
+    """Return the problem of a spec whose `chat_template` is `name`, if `chat_templates` raises for a local folder."""
     try:
         chat_templates(folder, name)
     except StageError as error:
@@ -144,8 +147,8 @@ def has_chat_template(folder: Path) -> bool:
 
 
 def _templates(folder: Path) -> dict[str, str]:
-    """All templates by name. As in Transformers, chat_template.jinja takes the place of those in tokenizer_config.json,
-    and a file in additional_chat_templates/ that of one with its name."""
+    """Return all templates by name. As in Transformers, chat_template.jinja replaces those in tokenizer_config.json,
+    and a file in additional_chat_templates/ replaces the template of its name."""
     files = {path.stem: path for path in sorted((folder / TEMPLATES).glob("*.jinja"))}
     if (folder / TEMPLATE).is_file():
         files[DEFAULT] = folder / TEMPLATE
@@ -157,7 +160,8 @@ def _templates(folder: Path) -> dict[str, str]:
 
 
 def _named(path: Path) -> dict[str, str]:
-    """A file's field `chat_template`: a template, a list of templates with names, or a mapping. Raises StageError."""
+    """Return the templates in the field `chat_template` of a file, which has a template, a list of templates with
+    names, or a mapping. Raises StageError."""
     value = _json(path).get("chat_template") or {}
     if isinstance(value, str):
         return {DEFAULT: value}
@@ -173,7 +177,8 @@ def _named(path: Path) -> dict[str, str]:
 
 
 def _check_ids(folder: Path, given: Mapping[str, Any], vocabulary: Mapping[str, int]) -> None:
-    """Transformers would add such a token, at an id that the model may know as another token or not at all."""
+    """Raise StageError for tokens that tokenizer.json lacks or has under another id. Transformers would add such a
+    token, at an id that the model may know as another token or not at all."""
     decoder = given.get("added_tokens_decoder") or {}
     if not isinstance(decoder, dict):
         raise StageError(f"{folder / CONFIG}: added_tokens_decoder: an object with a token for each id expected")
@@ -194,13 +199,13 @@ def _added(folder: Path) -> list[dict[str, Any]]:
 
 
 def _text(token: Any) -> str | None:
-    """A token's text; some files have its properties too."""
+    """Return the text of a token, which some files store with its properties."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else None
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """An object; empty if there is no file. Raises StageError."""
+    """Read a JSON object; empty if there is no file. Raises StageError."""
     if not path.exists():
         return {}
     try:

@@ -1,14 +1,15 @@
-"""Make tokenizers. Nothing else in Baton loads one.
+"""Load tokenizers, the only module of Baton that does.
 
     load(folder)             as Transformers has it, for rows: special tokens in a text are recognized
     plain(folder)            as the tokenizers library has it, for the text of a corpus: they are ordinary text
     write(source, target)    take over a tokenizer into an artifact
     alone(folder)            a folder for engines, which load tokenizers themselves
 
-A tokenizer is its tokenizer.json. Transformers' AutoTokenizer (5.17) does not load that as it is where the files or
-the model's config name one of its own classes: it takes the vocabulary and the class' idea of the rest. A byte-level
-tokenizer.json with LlamaTokenizerFast loses every space, and Qwen2's class adds a token that the embedding lacks. The
-class PreTrainedTokenizerFast takes tokenizer.json as it is; `write` names it, and `check` proves it on a sample.
+A tokenizer is its tokenizer.json. Transformers' AutoTokenizer (5.17) does not load that file unchanged if the other
+files or the model's config name one of its own classes: it uses the vocabulary, and the defaults of the class for the
+rest. A byte-level tokenizer.json with LlamaTokenizerFast loses every space, and Qwen2's class adds a token that the
+embedding lacks. The class PreTrainedTokenizerFast loads tokenizer.json unchanged; `write` names it, and `check`
+verifies this on a sample.
 """
 
 import json
@@ -63,15 +64,15 @@ PROBES = {  # text that a tokenizer may change
     "emoji": "🙂",
     "white space around a text": "\n\ta \n",
 }
-UNKNOWN = "\U00010600"  # a sign of Linear A: a letter, which no normalizer removes, and in no vocabulary as a whole
-MOST_SPECIAL = 300  # tokens that are tried
-# The type names no tokenizer class. Without the version, Transformers (5.17, in `_patch_mistral_regex`) takes a large
-# vocabulary for one of Mistral's with a wrong pattern, and warns.
+UNKNOWN = "\U00010600"  # Linear A: a letter, so no normalizer removes it, and no vocabulary has it as one token
+MOST_SPECIAL = 300  # special tokens that are tried
+# This model type names no tokenizer class. Without the version, Transformers (5.17, in `_patch_mistral_regex`) mistakes
+# a large vocabulary for one of Mistral's with a wrong pattern, and warns.
 NO_CLASS = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "transformers_version": "5.0.0"}
 
 
 def load(folder: Path, template: str | None = None) -> Any:
-    """A tokenizer as Transformers has it, with its chat templates; `template`: the name of the only one to use. Raises
+    """Load a tokenizer with Transformers, with its chat templates or only the one called `template`. Raises
     StageError."""
     from transformers import PreTrainedTokenizerFast
 
@@ -79,7 +80,7 @@ def load(folder: Path, template: str | None = None) -> Any:
         write(folder, Path(place), template)
         try:
             tokenizer = PreTrainedTokenizerFast.from_pretrained(place, local_files_only=True)
-        except Exception as error:  # it validates little: a wrong value raises anything
+        except Exception as error:  # Transformers validates little, so a wrong value may raise any exception
             raise StageError(f"{folder / CONFIG}: {type(error).__name__}: {error}") from error
     tokenizer.name_or_path = str(folder)
     tokenizer.backend_tokenizer.no_truncation()  # a tokenizer.json may enable either
@@ -89,12 +90,12 @@ def load(folder: Path, template: str | None = None) -> Any:
 
 
 def plain(folder: Path) -> Tokenizer:
-    """A tokenizer for the text of a corpus, which must not be able to end a document or to begin a turn: reserved
-    tokens in it (`tokenizer_files.reserved`) are ordinary text. Raises StageError."""
+    """Load a tokenizer for the text of a corpus, which must not be able to end a document or begin a turn: reserved
+    tokens (`tokenizer_files.reserved`) in it are ordinary text. Raises StageError."""
     tokenizer, names = _opened(folder), reserved(folder)
     ids = {name: tokenizer.token_to_id(name) for name in names}
     if isinstance(tokenizer.model, models.BPE):
-        tokenizer.add_special_tokens(names)  # changes no id: sets what the file does not call special
+        tokenizer.add_special_tokens(names)  # changes no id, but marks those as special that the file does not
         tokenizer.encode_special_tokens = True
     else:
         tokenizer = _renamed(tokenizer, names)
@@ -104,15 +105,15 @@ def plain(folder: Path) -> Tokenizer:
         encoded = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
         if ids[name] in set().union(*encoded) - {*unknown}:
             raise StageError(
-                f"{folder}: text that has {name!r} would become this token, which must not be in a document; take a "
+                f"{folder}: text that has {name!r} would become this token, which must not be in a document; use a "
                 "tokenizer that splits it"
             )
     return tokenizer
 
 
 def _renamed(tokenizer: Tokenizer, names: Sequence[str]) -> Tokenizer:
-    """With names that no text has, in place of these tokens' own, and the same ids: models of other kinds than BPE know
-    them as words of the vocabulary too."""
+    """Rename tokens, without a change of their ids, to names that no text has. Models other than BPE also have these
+    tokens as words of their vocabulary."""
 
     def renamed(name: str) -> str:
         return f"\0{name}" if name in names else name
@@ -132,68 +133,68 @@ def _renamed(tokenizer: Tokenizer, names: Sequence[str]) -> Tokenizer:
 
 
 def beginning(tokenizer: Tokenizer) -> list[int]:
-    """The tokens that it puts before every text: BOS, if it adds one."""
+    """Return the tokens that a tokenizer adds before every text: BOS, if any."""
     return _added(tokenizer)[0]
 
 
 def parsed(tokenizer: Any, text: str) -> list[int]:
-    """The tokens of a text that is a prompt, a completion or a rendered chat: special tokens in it are recognized, and
-    nothing is added. As in Transformers and vLLM, so are those that a user has written into a message."""
+    """Return the tokens of a prompt, a completion or a rendered chat. Special tokens in the text are recognized, and
+    none are added. As in Transformers and vLLM, this includes those that a user has written in a message."""
     return list(tokenizer.encode(text, add_special_tokens=False))
 
 
 def begun(begin: list[int], ids: Sequence[int]) -> list[int]:
-    """These tokens as a sequence, which begins with a tokenizer's `beginning`: once, also if a text has it already."""
+    """Return these tokens preceded by a tokenizer's `beginning`, unless they already begin with it."""
     return [*ids] if list(ids[: len(begin)]) == begin else [*begin, *ids]
 
 
 def write(source: Path, target: Path, template: str | None = None) -> list[str]:
-    """Write a folder's tokenizer to another: tokenizer.json byte for byte, tokenizer_config.json with the special
-    tokens that it has, and the chat templates; with `template` that one alone. Returns what a user should know. Raises
-    StageError."""
+    """Write a folder's tokenizer to another folder: tokenizer.json byte for byte, tokenizer_config.json with the
+    special tokens that it has, and the chat templates or only the one called `template`. Returns notices for the user.
+    Raises StageError."""
     opened = _opened(source)
     config, absent = described(source, opened.get_vocab(with_added_tokens=True), set(_special(opened)))
     templates = chat_templates(source, template)
-    if len(templates) > 1:  # one file, which all versions of Transformers read
+    if len(templates) > 1:  # in one file, since all versions of Transformers read this form
         config["chat_template"] = [{"name": name, "template": text} for name, text in sorted(templates.items())]
     elif templates:
         (target / TEMPLATE).write_text(templates[DEFAULT], encoding="utf-8")
     shutil.copyfile(source / TOKENIZER, target / TOKENIZER)
     write_json(target / CONFIG, config)
-    told = [f"{', '.join(absent)}: left out, since {TOKENIZER} has no such token"] if absent else []
+    notices = [f"{', '.join(absent)}: left out, since {TOKENIZER} has no such token"] if absent else []
     begin, behind = _added(opened)
     if other := contradictions(source, bool(begin), bool(behind)):
-        told.append(
-            f"{CONFIG} says {', '.join(other)}, and {TOKENIZER} does otherwise, which counts: if the model was trained "
-            f"by the former, change the post_processor of {TOKENIZER}"
+        notices.append(
+            f"{CONFIG} says {', '.join(other)}, but {TOKENIZER}, which Baton follows, differs: if the model was "
+            f"trained by the former, change the post_processor of {TOKENIZER}"
         )
     if behind:
         end = "".join(opened.id_to_token(token) or "" for token in behind)
-        told.append(
+        notices.append(
             f"the tokenizer appends {end} to every text: Baton leaves it out, but Transformers and vLLM append it to "
             "prompts too, and the model then continues a text that has ended. Remove it from the post_processor of "
             f"{TOKENIZER}"
         )
     if lost := _lost(opened):
-        told.append(
+        notices.append(
             f"the tokenizer does not know {len(lost)} of {len(LETTERS)} characters that were tried, such as "
             f"{' '.join(lost[:8])}: they are lost, in text that is learned and in prompts"
         )
     if changed := _changed(opened, lost):
-        told.append(
+        notices.append(
             f"the tokenizer does not keep {'; '.join(changed)}: in text that is learned and in prompts. Bits per byte "
             "count what it loses as known"
         )
-    return told
+    return notices
 
 
 def check(tokenizer: Any, folder: Path) -> None:
-    """Compare a tokenizer of Transformers with `folder`'s tokenizer.json: the vocabulary, and on some texts ids and the
-    text decoded from them. Raises StageError."""
+    """Compare a tokenizer of Transformers with `folder`'s tokenizer.json: its vocabulary and, for some texts, the ids
+    and the text decoded from them. Raises StageError."""
     expected = _opened(folder)
     if tokenizer.get_vocab() != expected.get_vocab(with_added_tokens=True):
         raise StageError(f"{folder}: {type(tokenizer).__name__} does not have the vocabulary of {TOKENIZER}")
-    # Transformers recognizes the tokens that tokenizer_config.json names, also if tokenizer.json does not
+    # Transformers recognizes the tokens in tokenizer_config.json even if tokenizer.json does not mark them as special.
     expected.add_special_tokens(sorted(set(tokenizer.all_special_tokens) - set(_special(expected))))
     texts = [*SAMPLE, " ".join(f"a{token} b" for token in _special(expected)[:MOST_SPECIAL])]
     for text in texts:
@@ -209,26 +210,27 @@ def check(tokenizer: Any, folder: Path) -> None:
 
 
 def elsewhere(model: Path) -> list[str]:
-    """What a user should know who loads a model's tokenizer without Baton: whether AutoTokenizer changes it."""
+    """Return a notice for users who load a model's tokenizer without Baton if AutoTokenizer changes it."""
     from transformers import AutoTokenizer
 
     try:
         check(AutoTokenizer.from_pretrained(model, local_files_only=True), model)
-    except Exception as error:  # a class may refuse the vocabulary: any exception can occur
+    except Exception as error:  # a class may refuse the vocabulary with any exception
         return [f"load its tokenizer with PreTrainedTokenizerFast: Transformers' AutoTokenizer changes it ({error})"]
     return []
 
 
 def size(tokenizer: Any) -> int:
-    """The rows of an embedding that it needs: one for the highest id, even if lower ids are unused."""
+    """Return the number of rows that a tokenizer needs in an embedding: up to the highest id, even if lower ids are
+    unused."""
     return 1 + max(map(int, tokenizer.get_vocab().values()))
 
 
 def alone(folder: Path) -> Path:
-    """A folder with a model's tokenizer and nothing else, in this node's cache. In a model's folder AutoTokenizer
-    also reads config.json, and takes Qwen2's class for every model of its type (5.17; while
-    `MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS` has "qwen2"). vLLM (0.31; while its `get_tokenizer` reads a config with
-    retries) waits two seconds and prints errors where there is no config.json: that of `NO_CLASS` names no class."""
+    """Return a folder in this node's cache that has only a model's tokenizer and a config without a tokenizer class. In
+    a model's folder AutoTokenizer also reads config.json, and uses Qwen2's class for every model of its type (5.17;
+    while `MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS` has "qwen2"). Without a config.json, vLLM (0.31; while its
+    `get_tokenizer` reads a config with retries) waits two seconds and prints errors."""
     cache = cache_folder("tokenizers")
     with TemporaryDirectory(dir=cache, prefix="partial-") as place:
         target = Path(place) / "target"
@@ -249,7 +251,7 @@ def _opened(folder: Path) -> Tokenizer:
         others = ", ".join(sorted(each.name for each in folder.glob("*") if each.suffix in (".model", ".tiktoken")))
         raise StageError(
             f"{folder}: has no {TOKENIZER}{f', only {others}' if others else ''}. Baton does not convert other files, "
-            "since Transformers' conversion changes tokens (5.17): take a revision that has one, or write one, and "
+            "since Transformers' conversion changes tokens (5.17): use a revision that has one, or write one, and "
             "compare its ids with those of the original"
         )
     try:
@@ -270,14 +272,14 @@ def _opened(folder: Path) -> Tokenizer:
 
 
 def _added(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """The tokens that it puts before every text, and those behind."""
-    encoding = tokenizer.encode("".join(SAMPLE))  # one letter can be unknown, and dropped
+    """Return the tokens that a tokenizer adds before and after every text."""
+    encoding = tokenizer.encode("".join(SAMPLE))  # a single letter could be unknown and dropped
     own = [place for place, sequence in enumerate(encoding.sequence_ids) if sequence is not None]
     return (encoding.ids[: own[0]], encoding.ids[own[-1] + 1 :]) if own else ([], [])
 
 
 def _lost(tokenizer: Tokenizer) -> list[str]:
-    """The letters that become nothing, or the token for what is unknown."""
+    """Return the letters that become no token, or the token for unknown text."""
 
     def back(text: str) -> str:
         return str(tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids)).strip()
@@ -287,7 +289,8 @@ def _lost(tokenizer: Tokenizer) -> list[str]:
 
 
 def _changed(tokenizer: Tokenizer, lost: Sequence[str]) -> list[str]:
-    """What becomes other text, beside letters that are lost. Another form of the same characters (NFC) is no change."""
+    """Return the kinds of text that a tokenizer changes, apart from lost letters. Another form of the same characters
+    (NFC) is not a change."""
     back = {
         kind: str(tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids))
         for kind, text in PROBES.items()

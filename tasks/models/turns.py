@@ -1,7 +1,7 @@
-"""Where a model's turns begin and end: its tokenizer, its chat templates, and the tokens that end generation.
+"""The format of a model's turns: its tokenizer, its chat templates, and the tokens that end generation.
 
-Every form of a model that leaves Baton has these files from here: a tuned model, an adapter, what is published, and a
-model that a custom stage makes of others.
+This module writes these files for every form in which a model leaves Baton: a tuned model, an adapter, a published
+model, and a model that a custom stage makes from others.
 
     add_ends(folder, ends)           generation ends at these tokens too
     copy_turns(source, target)       `target` has the turns of `source`
@@ -24,12 +24,12 @@ FILES = (TOKENIZER, TOKENIZER_CONFIG, SPECIAL, "added_tokens.json", TEMPLATE, "c
 
 
 def with_ends(known: int | list[int] | None, ends: Iterable[int]) -> list[int]:
-    """The tokens that end generation: the known ones, and `ends`."""
+    """Return the tokens that end generation: the known ones, and `ends`."""
     return list(dict.fromkeys([*([known] if isinstance(known, int) else known or []), *ends]))
 
 
 def add_ends(folder: Path, ends: Iterable[int]) -> None:
-    """Let generation end at these tokens too, in generation_config.json. What else a user has set there stays."""
+    """Add tokens that end generation to generation_config.json. A user's other settings there stay."""
     path = folder / GENERATION
     config = json.loads(path.read_text()) if path.exists() else {}
     before = config.get("eos_token_id", json.loads((folder / CONFIG).read_text()).get("eos_token_id"))
@@ -39,7 +39,7 @@ def add_ends(folder: Path, ends: Iterable[int]) -> None:
 
 
 def copy_turns(source: Path, target: Path) -> None:
-    """Copy the files that say so, in place of those that `target` has."""
+    """Replace the files of turns in `target` by those of `source`."""
     for name in FILES:
         (target / name).unlink(missing_ok=True)
         if (source / name).is_file():
@@ -51,15 +51,15 @@ def copy_turns(source: Path, target: Path) -> None:
 
 @dataclass(frozen=True)
 class Turns:
-    """What these files of a model say."""
+    """The content of these files of a model."""
 
     tokenizer: str  # digest of tokenizer.json; empty if there is none
-    templates: dict[str, str]  # by name
-    ends: frozenset[int]  # of generation_config.json, or without one what stands in for it
+    templates: dict[str, str]  # chat templates by name
+    ends: frozenset[int]  # those of generation_config.json; without that file, those of config.json and the tokenizer
 
 
 def turns_of(folder: Path) -> Turns:
-    """Raises StageError, ModelFilesError."""
+    """Read the turns of a model. Raises StageError, ModelFilesError."""
     files = model_in(folder)
     tokenizer = folder / TOKENIZER
     ends = files.eos_of_generation if files.generation else files.eos_ids

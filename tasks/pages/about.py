@@ -14,14 +14,14 @@ from tasks.pages.training import training_curves
 
 
 def about(source: Source) -> list[Block]:
-    """The page of one artifact: its notices, what is specific to its kind, then its spec, inputs and versions."""
+    """Return the page of one artifact: its notices, the blocks of its kind, then its spec, inputs and versions."""
     notices = [Text(text, "bad") for text in source.notices()]
     page: Callable[[Source], list[Block]] = resolve_name(kind_of(source.manifest.kind).page)
     return [*notices, *page(source), *_made_with(source)]
 
 
 def heading(source: Source) -> str:
-    """Base model · 1a2b3c4d5e6f"""
+    """Return a heading such as "Base model · 1a2b3c4d5e6f"."""
     label = source.manifest.facts.get("label")
     name = words(source.manifest.kind).replace("hf model", "model")
     return f"{name[:1].upper()}{name[1:]}{f' {label}' if label else ''} · {source.digest}"

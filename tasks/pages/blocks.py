@@ -14,7 +14,7 @@ Tone = Literal["good", "bad", "quiet", "best"]
 
 @dataclass(frozen=True)
 class Mark:
-    """A cell or a remark with a tone: good, bad, best of its row, less important."""
+    """A cell or a remark with a tone, such as good, bad, best of its row, or less important."""
 
     text: str
     tone: Tone
@@ -82,7 +82,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Fold:
-    """Collapsed until it is opened."""
+    """Blocks that are collapsed until the reader opens them."""
 
     summary: str
     blocks: "list[Block]"

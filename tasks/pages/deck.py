@@ -1,4 +1,4 @@
-"""Render the Flyte Deck of a stage: the page of the artifact it made."""
+"""Render the Flyte Deck of a stage: the page of the artifact that it made."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ WHOLE_REPORT = Markup('<iframe title="Report" sandbox srcdoc="{}" style="width:1
 
 
 def stage_page(output: Path) -> str:
-    """An HTML fragment about the artifact in `output`. Raises ArtifactError if there is none."""
+    """Return an HTML fragment about the artifact in `output`. Raises ArtifactError if there is none."""
     source = open_source(output)
     if source.manifest.kind == "report":
         return str(WHOLE_REPORT.format((output / "report.html").read_text(encoding="utf-8")))

@@ -14,17 +14,17 @@ FOLDER = Path(__file__).parent
 
 
 def page(title: str, blocks: list[Block]) -> str:
-    """A self-contained document: no scripts, network requests or fonts."""
+    """Render a self-contained document without scripts, network requests and fonts."""
     return encodable(_template().render(title=title, blocks=blocks))
 
 
 def fragment(blocks: list[Block]) -> str:
-    """HTML to embed in another page (a Flyte Deck), with its own style."""
+    """Render HTML with its own style for another page (a Flyte Deck)."""
     return encodable(_template().render(blocks=blocks))
 
 
 def anchor(title: str) -> str:
-    """The id of the section with this title."""
+    """Return the id of the section with this title."""
     return re.sub(r"\W+", "-", title.lower()).strip("-")
 
 

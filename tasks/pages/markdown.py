@@ -18,7 +18,7 @@ def markdown(blocks: list[Block]) -> str:
 
 
 def _table(columns: Sequence[Cell], rows: Sequence[Sequence[Cell]], align: str) -> str:
-    """Padded, so that the columns line up in a terminal too; `align` has a letter per column, l or r."""
+    """Render a table, padded so that the columns line up in a terminal too. `align` has a letter per column, l or r."""
     texts = [[_plain(cell.text if isinstance(cell, Mark) else cell) for cell in row] for row in (columns, *rows)]
     lines = [[text.replace("|", "\\|") for text in row] for row in texts]
     sides = [(max(map(len, column)), side) for column, side in zip(zip(*lines, strict=True), align, strict=True)]

@@ -4,7 +4,7 @@ from infra.drawing.charts import curves
 from tasks.pages.blocks import Grid
 from tasks.pages.source import Source
 
-# title -> metrics of one chart; those that the engine did not log are left out
+# Title -> metrics of one chart, without those that the engine did not log
 PANELS: dict[str, tuple[str, ...]] = {
     "Reward": ("reward",),
     "Loss": ("loss", "validation_loss"),
@@ -26,7 +26,7 @@ PANELS: dict[str, tuple[str, ...]] = {
 
 
 def training_curves(source: Source) -> list[Grid]:
-    """Charts of every training metric, the known ones first; empty if there is none."""
+    """Return charts of every training metric, the known ones first; empty if there is none."""
     series = source.series()
     figures = [
         curves(title, shown)

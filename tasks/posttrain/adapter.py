@@ -1,7 +1,7 @@
 """Train a LoRA adapter with PEFT, and merge it.
 
-The frozen weights stay in bf16 if they are stored so, the adapter is in fp32. Merging is done in fp32: a merged bf16
-weight would lose small updates, and merging in place to undo it later would change the base model.
+The frozen weights stay in bf16 if they are stored in bf16; the adapter is in fp32. Merging is done in fp32, since a
+merged bf16 weight would lose small updates, and undoing a merge in place would change the base model.
 """
 
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ from tasks.models.model_files import linear_names
 from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.quantize import in_4_bits, original_weights
 
-TOLERANCE = 1e-3  # of merged logits, relative to the largest; fp32 differs by 1e-6
+TOLERANCE = 1e-3  # difference of merged logits, relative to the largest logit; in fp32 it is about 1e-6
 
 
 def peft_config(adapter: AdapterSpec, model: Any) -> LoraConfig:
-    """PEFT's configuration. Raises StageError if the model has no such layers."""
+    """Return PEFT's configuration. Raises StageError if the model lacks one of the layers."""
     lora = adapter.lora
     if lora.targets != "all-linear":
         layers = linear_names(model)
@@ -40,13 +40,13 @@ def peft_config(adapter: AdapterSpec, model: Any) -> LoraConfig:
 
 
 def base_of(model: Any) -> Any:
-    """The Transformers model, of which an adapter's layers are part."""
+    """Return the Transformers model without PEFT's wrapper; an adapter's layers are part of it."""
     return model.get_base_model() if isinstance(model, PeftModel) else model
 
 
 def merged(model: Any) -> Any:
-    """The Transformers model in fp32 with the adapter merged into its weights; a model without an adapter is returned
-    as it is. Raises StageError if the merged model differs."""
+    """Return the Transformers model in fp32 with the adapter merged into its weights, or a model without an adapter
+    unchanged. Raises StageError if the merged model computes other logits."""
     if not isinstance(model, PeftModel):
         return model
     model.eval().float()
@@ -74,15 +74,15 @@ def _logits(model: Any) -> torch.Tensor:
 
 
 def merged_weights(model: PeftModel) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the base model's weights by its own names, with the adapter merged: in fp32, one tensor at a time, without
-    changing the model. Of weights in 4 bits, the originals are read from the model's files. Collective if the weights
+    """Yield the base model's weights by its own names, with the adapter merged, in fp32, one tensor at a time, without
+    changing the model. For weights in 4 bits, the originals are read from the model's files. Collective if the weights
     are sharded."""
     original = original_weights(Path(model.name_or_path))
     adapted = {f"{name}.base_layer.weight": module for name, module in model.named_modules() if _has_adapter(module)}
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if model.prefix in name:
-                continue  # A and B
+                continue  # the adapter's A and B
             plain = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
             whole = original(plain).to(weight.device) if in_4_bits(weight) else weight.data
             if layer := adapted.get(name):

@@ -1,7 +1,7 @@
-"""An adapter as an artifact: written in PEFT's format, and read as the model to tune further.
+"""Write an adapter as an artifact in PEFT's format, and read one as the model to tune further.
 
-A stage that tunes an adapter's model trains a new adapter on the merged weights. Both are then one adapter of the
-original base: their ranks add up, B₁A₁ + B₂A₂ = [B₁ B₂] [A₁; A₂].
+A stage that tunes an adapter's model trains a new adapter on the merged weights. The two are then joined to one adapter
+of the original base, whose rank is the sum of their ranks: B₁A₁ + B₂A₂ = [B₁ B₂] [A₁; A₂].
 """
 
 import fcntl
@@ -21,18 +21,18 @@ from tasks.models.model_files import copy_small_files, load_causal_lm, save_like
 from tasks.posttrain.adapter import merged
 from tasks.posttrain.adapter_spec import LoRASpec
 
-SOURCE = "source"  # in work/
+SOURCE = "source"  # folder in work/
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
 def source_of(job: Job) -> Path:
-    """The directory of weights of the stage's model. An adapter is first merged into its base, in
+    """Return the directory with the weights of the stage's model. An adapter is first merged into its base, in
     work/source and in the base's dtype."""
     model = model_of(job)
     if model.adapter is None:
         return model.directory
     folder = job.work / SOURCE
-    with (job.work / f"{SOURCE}.lock").open("a") as lock:  # of several processes, one makes it
+    with (job.work / f"{SOURCE}.lock").open("a") as lock:  # one of several processes writes the folder
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             partial = job.work / f"{SOURCE}.partial"
@@ -49,7 +49,7 @@ def _write_merged(model: ModelFolders, adapter: Path, folder: Path) -> None:
 
 
 def base_of(job: Job) -> dict[str, str]:
-    """The base of an adapter that the stage trains: its model, or that model's base."""
+    """Return the base of an adapter that the stage trains: its model, or that model's base."""
     entry = job.inputs.get(f"model.{BASE}") or job.inputs["model"]
     return {"digest": entry["digest"], "place": entry.get("place") or entry["path"]}
 
@@ -60,7 +60,8 @@ def forget_source(job: Job) -> None:
 
 
 def write_adapter(job: Job, lora: LoRASpec, trained: Mapping[str, torch.Tensor]) -> None:
-    """Write an adapter in fp32 to output/adapter: the trained one, joined to that of the stage's model if it has one.
+    """Write an adapter in fp32 to output/adapter: the trained one, joined to the adapter of the stage's model if it has
+    one.
     `trained`: weights by PEFT's names in the model."""
     weights = {name.replace(".default.", "."): weight.float().contiguous() for name, weight in trained.items()}
     rank, alpha = lora.rank, lora.alpha
@@ -74,7 +75,7 @@ def write_adapter(job: Job, lora: LoRASpec, trained: Mapping[str, torch.Tensor])
         "base_model_name_or_path": base_of(job)["digest"],
         "target_modules": sorted({name.split(".")[-3] for name in weights}),
     }
-    del config["peft_version"]  # as everything else in it, it would change the digest
+    del config["peft_version"]  # the artifact's digest must not depend on it
     folder = job.output / ADAPTER
     folder.mkdir(parents=True)
     save_file(weights, folder / WEIGHTS, {"format": "pt"})
@@ -85,8 +86,8 @@ Adapter = tuple[dict[str, torch.Tensor], int, float]  # weights by PEFT's names,
 
 
 def joined(first: Adapter, second: Adapter) -> tuple[dict[str, torch.Tensor], int]:
-    """(weights, rank) of the adapter, its alpha equal to its rank, whose update is the sum of both. A layer that only
-    one of them adapts is padded with zeros, since vLLM wants one rank."""
+    """Return (weights, rank) of the adapter whose update is the sum of both and whose alpha equals its rank. A layer
+    that only one of them adapts is padded with zeros, since vLLM requires one rank."""
     rank = first[1] + second[1]
     tensors: dict[str, torch.Tensor] = {}
     for name in sorted(first[0].keys() | second[0].keys()):

@@ -1,8 +1,8 @@
 """Divide the rows of each optimizer step over processes.
 
-The rows of a step and their order are those of one process, whatever the layout: they depend on the seed and the step
-alone. An epoch's last step may have fewer rows than the others, and fewer than processes; a process without a row then
-computes a blank one, which has no loss.
+The rows of a step and their order depend only on the seed and the step, and not on the layout. An epoch's last step may
+have fewer rows than the others, and fewer rows than there are processes; a process without a row then computes a blank
+row, which has no loss.
 """
 
 import math
@@ -17,8 +17,8 @@ BLANK = "blank"  # marks a row that has no loss
 
 
 def micro_batches(rows: Sequence[int], micro_batch: int, rank: int, processes: int) -> Iterator[list[int]]:
-    """A process's micro batches of one step; a blank row is ~row. Every process has the same number of them."""
-    count = math.ceil(len(rows) / (micro_batch * processes)) * processes  # of all processes
+    """Yield a process's micro batches of one step; a blank row is ~row. Every process has the same number of them."""
+    count = math.ceil(len(rows) / (micro_batch * processes)) * processes  # micro batches of all processes
     size, larger = divmod(len(rows), count)
     for number in range(rank, count, processes):
         begin = number * size + min(number, larger)
@@ -26,7 +26,7 @@ def micro_batches(rows: Sequence[int], micro_batch: int, rank: int, processes: i
 
 
 class RankBatches(Sampler[list[int]]):
-    """A process's micro batches of an epoch. `order` yields the rows of all processes, and is read once an epoch."""
+    """A process's micro batches of an epoch. `order` yields the rows of all processes, and is read once per epoch."""
 
     def __init__(self, order: Sampler[int], batch_size: int, micro_batch: int, rank: int, processes: int) -> None:
         self.order, self.batch_size = order, batch_size
@@ -44,7 +44,7 @@ class RankBatches(Sampler[list[int]]):
 
 
 class Shuffled(Sampler[int]):
-    """Rows in a random order that depends on the seed and the epoch alone: that of Accelerate's seedable sampler."""
+    """Rows in the random order of Accelerate's seedable sampler, which depends only on the seed and the epoch."""
 
     def __init__(self, length: int, trainer: Any) -> None:
         self.length, self.trainer = length, trainer
@@ -58,8 +58,8 @@ class Shuffled(Sampler[int]):
 
 
 class WithBlanks(Dataset[dict[str, Any]]):
-    """Rows by number; ~number is a blank copy of the row. `ignored` is the value of its labels, if it has any; None: it
-    keeps them."""
+    """Rows by number; ~number is a blank copy of the row. `ignored` is the value of the copy's labels, if it has any;
+    with None, it keeps the row's labels."""
 
     def __init__(self, rows: Any, ignored: int | None) -> None:
         self.rows, self.ignored = rows, ignored
@@ -77,12 +77,12 @@ class WithBlanks(Dataset[dict[str, Any]]):
 
 
 def loader(trainer: Any, ignored: int | None) -> DataLoader[Any]:
-    """A process's micro batches for a trainer whose `_get_train_sampler` is ordered by epoch."""
+    """Return a process's micro batches for a trainer whose `_get_train_sampler` is ordered by epoch."""
     order = trainer._get_train_sampler()
     rows = trainer._remove_unused_columns(trainer.train_dataset, description="training")
     args = trainer.args
     batch_size = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
-    if hasattr(order, "sampler"):  # by length, in groups of a step's rows
+    if hasattr(order, "sampler"):  # sorts by length within groups of a step's rows
         order.sampler.batch_size = batch_size
     elif not isinstance(order, SequentialSampler):
         order = Shuffled(len(rows), trainer)

@@ -1,15 +1,15 @@
-"""The chat template that a conversation is rendered with, and the tokens that end a turn.
+"""Choose the chat template that renders conversations, and find the tokens that end a turn.
 
-    chat = chat_of(tokenizer, tools)     of conversations with or without tools
-    chat.template                        the model's own, or Baton's
-    chat.marked                          one that renders the same and marks the assistant's turns, if any is known:
-                                         `loss: assistant` is possible
+    chat = chat_of(tokenizer, tools)     for conversations with or without tools
+    chat.template                        the model's own template, or Baton's
+    chat.marked                          a template that renders the same and marks the assistant's turns, or None;
+                                         `loss: assistant` needs it
     chat.end                             id of the token that ends a turn, and generation
     chat.write(directory)                the chat template that a model tuned on chat needs beside its weights
 
-A tokenizer without a template gets ChatML (chatml.jinja), as does one whose only template is ChatML without marks or
-tools: conversations render as before. Marks are those of TRL's version of a model family's template; the model keeps
-its own. No torch here, since preflight imports this too.
+A tokenizer without a template gets ChatML (chatml.jinja), and so does one whose only template is ChatML without marks
+or tools: conversations render as before. Marks are those of TRL's version of a model family's template; the model keeps
+its own template. This module does not import torch, since preflight imports it.
 """
 
 import json
@@ -43,7 +43,7 @@ _PROBES: list[list[Row]] = [
     [{"role": "system", "content": " Be brief. "}, _QUESTION, _ANSWER, _QUESTION, _ANSWER],
     [_QUESTION, {"role": "assistant", "content": "", "tool_calls": [_CALL]}, {"role": "tool", "content": "?"}, _ANSWER],
 ]
-_SAID, _LOOKED_AT = "It is this.", "over there"  # in turns whose end is sought
+_SAID, _LOOKED_AT = "It is this.", "over there"  # in turns, to find what ends them
 _SAYS: Row = {"role": "assistant", "content": _SAID}
 _CALLS: Row = {
     "role": "assistant",
@@ -57,7 +57,7 @@ class Opening:
     """The messages and options before an assistant's turn."""
 
     messages: Sequence[Row]
-    options: Mapping[str, Any] = field(default_factory=dict)  # of the template: `tools`, and what a row has for it
+    options: Mapping[str, Any] = field(default_factory=dict)  # options of the template: `tools`, and the row's own
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,15 @@ class Chat:
     given: bool  # Baton's template, which is saved with the model
     marked: str | None
     end: int
-    end_of_calls: int  # of a turn with tool calls; in most templates `end`
-    prints_end: bool  # else `end` is the end-of-text token, which the template does not write
+    end_of_calls: int  # end of a turn with tool calls; in most templates equal to `end`
+    prints_end: bool  # if false, `end` is the end-of-text token, which the template does not write
 
     @property
     def shown(self) -> str:
         return shown(self.template)
 
     def end_of(self, turn: Row) -> int:
-        """The token that ends a turn of the assistant."""
+        """Return the token that ends a turn of the assistant."""
         return self.end_of_calls if turn.get("tool_calls") else self.end
 
     def write(self, directory: Path) -> None:
@@ -84,14 +84,14 @@ class Chat:
 
 
 def shown(template: str) -> str:
-    """The beginning of a template, for messages."""
+    """Return the beginning of a template, for messages."""
     text = " ".join(template.split())
     return text if len(text) <= 80 else text[:79] + "…"
 
 
 def template_of(tokenizer: Any, tools: bool) -> str | None:
-    """The tokenizer's template of conversations with or without tools. Of several, by Transformers' rule: see
-    tasks/models/tokenizer_files.py."""
+    """Return the tokenizer's template for conversations with or without tools, chosen among several by Transformers'
+    rule (tasks/models/tokenizer_files.py)."""
     own = tokenizer.chat_template
     if isinstance(own, dict):
         return str(own[WITH_TOOLS if tools and WITH_TOOLS in own else DEFAULT])
@@ -99,9 +99,9 @@ def template_of(tokenizer: Any, tools: bool) -> str | None:
 
 
 def chat_of(tokenizer: Any, tools: bool = False, like: Opening | None = None) -> Chat:
-    """The chat of conversations, `tools`: of those with tools. Sets the tokenizer's template if it is given one.
-    `like`: the beginning of one of these conversations, for a template that rejects others. Raises what the template
-    raises if it rejects that one too."""
+    """Return the chat of conversations with or without tools. Sets the tokenizer's template if Baton provides one.
+    `like`: the beginning of one of these conversations, for a template that rejects others. Raises the template's
+    exception if it rejects that one too."""
     original = template_of(tokenizer, tools)
     plain = Opening([QUESTION])
     openings = [Opening([QUESTION], {"tools": [TOOL]}), plain] if tools else [plain]
@@ -122,14 +122,14 @@ def chat_of(tokenizer: Any, tools: bool = False, like: Opening | None = None) ->
 
 
 def has_generation(template: str) -> bool:
-    """Whether it marks the assistant's turns with {% generation %}."""
+    """Return whether a template marks the assistant's turns with {% generation %}."""
     return re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
 
 
 def training_template(tokenizer: Any, template: str, options: Mapping[str, Any] | None = None) -> str | None:
-    """A template with generation marks; None if no such template is known. Candidates are TRL's marked templates: of
-    the same template, or one that renders some conversations identically. `options`: what a template gets that rejects
-    conversations without them."""
+    """Return a template with generation marks, or None if no such template is known. It is TRL's marked version of the
+    same template, or a marked template that renders some conversations identically. `options`: the options of a
+    template that rejects conversations without them."""
     if has_generation(template):
         return template
     for plain, marked in trl_templates().values():
@@ -147,8 +147,8 @@ def training_template(tokenizer: Any, template: str, options: Mapping[str, Any] 
 
 
 def end_of_turn(tokenizer: Any, template: str, opening: Opening | None = None) -> int | None:
-    """Id of the token that ends an assistant turn, where a served model stops. None if the template ends it with
-    ordinary text or nothing, or prints no turn of the assistant's."""
+    """Return the id of the token that ends an assistant turn, where a served model stops. None if the template ends the
+    turn with ordinary text or nothing, or prints no turn of the assistant."""
     text = _answered(tokenizer, template, opening or Opening([QUESTION]))
     _, found, behind = (text or "").rpartition(_SAID)
     ids = parsed(tokenizer, behind.lstrip()) if found else []
@@ -156,7 +156,7 @@ def end_of_turn(tokenizer: Any, template: str, opening: Opening | None = None) -
 
 
 def _end_of_calls(tokenizer: Any, template: str, opening: Opening, end: int) -> int:
-    """Id of the token that ends a turn with tool calls: `end`, unless the template ends it with another."""
+    """Return the id of the token that ends a turn with tool calls: `end`, unless the template ends it with another."""
     text = _rendered(tokenizer, [*opening.messages, _CALLS], template, opening.options) or ""
     _, found, behind = text.rpartition(_LOOKED_AT)
     added = {*tokenizer.get_added_vocab().values()}
@@ -165,16 +165,16 @@ def _end_of_calls(tokenizer: Any, template: str, opening: Opening, end: int) -> 
 
 
 def _answered(tokenizer: Any, template: str, opening: Opening) -> str | None:
-    """A conversation with a turn of the assistant's; None if the template rejects it."""
+    """Render a conversation with a turn of the assistant; None if the template rejects it."""
     return _rendered(tokenizer, [*opening.messages, _SAYS], template, opening.options)
 
 
 def rendered_with_marks(
     tokenizer: Any, template: str, conversation: list[Row], /, **options: Any
 ) -> tuple[str, list[tuple[int, int]]]:
-    """A conversation's text, and the ranges of its characters that the template marks. It is the first half of
+    """Return a conversation's text, and the ranges of its characters that the template marks. This is the first half of
     Transformers' `apply_chat_template(…, return_assistant_tokens_mask=True)` (5.17), which also tokenizes."""
-    from transformers.utils.chat_template_utils import render_jinja_template  # takes seconds
+    from transformers.utils.chat_template_utils import render_jinja_template  # the import takes seconds
 
     options = {**tokenizer.special_tokens_map, **options}
     (text,), (ranges,) = render_jinja_template(
@@ -184,14 +184,14 @@ def rendered_with_marks(
 
 
 def marked_tokens(tokens: Encoding, ranges: list[tuple[int, int]]) -> list[int]:
-    """The second half: a mask of the tokens that have characters in these ranges. Where the first or the last character
-    of a range is in no token, as a space is if the tokenizer trims offsets or drops it, Transformers (5.17) ends the
-    mask, or marks all that follows."""
+    """Return a mask of the tokens that have characters in these ranges: the second half of `apply_chat_template`. If
+    the first or the last character of a range is in no token, such as a space that the tokenizer drops or trims from
+    the offsets, Transformers (5.17) would end the mask there, or mark all that follows."""
     offsets = np.array(tokens.offsets, np.int64).reshape(-1, 2)
     starts, ends = offsets[:, 0], offsets[:, 1]
     mask = np.zeros(len(tokens), np.int8)
     for begin, end in ranges:
-        # of a token of spaces alone, trimmed offsets have the end
+        # the trimmed offsets of a token of spaces are both its end
         inside = np.flatnonzero((ends > begin) & np.where(starts < ends, starts < end, starts <= end))
         if begin < end and len(inside):
             mask[inside[0] : inside[-1] + 1] = 1
@@ -214,8 +214,8 @@ def _render(tokenizer: Any, template: str, messages: Sequence[Row], options: Map
 
 
 def chatml(tokenizer: Any) -> list[str]:
-    """ChatML, after BOS if the tokenizer puts that before a text, and as many models have it, without. If the
-    vocabulary has no <|im_end|>, the end-of-text token ends a turn."""
+    """Return ChatML in its variants: after BOS if the tokenizer puts BOS before a text, and without BOS, as in many
+    models. If the vocabulary has no <|im_end|>, the end-of-text token ends a turn."""
     plain = CHATML.read_text()
     if IM_END not in tokenizer.get_vocab():
         plain = plain.replace(IM_END, str(tokenizer.eos_token))

@@ -1,6 +1,7 @@
-"""A gate on how far vLLM's probabilities of its samples are from the trainer's.
+"""Stop a run whose vLLM assigns its samples other probabilities than the trainer.
 
-A token's ratio is exp|Δ log p|, 1 if both agree. Their mean is the metric `rollout_mismatch`; NeMo-RL stops above 1.1.
+A token's ratio is exp|Δ log p|, which is 1 if both agree. The mean ratio is the metric `rollout_mismatch`; NeMo-RL
+stops above 1.1.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ WORST = 5  # sequences and tokens shown
 
 
 def sum_and_count(trainer: Tensor, engine: Tensor, mask: Tensor) -> Tensor:
-    """The sum of the ratios and their number, (2,), which can be added up over processes."""
+    """Return the sum of the ratios and their number, (2,), which can be added up over processes."""
     ratios = (trainer - engine).abs()[mask].exp().double()
     return torch.stack([ratios.sum(), mask.sum().double()])
 
@@ -22,8 +23,8 @@ def sum_and_count(trainer: Tensor, engine: Tensor, mask: Tensor) -> Tensor:
 def check_drift(
     most: float, mean: float, trainer: Tensor, engine: Tensor, mask: Tensor, describe: Callable[[int], str]
 ) -> None:
-    """Raises StageError if the mean ratio of all processes is above `most`, with this process's worst sequences and
-    tokens. `trainer`, `engine` (log-probabilities) and `mask` are (sequences, tokens); `describe` returns a sequence's
+    """Raise StageError, with this process's worst sequences and tokens, if the mean ratio of all processes is above
+    `most`. `trainer`, `engine` (log-probabilities) and `mask` are (sequences, tokens); `describe` returns a sequence's
     beginning."""
     if mean > most:
         ratios = (trainer - engine).abs().exp()
@@ -50,5 +51,5 @@ def _tokens(ratios: Tensor, trainer: Tensor, engine: Tensor) -> Iterator[str]:
 
 
 def beginning(decode: Callable[[Sequence[int]], str], ids: Tensor, mask: Tensor) -> Callable[[int], str]:
-    """The `describe` of completions `ids`, (sequences, tokens)."""
+    """Return the `describe` function of completions `ids`, (sequences, tokens)."""
     return lambda row: repr(decode(ids[row][mask[row]].tolist())[:40])

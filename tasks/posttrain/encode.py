@@ -1,18 +1,18 @@
-"""Tokenize rows: for training, evaluation and rollouts alike.
+"""Tokenize rows in the same way for training, evaluation and rollouts.
 
     encoder = RowEncoder(tokenizer)
     encoder.prompt(row)                  the prompt's token ids
     encoder.completion(row, "chosen")    (prompt, completion up to the end-of-turn or end-of-text token)
     encoder.learned(row, "assistant")    (token ids, labels): -100 where there is no loss
     encoder.ahead(rows)                  the same rows, faster: texts are tokenized before their turn, on all cores
-    encoder.chat                         the chat template, once a row has needed it; None before
+    encoder.chat                         the chat template, or None before a row has needed it
 
-Special tokens in a row's text are recognized. A text begins with what the tokenizer puts before every text (BOS, if it
-adds one), once; a conversation begins as its template says. So it is in Transformers, TRL and vLLM.
+As in Transformers, TRL and vLLM, special tokens in a row's text are recognized. A text begins with the tokens that the
+tokenizer puts before every text (BOS, if it adds one), once; the template determines how a conversation begins.
 
 TRL tokenizes prompt and completion as one text, in which tokens may merge across the boundary: the model would be tuned
 on prompts that never occur at inference. Here a text prompt and its completion are tokenized separately, as at
-inference; the completion without the space that some tokenizers put before every text. Messages go through the chat
+inference, the completion without the space that some tokenizers put before every text. Messages go through the chat
 template, as in TRL, with the columns `tools` and `chat_template_kwargs`.
 """
 
@@ -39,11 +39,11 @@ from tasks.rows.marks import refusal
 from tasks.rows.stored import ANSWERS, TRAIN, Row, common_prefix, is_conversational, without_marks
 
 Loss = Literal["assistant", "completion", "all"]
-IGNORED = -100  # PyTorch's label of a token without loss
-ENDING = 32  # tokens of a prompt, to look for the beginning of a thought
-AHEAD = 1_000_000  # characters that are tokenized together; as tokens they take 32 MB
+IGNORED = -100  # PyTorch's label for a token without loss
+ENDING = 32  # last tokens of a prompt, in which a thought may begin
+AHEAD = 1_000_000  # characters that are tokenized together; as tokens they use 32 MB
 
-NARROWEST: dict[str, tuple[Loss, ...]] = {  # by kind of row: the losses it allows, narrowest first
+NARROWEST: dict[str, tuple[Loss, ...]] = {  # the losses that each kind of row allows, narrowest first
     "messages": ("assistant", "all"),
     "prompt_completion": ("completion", "all"),
     "text": ("all",),
@@ -51,7 +51,7 @@ NARROWEST: dict[str, tuple[Loss, ...]] = {  # by kind of row: the losses it allo
 
 
 def loss_of(loss: Loss | None, kind: str) -> Loss:
-    """`loss`, or the narrowest loss that the rows allow. Raises StageError."""
+    """Return `loss`, or the narrowest loss that the rows allow. Raises StageError if they don't allow `loss`."""
     allowed = NARROWEST[kind]
     if loss is not None and loss not in allowed:
         raise StageError(f"loss: {loss}: rows of kind {kind} allow {' or '.join(allowed)}")
@@ -59,7 +59,7 @@ def loss_of(loss: Loss | None, kind: str) -> Loss:
 
 
 class RowRefused(StageError):
-    """A row that cannot be used with the model's chat template; others can."""
+    """Raised for a row that cannot be used with the model's chat template, while other rows can."""
 
 
 def prompted(row: Row) -> Row:
@@ -78,15 +78,15 @@ class RowEncoder:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
-        self.begin = beginning(tokenizer.backend_tokenizer)  # before a call may enable padding
-        self.chats: dict[bool, Chat] = {}  # by whether there are tools
+        self.begin = beginning(tokenizer.backend_tokenizer)  # read before a call may enable padding
+        self.chats: dict[bool, Chat] = {}  # key: whether there are tools
         self.unlike = 0  # conversations that the template with marks renders differently
-        self.other_prompts = 0  # that the template renders differently before their completion
+        self.other_prompts = 0  # prompts that the template renders differently before their completion
         self.unprinted = Unprinted()
-        self._checked: set[bool] = set()  # chats whose marks are right, by whether there are tools
-        self._tokenized: dict[str, Encoding] = {}  # texts whose turn comes next
+        self._checked: set[bool] = set()  # checked chats; key as in `chats`
+        self._tokenized: dict[str, Encoding] = {}  # texts of the next rows, tokenized ahead
         one, other, both = (self._tokens(text).ids for text in ("\n", "(", "\n("))
-        self._adds_space = both != one + other  # before a text, as Llama 2's
+        self._adds_space = both != one + other  # a space before every text, as Llama 2's tokenizer does
 
     @property
     def chat(self) -> Chat | None:
@@ -99,14 +99,16 @@ class RowEncoder:
 
     @property
     def ends(self) -> list[int]:
-        """The tokens that end generation: those that end a turn, or the end of text before there was a chat."""
+        """The tokens that end generation: those that end a turn, or the end-of-text token as long as there is no
+        chat."""
         ends = (end for chat in self.chats.values() for end in (chat.end, chat.end_of_calls))
         return list(dict.fromkeys(ends)) or [self.tokenizer.eos_token_id]
 
     def ahead(self, rows: Iterable[Row], marked: bool = True) -> Iterator[Row]:
-        """Yield the rows. Their texts are tokenized before, many together: the tokenizers library takes all cores for
-        that, and one for a single text. At most as much text as before, so that a run that needs few rows does not
-        wait for many. `marked`: whether conversations will be rendered by the template with marks, if there is one."""
+        """Yield the rows after tokenizing their texts in batches: the tokenizers library uses all cores for a batch,
+        but one core for a single text. A batch has at most as much text as all batches before it, so that a run that
+        needs few rows does not wait for many. `marked`: whether conversations will be rendered by the template with
+        marks, if there is one."""
         batch: list[Row] = []
         texts: list[str] = []
         done = amount = 0  # characters
@@ -119,7 +121,7 @@ class RowEncoder:
                     yield from self._tokenize(batch, texts)
                     batch, texts, done, amount = [], [], done + amount, 0
             yield from self._tokenize(batch, texts)
-        finally:  # also if no more rows are taken
+        finally:  # also if the caller needs no more rows
             self._tokenized = {}
 
     def prompt(self, row: Row) -> list[int]:
@@ -129,15 +131,15 @@ class RowEncoder:
         return begun(self.begin, self._tokens(row["prompt"]).ids)
 
     def messages(self, messages: list[Row], generates: bool = False) -> list[int]:
-        """A conversation about a tool; `generates`: up to where the model's next turn begins. By the template with
-        marks, if there is one: some templates render a turn differently when others follow it, and TRL's with marks do
-        not."""
+        """Return the tokens of a conversation about a tool, with `generates` up to where the model's next turn begins.
+        Uses the template with marks, if there is one: some templates render a turn differently when others follow it,
+        but TRL's templates with marks do not."""
         row = {"messages": messages, "tools": [TOOL]}
         chat = self._chat_of(row)
         return self._render(row, messages, chat.marked or chat.template, add_generation_prompt=generates)
 
     def completion(self, row: Row, column: str = "completion") -> tuple[list[int], list[int]]:
-        """(prompt, completion) in token ids, the completion from `column`."""
+        """Return (prompt, completion) in token ids, with the completion from `column`."""
         prompt = self.prompt(row)
         if not is_conversational(row):
             return prompt, self.ended(row[column])
@@ -145,23 +147,23 @@ class RowEncoder:
         text = self._rendered(row, _messages(row["prompt"], "user") + answer)
         self.unprinted.look_for(_answers(answer), text)
         whole = self._tokens(text).ids
-        # as in TRL: some templates render a prompt differently when it stands alone
+        # As in TRL, since some templates render a prompt differently when it stands alone
         start = common_prefix(prompt, whole)
         self.other_prompts += start < len(prompt) and column != "rejected"
         return whole[:start], self._to_the_end_of_turn(row, answer[-1], whole[start:])
 
     def preference(self, row: Row) -> tuple[tuple[list[int], list[int]], tuple[list[int], list[int]]]:
-        """The completions `chosen` and `rejected`. Raises RowRefused if they are the same tokens."""
+        """Return `completion` for `chosen` and `rejected`. Raises RowRefused if they are the same tokens."""
         chosen, rejected = self.completion(row, "chosen"), self.completion(row, "rejected")
         if chosen == rejected:
             raise RowRefused(
-                f"chosen and rejected are the same tokens: they differ only in what the chat template leaves out, such "
-                f"as spaces at the ends. The row: {cut(row)}"
+                f"chosen and rejected are the same tokens: they differ only in text that the chat template leaves out, "
+                f"such as spaces at the ends. The row: {cut(row)}"
             )
         return chosen, rejected
 
     def learned(self, row: Row, loss: Loss) -> tuple[list[int], list[int]]:
-        """(token ids, labels). Raises StageError if no token has a loss."""
+        """Return (token ids, labels). Raises StageError if no token has a loss."""
         kind = "prompt_completion" if "prompt" in row else "messages" if "messages" in row else "text"
         if kind != "text" and (why := refusal(row, kind)):
             raise RowRefused(f"{why}. The row: {cut(row)}")
@@ -189,14 +191,15 @@ class RowEncoder:
         return ids, labels
 
     def rendered(self, messages: list[Row], generates: bool) -> str:
-        """The text of a conversation, up to where the model's next turn begins, or within its last turn. Raises
-        StageError."""
+        """Return the text of a conversation, up to where the model's next turn begins, or up to a point within its last
+        turn. Raises StageError."""
         row = {"messages": messages}
         return self._rendered(row, messages, add_generation_prompt=generates, continue_final_message=not generates)
 
     def decoded(self, ids: Sequence[int], think_end: str | None = None) -> str:
-        """Decode sampled tokens as TRL does for rewards: without special tokens. Those that begin or end a thought stay
-        (tasks/rewards/thinking.py; `think_end` is another), to distinguish the thought from the answer."""
+        """Decode sampled tokens as TRL does for rewards, without special tokens, except those that begin or end a
+        thought (tasks/rewards/thinking.py; `think_end` is a further one), which separate the thought from the
+        answer."""
         texts = [*markers(think_end)]
         kept = {token for token in {*ids} & self._special.keys() if _is_part(self._special[token], texts)}
         parts = groupby(ids, key=lambda token: token in kept)
@@ -208,38 +211,39 @@ class RowEncoder:
         return {id: token.content for id, token in self.tokenizer.added_tokens_decoder.items() if token.special}
 
     def ending(self, prompt: Sequence[int]) -> str:
-        """The end of a prompt as text, with special tokens: it may begin a thought."""
+        """Return the end of a prompt as text with special tokens, since it may begin a thought."""
         return str(self.tokenizer.decode(prompt[-ENDING:], skip_special_tokens=False))
 
     def ended(self, text: str) -> list[int]:
-        """The tokens of a completion, with the end-of-text token."""
+        """Return the tokens of a completion with the end-of-text token."""
         return self._with_end(self._continued(text))
 
     def write(self, directory: Path) -> None:
-        """Write what a model tuned on these rows needs beside its weights: the chat template, and what ends it."""
+        """Write the files that a model tuned on these rows needs beside its weights: the chat template, and the tokens
+        that end generation."""
         for chat in self.chats.values():
             chat.write(directory)
         add_ends(directory, self.ends)
 
     def notices(self) -> list[str]:
-        """What a user should know of the rows so far: where a template has several renderings of the same messages."""
+        """Return notices about the rows so far, whose messages the template omits or renders in several ways."""
         notices = self.unprinted.notices(self._text)
         if self.other_prompts:
             notices.append(
                 f"{self.other_prompts} prompts are learned as the chat template renders them before their answers, "
-                "which is not how it renders them when the model is asked"
+                "but it renders them differently when the model is asked"
             )
         if self.unlike:
             notices.append(
                 f"{self.unlike} conversations are learned as TRL's template with marks renders them, which the "
-                "model's own renders differently: it leaves something out of earlier turns, such as thoughts"
+                "model's own template renders differently: it omits parts of earlier turns, such as thoughts"
             )
         return notices
 
     def _assistant(self, row: Row) -> tuple[list[int], list[int]]:
         chat = self._chat_of(row)
         if chat.marked is None:
-            self._rendered(row, row["messages"])  # an error in the template is told instead
+            self._rendered(row, row["messages"])  # an error in the template is reported instead
             raise StageError(f"loss: assistant is not possible.{self._why(row, 'assistant')}")
         self._check_marks(row)
         self.unprinted.look(row)
@@ -249,7 +253,7 @@ class RowEncoder:
         ids, masks = tokens.ids, marked_tokens(tokens, spans)
         if chat.marked != chat.template and text != self._rendered(row, row["messages"]):
             self.unlike += 1
-        # of the last turn: a template may mark the end of earlier ones alone
+        # Only the last turn counts, since a template may mark the end of earlier turns alone
         backwards = dropwhile(lambda token: not token[1], reversed([*zip(ids, masks, strict=True)]))
         last = dict(takewhile(itemgetter(1), backwards))
         end = chat.end_of(next((turn for turn in reversed(row["messages"]) if turn["role"] == "assistant"), {}))
@@ -264,8 +268,8 @@ class RowEncoder:
         return ids, [token if mask else IGNORED for token, mask in zip(ids, masks, strict=True)]
 
     def _check_marks(self, row: Row) -> None:
-        """Refuse a template that marks what comes before the assistant's first turn. Looks at its first conversation
-        alone. Raises StageError."""
+        """Raise StageError if the template marks anything before the assistant's first turn. Only the first
+        conversation of a template is checked."""
         if (tools := bool(row.get("tools"))) in self._checked:
             return
         before = list(takewhile(lambda message: message["role"] != "assistant", row["messages"]))
@@ -278,8 +282,9 @@ class RowEncoder:
         self._checked.add(tools)
 
     def _of_turns(self, row: Row, text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The ranges that the template marks, without turns that are not to be learned. A template may mark several
-        parts of a turn, or none: a turn's are those that come after the ones of the turns before it."""
+        """Return the ranges that the template marks, without those of turns that are not to be learned. A template may
+        mark several parts of a turn, or none: a turn's ranges are those that follow the ranges of the turns before
+        it."""
         turns = [(at, turn.get(TRAIN, True)) for at, turn in enumerate(row["messages"]) if turn["role"] == "assistant"]
         if all(learned for _, learned in turns):
             return spans
@@ -297,7 +302,7 @@ class RowEncoder:
         return [span for (_, learned), begin, end in of_turns if learned for span in spans[begin:end]]
 
     def _marked(self, row: Row, messages: list[Row]) -> tuple[str, list[tuple[int, int]]]:
-        """A conversation's text, and the ranges that its template marks."""
+        """Return a conversation's text, and the ranges that its template marks."""
         marked = self._chat_of(row).marked
         assert marked is not None
 
@@ -321,14 +326,14 @@ class RowEncoder:
         )
 
     def check(self, row: Row) -> None:
-        """Raises RowRefused if the chat template rejects a row."""
+        """Raise RowRefused if the chat template rejects a row."""
         for conversation in conversations(row):
             self._text(row, conversation)
         if conversations(row) and isinstance(row.get("prompt"), list):
             self._rendered(row, row["prompt"], add_generation_prompt=True)
 
     def _text(self, row: Row, messages: list[Row]) -> str:
-        """As it is learned."""
+        """Return the text of a conversation as it is learned."""
         chat = self._chat_of(row)
         return self._rendered(row, messages, chat.marked if chat.marked and "prompt" not in row else chat.template)
 
@@ -350,7 +355,7 @@ class RowEncoder:
         return rendered
 
     def _options(self, row: Row, messages: list[Row]) -> dict[str, Any]:
-        """What a template gets of a row."""
+        """Return the template's arguments from a row."""
         kwargs = row.get("chat_template_kwargs") or {}
         return {"conversation": without_marks(messages), "tools": row.get("tools") or None, **kwargs}
 
@@ -372,12 +377,12 @@ class RowEncoder:
         return ids if ids and ids[-1] == end else [*ids, end]
 
     def _with_end_of_turn(self, row: Row, ids: list[int]) -> list[int]:
-        """A conversation with the token at which generation ends, if the template does not write it: the model would
-        not learn to stop."""
+        """Append the token that ends generation to a conversation, if the template does not write it: without it, the
+        model would not learn to stop."""
         return ids if self._chat_of(row).prints_end else self._with_end(ids)
 
     def _continued(self, text: str) -> list[int]:
-        """The tokens of a text that continues another."""
+        """Return the tokens of a text that continues another."""
         ids = self._tokens(behind := self._behind(text)).ids
         if not self._adds_space:
             return list(ids)
@@ -385,12 +390,12 @@ class RowEncoder:
         return list(ids[len(before) :] if ids[: len(before)] == before else self._tokens(text).ids)
 
     def _behind(self, text: str) -> str:
-        """A text behind a character with which it shares no token, if the tokenizer puts a space before a text."""
+        """Put a character before the text that shares no token with it, if the tokenizer puts a space before a text."""
         return (UNKNOWN if text[:1].isspace() else "\n") + text if self._adds_space else text
 
     def _tokens(self, text: str) -> Encoding:
-        """The tokens of a text that is a prompt, a completion or a rendered chat, as `tasks.models.tokenizers.parsed`
-        has them."""
+        """Return the tokens of a prompt, a completion or a rendered chat, the same as those of
+        `tasks.models.tokenizers.parsed`."""
         return self._tokenized.get(text) or self._encoded([text])[0]
 
     def _encoded(self, texts: list[str]) -> Sequence[Encoding]:
@@ -398,14 +403,14 @@ class RowEncoder:
         return self.tokenizer(texts, add_special_tokens=False, **only).encodings  # type: ignore[no-any-return]
 
     def _tokenize(self, rows: list[Row], texts: list[str]) -> list[Row]:
-        """Tokenize the texts of rows, which are returned."""
+        """Tokenize the texts of rows, and return the rows."""
         unique = list(dict.fromkeys(texts))
         self._tokenized = dict(zip(unique, self._encoded(unique), strict=True)) if unique else {}
         return rows
 
     def _texts(self, row: Row, marked: bool) -> list[str]:
-        """The texts that are tokenized in a row. None if its template rejects it, or is not known yet: a row that is
-        not used must not be the first of a chat."""
+        """Return the texts of a row to tokenize ahead. Those of conversations are omitted if the template rejects the
+        row, or is not known yet: a row that is not used must not decide on the chat."""
         names = ("prompt", *ANSWERS) if "prompt" in row else ("text",)
         texts = [
             self._behind(row[name]) if name in ANSWERS else row[name]
@@ -421,7 +426,7 @@ class RowEncoder:
         return texts
 
     def _chat_of(self, row: Row) -> Chat:
-        """The chat of a row. Raises RowRefused if its template rejects the row and what else is tried."""
+        """Return the chat of a row. Raises RowRefused if its template rejects the row and all probes."""
         if (tools := bool(row.get("tools"))) not in self.chats:
             options = self._options(row, _before_an_answer(row))
             with self._refusing(row):
@@ -429,15 +434,15 @@ class RowEncoder:
         return self.chats[tools]
 
     def _to_the_end_of_turn(self, row: Row, turn: Row, ids: list[int]) -> list[int]:
-        """Cut what a template writes after the end of the last turn, where generation ends."""
+        """Cut the tokens that a template writes after the end of the last turn, where generation ends."""
         end = self._chat_of(row).end_of(turn)
         after = next((back for back, token in enumerate(reversed(ids)) if token == end), None)
         return [*ids, end] if after is None else ids[: len(ids) - after]
 
 
 def _refuse_printed_null(messages: list[Row], text: str, render: Callable[[list[Row]], str]) -> None:
-    """Raise TemplateError if a conversation's text has the word None for a field that is null, which would be learned.
-    `render` returns a conversation's text."""
+    """Raise TemplateError if a conversation's text has the word None for a field that is null, since the word would be
+    learned. `render` returns a conversation's text."""
     nulls = sorted({name for message in messages for name, value in message.items() if value is None})
     if not nulls or "None" not in text:
         return
@@ -454,7 +459,7 @@ def _messages(value: str | list[Row], role: str) -> list[Row]:
 
 
 def _before_an_answer(row: Row) -> list[Row]:
-    """A row's messages up to the assistant's first turn."""
+    """Return a row's messages up to the assistant's first turn."""
     if "prompt" in row:
         return _messages(row["prompt"], "user")
     return [*takewhile(lambda message: message["role"] != "assistant", row["messages"])]
@@ -469,6 +474,6 @@ def _answers(messages: list[Row]) -> list[Row]:
 
 
 def cut(row: Row) -> str:
-    """A row in an error."""
+    """Return a row as text for an error, shortened."""
     text = json.dumps(row, ensure_ascii=False)
     return text if len(text) <= 200 else text[:199] + "…"

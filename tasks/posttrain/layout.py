@@ -1,5 +1,5 @@
-"""How a post-training stage is spread over processes. Not part of a result's identity: a run may be resumed with
-another layout.
+"""The distribution of a post-training stage over processes. It is not part of a result's identity: a run may be resumed
+with another layout.
 """
 
 from typing import Literal
@@ -8,17 +8,17 @@ from pydantic import Field
 
 from tasks.core.spec import Problem, Spec
 
-MICRO_BATCH = 32  # the default; less if a process has fewer rows in a step
+MICRO_BATCH = 32  # default size; smaller if a process has fewer rows in a step
 
 
 class TuningLayout(Spec):
-    """Processes of one or more machines, and what each of them holds."""
+    """The processes on one or more machines, and the parts of the model that each of them holds."""
 
     nodes: int = Field(1, ge=1, le=4096, description="Machines")
     processes: int = Field(1, ge=1, le=64, description="Processes on each machine: one per GPU")
     sharding: Literal["none", "ddp", "fsdp2"] = Field(
         "none",
-        description="`none`: one process; `ddp`: each process has the whole model; `fsdp2`: weights, gradients and "
+        description="`none`: one process; `ddp`: each process has the full model; `fsdp2`: weights, gradients and "
         "optimizer state are sharded over the processes",
     )
     micro_batch: int | None = Field(
@@ -34,7 +34,7 @@ class TuningLayout(Spec):
     cpu_offload: bool = Field(
         False,
         description="With fsdp2: keep weights, gradients and optimizer state in the host's memory, where the optimizer "
-        "runs; a GPU has the layers that it computes",
+        "runs; a GPU holds only the layers that it is computing",
     )
 
     @property
@@ -43,18 +43,18 @@ class TuningLayout(Spec):
         return self.nodes * self.processes
 
     def micro_batch_of(self, batch_size: int, at_most: int = MICRO_BATCH) -> int:
-        """The micro batch for so many sequences per optimizer step."""
+        """Return the micro batch for `batch_size` sequences per optimizer step."""
         share = max(1, batch_size // self.world)
         return self.micro_batch or next(size for size in range(min(at_most, share), 0, -1) if share % size == 0)
 
     def recomputes(self, gpu: bool) -> bool:
-        """Whether each layer is recomputed in the backward pass."""
+        """Return whether each layer is recomputed in the backward pass."""
         return gpu if self.gradient_checkpointing == "auto" else self.gradient_checkpointing
 
     def problems_with(self, batch_size: int) -> list[Problem]:
-        """Why a step of `batch_size` sequences cannot be split so."""
+        """Return the reasons why this layout cannot split a step of `batch_size` sequences."""
         if self.cpu_offload and self.sharding != "fsdp2":
-            allowed = f"false with sharding {self.sharding}; fsdp2 offloads, with one process too"
+            allowed = f"false with sharding {self.sharding}; fsdp2 can offload, even with one process"
             return [Problem("cpu_offload", True, allowed)]
         several = f"nodes x processes ({self.world})" if self.nodes > 1 else f"processes ({self.processes})"
         if self.world > 1 and self.sharding == "none":

@@ -1,4 +1,4 @@
-"""What a machine needs for a post-training stage."""
+"""Estimate the work of a post-training stage."""
 
 from collections.abc import Iterator
 
@@ -10,14 +10,14 @@ from tasks.posttrain.spec import PostTrainSpec
 # "Finetuning LLMs with LoRA and QLoRA")
 UNPACKING = 0.39
 # Weights from the trainer to vLLM after each step: PCIe 4.0 x16 carries 25 GB/s, and a network of 100 Gbit/s,
-# the least that clouds' machines with 8 GPUs have, 12.5 GB/s
+# the slowest of clouds' machines with 8 GPUs, 12.5 GB/s
 SYNC_HERE, SYNC_NETWORK = 25e9, 12.5e9  # bytes/s
 
 
 def need(spec: PostTrainSpec, on: Conditions) -> Need | None:
-    """TRL's stages; every sequence at its maximum length. A backward pass counts as two, with an adapter as one: frozen
-    weights have no gradient. What is sampled once before the first step is not counted. None: the layout cannot
-    run."""
+    """Return the work of a TRL stage, with every sequence at its maximum length, or None if the layout cannot run. A
+    backward pass counts as two forward passes, and with an adapter as one, since frozen weights have no gradient.
+    Completions that are sampled once before the first step are not counted."""
     if spec.layout.problems_with(spec.batch_size):
         return None
     memory = estimate(spec, on.model, on.vocabulary, on.positions, on.kernels, on.capacity)
@@ -35,7 +35,7 @@ def need(spec: PostTrainSpec, on: Conditions) -> Need | None:
         if spec.adapter and spec.adapter.quantize:
             yield Work("unpacking 4 bits", UNPACKING * (training + cost.forward_passes * one))
         if samples:
-            # a process, or a rollout server, decodes its share of a step's completions together
+            # A process or a rollout server decodes its share of a step's completions together
             servers = spec.servers()
             engines, parts = (servers.count, servers.tensor_parallel) if servers else (layout.world, 1)
             together = max(1, spec.batch_size // engines)

@@ -1,4 +1,4 @@
-"""One of the processes of a post-training stage."""
+"""Functions for one of the processes of a post-training stage."""
 
 import os
 import time
@@ -17,15 +17,15 @@ from tasks.core.nodes import are_apart
 from tasks.hardware import cpu_matmul
 
 T = TypeVar("T")
-PIECE = 1 << 20  # characters of one value of torchrun's store
+PIECE = 1 << 20  # characters of one value in torchrun's store
 
-BY_TORCHRUN = "TORCHELASTIC_RUN_ID" in os.environ  # vLLM also sets RANK, and has a process group of its own
+BY_TORCHRUN = "TORCHELASTIC_RUN_ID" in os.environ  # not RANK, which vLLM sets too, for its own process group
 RANK = int(os.environ["RANK"]) if BY_TORCHRUN else 0
 RUNNING = int(os.environ["WORLD_SIZE"]) if BY_TORCHRUN else 1  # processes
 
 
 def start() -> None:
-    """Give the process its share of the cores, or its GPU, if torchrun has started it."""
+    """Set the process's share of the cores, or its GPU if torchrun has started it."""
     cpu_matmul.prepare()
     if not torch.cuda.is_available():
         processes = int(os.environ["LOCAL_WORLD_SIZE"]) if BY_TORCHRUN else 1
@@ -35,7 +35,7 @@ def start() -> None:
 
 
 def is_first() -> bool:
-    """Whether this is rank 0, which alone scores completions and writes metrics and output."""
+    """Return whether this is rank 0, which alone scores completions and writes metrics and output."""
     return RANK == 0
 
 
@@ -45,7 +45,7 @@ def is_apart(job: Job) -> bool:
 
 
 def is_elsewhere(job: Job) -> bool:
-    """Return whether this process is on another node than rank 0, and shares no folder with it."""
+    """Return whether this process is on another node than rank 0 and shares no folder with it."""
     return is_apart(job) and int(os.environ["LOCAL_WORLD_SIZE"]) <= RANK
 
 
@@ -58,7 +58,7 @@ def hand_out(name: str, text: str) -> None:
 
 
 def handed_out(name: str) -> bytes:
-    """The text that rank 0 hands out, when it does."""
+    """Wait for the text that rank 0 hands out, and return it."""
     store = _store()
     while not store.check([name]):
         time.sleep(1)
@@ -71,7 +71,7 @@ def _store() -> TCPStore:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Without torchrun's store in this context, which a process group of one process would join and wait in."""
+    """Hide torchrun's store in this context, since a process group of one process would join it and wait."""
     stores = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("TORCHELASTIC_")}
     try:
         yield
@@ -80,7 +80,7 @@ def alone() -> Iterator[None]:
 
 
 def from_first(value: Any) -> Any:
-    """Rank 0's value, on every rank. Collective."""
+    """Return rank 0's value on every rank. Collective."""
     if not BY_TORCHRUN:
         return value
     values = [value]
@@ -89,8 +89,8 @@ def from_first(value: Any) -> Any:
 
 
 def on_first(work: Callable[[list[T]], list[Any]], items: list[T]) -> list[Any]:
-    """Rank 0's work on the items of all ranks, in the ranks' order; each rank gets the results of its own items.
-    Collective."""
+    """Let rank 0 do the work for the items of all ranks, in the ranks' order, and return the results of this rank's
+    items. Collective."""
     if not BY_TORCHRUN:
         return work(items)
     parts: list[Any] = [None] * dist.get_world_size()
@@ -104,7 +104,7 @@ def on_first(work: Callable[[list[T]], list[Any]], items: list[T]) -> list[Any]:
 
 
 def any_rank(condition: bool) -> bool:
-    """Whether the condition holds on some rank. Collective."""
+    """Return whether the condition holds on any rank. Collective."""
     if not BY_TORCHRUN:
         return condition
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""How methods that sample their own completions in every step are rolled out."""
+"""Specs of the rollouts of methods that sample completions in every step."""
 
 from pydantic import Field
 
@@ -8,7 +8,7 @@ from tasks.vllm.memory import vllm_share
 
 
 class DriftSpec(Spec):
-    """How far vLLM's probabilities of its samples may be from the trainer's."""
+    """Limit on the difference between vLLM's probabilities of its samples and the trainer's."""
 
     max: float = Field(
         1.1, ge=1, le=100, description="maximum of rollout_mismatch, a step's mean of exp|Δ log p|; 1: no difference"
@@ -16,14 +16,14 @@ class DriftSpec(Spec):
 
 
 class RolloutServers(Spec):
-    """vLLM engines in processes of their own, which get the trainer's weights after every step."""
+    """vLLM engines in separate processes, which get the trainer's weights after every step."""
 
-    nodes: int = Field(0, ge=0, le=4096, description="Machines of their own, beside those of `layout`; 0: on its first")
+    nodes: int = Field(0, ge=0, le=4096, description="Machines beside those of `layout`; 0: its first machine")
     engines: int = Field(
         1, ge=1, le=64, description="vLLM engines on each machine; with `nodes: 0`, on the GPUs that `layout` leaves"
     )
     tensor_parallel: int = Field(1, ge=1, le=64, description="Tensor parallel size: GPUs of each engine")
-    gpu_memory_share: float = vllm_share(0.9, "of each engine's own")
+    gpu_memory_share: float = vllm_share(0.9, "of each engine's GPUs")
 
     @property
     def machines(self) -> int:
@@ -40,7 +40,7 @@ class RolloutServers(Spec):
         return self.engines * self.tensor_parallel
 
     def text(self, parameters: int) -> str:
-        """The engines, their places and their memory, for a model with so many parameters."""
+        """Describe the engines, their places and their memory for a model with `parameters` parameters."""
         machines = f"{self.nodes} separate machine{'s' * (self.nodes > 1)}"
         where = f"on each of {machines}" if self.nodes else "on the first machine"
         weights = gigabytes(2 * parameters / self.tensor_parallel)  # bf16

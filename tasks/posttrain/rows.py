@@ -1,7 +1,7 @@
 """Select the rows of a run.
 
-Rows are ordered by a hash of seed and row: adding rows doesn't reorder the others, and the same seed selects the same
-rows. Rows longer than the limits are skipped and counted.
+Rows are ordered by a hash of seed and row, so that added rows don't reorder the others, and the same seed selects the
+same rows. Rows longer than the limits are skipped and counted.
 """
 
 import json
@@ -22,30 +22,30 @@ from tasks.rows.stored import Row, drops_faulty
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Example)
-KIND_FACT = "row_kind"  # in a set's manifest
+KIND_FACT = "row_kind"  # key in the facts of a set's manifest
 
 
 @dataclass(frozen=True)
 class Chosen(Generic[T]):
     rows: list[T]
     amount: float  # total size of the rows
-    too_long: int  # rows skipped
+    too_long: int  # number of skipped rows
 
     def counts(self) -> dict[str, float]:
-        """Metrics to record as step 0."""
+        """Return the metrics to record as step 0."""
         return {"rows": len(self.rows), "rows_too_long": self.too_long}
 
 
 def kind_of(job: Job, *allowed: str) -> str:
-    """The kind of the set's rows. Raises StageError if it is not allowed."""
+    """Return the kind of the set's rows. Raises StageError if it is not allowed."""
     kind = str(read_manifest(Path(job.inputs["rows"]["path"])).facts[KIND_FACT])
     if kind not in allowed:
-        raise StageError(f"{job.stage} takes rows of kind {' or '.join(allowed)}; the rows of this set are {kind}")
+        raise StageError(f"{job.stage} needs rows of kind {' or '.join(allowed)}; the rows of this set are {kind}")
     return kind
 
 
 def columns_of(job: Job) -> list[str]:
-    """The set's columns, without the optional ones."""
+    """Return the set's columns, without the optional ones."""
     return list(read_manifest(Path(job.inputs["rows"]["path"])).facts["columns"])
 
 
@@ -59,8 +59,8 @@ def select(
     ahead: Callable[[Iterator[Row]], Iterator[Row]] = iter,
 ) -> Chosen[E]:
     """Select encoded rows until their sizes add up to `enough`, or all that fit the limits. A row that `encode`
-    refuses is skipped if the set drops faulty rows. `ahead`: passes on the rows, and prepares for those that
-    come next (`RowEncoder.ahead`). Raises StageError if none fit."""
+    refuses is skipped if the set drops faulty rows. `ahead` yields the rows, and prepares later ones while it does
+    (`RowEncoder.ahead`). Raises StageError if none fit."""
     chosen: list[E] = []
     total, too_long, longest = 0.0, 0, 0
     refused: list[str] = []
@@ -102,8 +102,8 @@ def select(
 
 
 def note_epochs(job: Job, what: str, steps: int, batch_size: int, rows: int) -> None:
-    """Tell the user if the steps take more than the rows, of which `what` says how many there are; if they are packed,
-    `rows` are the sequences."""
+    """Report to the user if the steps go over the rows more than once. `what`: the number of rows as text. `rows`: the
+    number of rows, or of sequences if the rows are packed."""
     if steps * batch_size > rows:
         last = rows % batch_size
         small = f"; an epoch's last step has {last} instead of batch_size {batch_size}" * (0 < 2 * last <= batch_size)

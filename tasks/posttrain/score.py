@@ -13,7 +13,8 @@ from tasks.rows.stored import Row, reward_columns
 
 
 def reserved(names: Iterable[str], metrics: Mapping[str, str]) -> str:
-    """The names that training's `metrics` (TRL's name -> ours) or metrics.jsonl's fields already have, joined."""
+    """Return the names that training's `metrics` (TRL's name -> ours) or the fields of metrics.jsonl already use,
+    joined."""
     return ", ".join(sorted(set(names) & {*metrics.values(), "step", "time", "memory_gb"}))
 
 
@@ -21,7 +22,7 @@ def try_on_gold(
     rewards: Sequence[RewardSpec], rows: Sequence[Row], encode: Callable[[str], list[int]], tried: bool
 ) -> None:
     """Check, before sampling, that the rows' own answers score higher than those of other rows. `encode` tokenizes an
-    answer; `tried`: tasks/reward_check has done it, as far as possible. Raises StageError."""
+    answer; with `tried`, only the rewards that could not be tried before the run are checked. Raises StageError."""
     if lines := check_gold(late(rewards) if tried else rewards, rows, encode):
         print(table(lines), flush=True)
 
@@ -35,7 +36,8 @@ def score(
     begun: Sequence[str] = (),
 ) -> Scores:
     """Score completions; `rows` and `texts` have one item per completion. As in TRL, the completion of a prompt of
-    messages is a list of messages. `begun`: of a thought that a prompt ends with, its beginning."""
+    messages is a list of messages. `begun`: for each prompt that ends within a thought, the beginning of that
+    thought."""
     completions = [
         [{"role": "assistant", "content": text}] if isinstance(row["prompt"], list) and isinstance(text, str) else text
         for row, text in zip(rows, texts, strict=True)
@@ -51,8 +53,9 @@ def score(
 
 
 def of_all_ranks(reward: Callable[..., list[float | None]], heart: Heartbeat) -> Callable[..., list[float | None]]:
-    """A reward function with TRL's signature that rank 0 calls with the completions of all ranks, in the order of one
-    process: a reward may compare them, or remember some. So are the other lists gathered: one item per completion."""
+    """Return a reward function with TRL's signature that rank 0 calls with the completions of all ranks, in the order
+    of one process, since a reward may compare completions or remember some. The other lists, which have one item per
+    completion, are gathered too."""
 
     @wraps(reward)
     def scored(trainer_state: Any, **given: Any) -> list[float | None]:

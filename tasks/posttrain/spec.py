@@ -1,4 +1,5 @@
-"""Base of the specs of post-training methods: what they share, and what the plan and the checks ask of each.
+"""Base of the specs of post-training methods: the fields that all share, and the methods that the plan and the checks
+call.
 
 A method is a file in tasks/posttrain/methods/, whose spec overrides what differs.
 """
@@ -22,34 +23,34 @@ from tasks.rewards.spec import RewardSpec
 from tasks.rows.marks import refusal
 from tasks.rows.stored import Row
 
-if TYPE_CHECKING:  # Transformers: not on the path of --help
+if TYPE_CHECKING:  # encode imports Transformers, which would slow down --help
     from tasks.posttrain.encode import RowEncoder
 
 PROMPTED = ("prompt", "prompt_completion", "messages")  # kinds of rows with a prompt
-# metrics of every method, by TRL's names
+# Metrics of every method, by TRL's names
 TRAINING = {name: name for name in ("loss", "grad_norm", "learning_rate", "entropy")}
-LENGTH, SAMPLED = 2048, 256  # default tokens of a sequence, and of a sampled completion
+LENGTH, SAMPLED = 2048, 256  # default lengths of a sequence and of a sampled completion, in tokens
 
 
 @dataclass(frozen=True)
 class Method:
-    """A post-training method, as its spec names it."""
+    """Names and version of a post-training method."""
 
-    name: str  # of its stage
+    name: str  # the stage's name
     trainer: str  # "module:function", which is called with the job in the engine's process
-    version: str  # of every cache key: raise it when the same spec and inputs would give another result
-    helper: str = ""  # module that machines beside the trainer's run
+    version: str  # part of every cache key: raise it when the same spec and inputs would give another result
+    helper: str = ""  # module that runs on machines beside the trainer's
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """What an optimizer step holds and computes beside the model that is trained."""
+    """Memory and computation of an optimizer step beyond those of the trained model."""
 
     sequences: int = 1  # per example of the batch
     completions_alone: bool = False  # only completions have a loss, and so logits
     reference: bool = False  # there is a reference model
-    reference_in_step: bool = False  # it runs between the forward and the backward pass
-    forward_passes: int = 0  # over all sequences, before the step's own
+    reference_in_step: bool = False  # the reference model runs between the forward and the backward pass
+    forward_passes: int = 0  # additional passes over all sequences, before the step's own
     vllm_share: float | None = None  # vLLM's fraction of the GPU while training; None: no engine
 
 
@@ -57,8 +58,8 @@ class StepCost:
 class VLLMEngine:
     """A vLLM engine that a stage opens."""
 
-    field: str  # of the spec, that has its settings; "": the spec itself
-    memory_share: float  # of each GPU
+    field: str  # field of the spec with the engine's settings; "": the spec itself
+    memory_share: float  # fraction of each GPU's memory
     gpus: int = 1
 
 
@@ -68,7 +69,7 @@ class RewardList:
 
     field: str
     rewards: Sequence[RewardSpec]
-    has_environment: bool = False  # which they get beside the rows' columns
+    has_environment: bool = False  # whether the rewards get an environment's columns beside the rows'
 
 
 class Example(Protocol):
@@ -76,7 +77,7 @@ class Example(Protocol):
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """In tokens: of prompt and completion, or of the whole row."""
+        """The lengths of prompt and completion, or the length of the row, in tokens."""
         ...
 
 
@@ -85,8 +86,8 @@ class Prompt:
     """A row whose prompt the model answers."""
 
     row: Row
-    ids: list[int]  # of the prompt
-    answer: list[int] = field(default_factory=list)  # the row's own completion, where it is used
+    ids: list[int]  # tokens of the prompt
+    answer: list[int] = field(default_factory=list)  # tokens of the row's own completion, where it is used
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -103,7 +104,7 @@ class LengthLimits:
     shown: str  # the fields that set them, for messages
 
     def fit(self, *tokens: int) -> bool:
-        """Whether a row of so many tokens fits: those of prompt and completion, or of the whole row."""
+        """Return whether a row fits. `tokens`: the lengths of prompt and completion, or the length of the row."""
         parts_fit = len(tokens) == 1 or (tokens[0] <= self.prompt and tokens[1] <= self.new)
         return parts_fit and sum(tokens) <= self.total
 
@@ -117,9 +118,9 @@ class PostTrainSpec(StageSpec):
     uses_gpus: ClassVar[bool] = True
     estimate: ClassVar[str] = "tasks.posttrain.need:need"
     method: ClassVar[Method]
-    most_in_micro_batch: ClassVar[int] = MICRO_BATCH  # by default
-    splits_messages: ClassVar[bool] = True  # rows of kind messages into a prompt and the last turn, its completion
-    rates: ClassVar[tuple[Rate, ...]]  # learning rates of every weight, by the model's size
+    most_in_micro_batch: ClassVar[int] = MICRO_BATCH  # maximum of the default micro batch
+    splits_messages: ClassVar[bool] = True  # splits rows of kind messages into a prompt and a completion, the last turn
+    rates: ClassVar[tuple[Rate, ...]]  # default learning rates without an adapter, by the model's size
 
     data: str = not_identity("", "set of rows, by its name under the recipe's `data` (required)")
     engine: Literal["trl"] = Field("trl", description="training library")
@@ -130,7 +131,7 @@ class PostTrainSpec(StageSpec):
         None,
         gt=0,
         le=0.1,
-        description="AdamW's peak learning rate; null: by the method, the adapter and the model's size "
+        description="AdamW's peak learning rate; null: chosen by method, adapter and model size "
         "(docs/post-training.md has the table)",
     )
     warmup_steps: int | None = Field(
@@ -162,22 +163,22 @@ class PostTrainSpec(StageSpec):
     survival: Survival = not_identity(Survival(), "How dead or hung processes are handled")
 
     def micro_batch(self) -> int:
-        """Examples in one forward and backward pass of a process."""
+        """Return the number of examples in one forward and backward pass of a process."""
         return self.layout.micro_batch_of(self.batch_size, self.most_in_micro_batch)
 
     def default_rate(self, parameters: int) -> Rate:
-        """The default learning rate for a model with so many parameters."""
+        """Return the default learning rate for a model with `parameters` parameters."""
         rate = rate_for(self.rates, parameters)
         return rate.scaled(LORA, f"{LORA} times as high for an adapter") if self.adapter else rate
 
     def resolved(self, parameters: int) -> Self:
-        """A copy in which the fields that depend on the model have values."""
+        """Return a copy in which the fields that depend on the model have values."""
         rate = self.default_rate(parameters).value if self.learning_rate is None else self.learning_rate
         warmup = default_warmup(self.steps) if self.warmup_steps is None else self.warmup_steps
         return self.model_copy(update={"learning_rate": rate, "warmup_steps": warmup})
 
     def rate_text(self, parameters: int) -> str:
-        """The learning rate and the warm-up, and where the former is from."""
+        """Describe the learning rate with its source, and the warm-up."""
         resolved, rate = self.resolved(parameters), self.default_rate(parameters)
         why = f" ({rate.source})" if self.learning_rate is None else ""
         return f"{resolved.learning_rate:g}{why}, after {resolved.warmup_steps} of {self.steps} steps of warm-up"
@@ -189,11 +190,11 @@ class PostTrainSpec(StageSpec):
         return lines | ({"servers": servers.text(parameters)} if servers else {})
 
     def rate_warning(self, parameters: int) -> str | None:
-        """What is wrong with an explicit learning rate, if anything."""
+        """Return a warning about an explicit learning rate, if it is unusual."""
         return unusual(self.learning_rate, self.default_rate(parameters)) if self.learning_rate else None
 
     def launch(self) -> Launch:
-        """The processes of its engine."""
+        """Return the number of the engine's processes, and how they are supervised."""
         return Launch(
             processes=None if self.layout.sharding == "none" else self.layout.processes,
             nodes=self.layout.nodes,
@@ -202,29 +203,29 @@ class PostTrainSpec(StageSpec):
         )
 
     def row_kinds(self) -> tuple[str, ...]:
-        """Kinds of rows that the stage accepts."""
+        """Return the kinds of rows that the stage accepts."""
         return PROMPTED
 
     def rows_problems(self, kind: str, rows: Sequence[Row]) -> Iterator[Problem]:
-        """Problems with the first rows of its set, whatever the model is."""
+        """Yield problems with the first rows of the set that don't depend on the model."""
         yield from ()
 
     def refused(self, row: Row, kind: str) -> str:
-        """Why a row of this kind cannot be used, whatever the model is; empty if it can. By default a conversation with
-        the label of one to avoid cannot."""
+        """Return why a row of this kind cannot be used with any model, or "" if it can. By default, a conversation with
+        the label of one to avoid cannot be used."""
         return refusal(row, kind) if kind == "messages" else ""
 
     def uses_marks(self, kind: str) -> bool:
-        """Whether rows of this kind are rendered by the chat template with marks."""
+        """Return whether rows of this kind are rendered by the chat template with marks."""
         return False
 
     def encode(self, row: Row, kind: str, encoder: "RowEncoder") -> Example:
-        """A row as it is trained on. Raises StageError."""
+        """Encode a row for training. Raises StageError."""
         row = self.prompted(row, kind)
         return Prompt(row, encoder.prompt(row))
 
     def prompted(self, row: Row, kind: str) -> Row:
-        """The row as a prompt and a completion. Raises RowRefused for a row that cannot be used."""
+        """Split a row into a prompt and a completion. Raises RowRefused for a row that cannot be used."""
         from tasks.posttrain.encode import RowRefused, cut, prompted
 
         if why := self.refused(row, kind):
@@ -241,25 +242,25 @@ class PostTrainSpec(StageSpec):
         return StepCost()
 
     def vllm_engines(self) -> list[VLLMEngine]:
-        """The engines that sample completions from the model; empty: the rows' are used."""
+        """Return the engines that sample completions from the model; empty if the rows' completions are used."""
         return []
 
     def uses_vllm(self) -> bool:
         return bool(self.vllm_engines())
 
     def samples_every_step(self) -> bool:
-        """Whether each optimizer step samples its batch of completions from the model."""
+        """Return whether each optimizer step samples its batch of completions from the model."""
         return False
 
     def servers(self) -> RolloutServers | None:
-        """vLLM engines on separate GPUs or machines."""
+        """Return the vLLM engines on separate GPUs or machines, if any."""
         return None
 
     def reward_lists(self) -> list[RewardList]:
         return []
 
     def with_rewards_tried(self) -> Self:
-        """A copy whose rewards were tried on the rows' own completions before it begins."""
+        """Return a copy that records that its rewards were tried on the rows' own completions before the stage."""
         return self
 
     def sequence_lengths(self) -> dict[str, int]:
@@ -268,7 +269,7 @@ class PostTrainSpec(StageSpec):
         return {next(iter(lengths)): sum(lengths.values())} if lengths else {}
 
     def limits(self, positions: int) -> LengthLimits:
-        """Length limits for a model with so many positions; they may exceed the positions."""
+        """Return the length limits for a model with `positions` positions; they may exceed the positions."""
         prompt, new = self.max_prompt_tokens, self.max_new_tokens
         if new is None and self.uses_vllm():
             new = min(SAMPLED, positions // 2)
@@ -288,7 +289,7 @@ class PostTrainSpec(StageSpec):
         if self.adapter:
             problems += [problem.under("adapter") for problem in self.adapter.problems()]
             if self.adapter.quantize and self.layout.sharding == "fsdp2":
-                allowed = "none or ddp with adapter.quantize: weights in 4 bits are not sharded, each process has them"
+                allowed = "none or ddp with adapter.quantize: weights in 4 bits are not sharded"
                 problems.append(Problem("layout.sharding", "fsdp2", allowed))
         if self.warmup_steps is not None and self.warmup_steps >= self.steps:
             problems.append(Problem("warmup_steps", self.warmup_steps, f"fewer than steps ({self.steps})"))
@@ -299,13 +300,13 @@ S = TypeVar("S", bound=PostTrainSpec)
 
 
 def epochs(steps: int, batch_size: int, rows: int) -> float:
-    """How often the steps go over the rows: an epoch's last step takes what is left of them (batches.py)."""
+    """Return how often the steps go over the rows; an epoch's last step uses the remaining rows (batches.py)."""
     whole, more = divmod(steps, math.ceil(rows / batch_size))
     return whole + more * batch_size / rows
 
 
 def announced(spec: S, parameters: int) -> S:
-    """`spec.resolved`, and a line in the terminal about a learning rate that the recipe leaves open."""
+    """Return `spec.resolved`, and print a learning rate that the recipe does not set."""
     resolved = spec.resolved(parameters)
     if spec.learning_rate is None:
         say(f"{spec.label or 'post-training'}: learning_rate {spec.rate_text(parameters)}")

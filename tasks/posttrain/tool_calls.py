@@ -1,12 +1,12 @@
-"""Read tool calls in what a model has sampled, and encode the tools' answers.
+"""Read the tool calls in sampled tokens, and encode the tools' answers.
 
     calls = ToolCalls(tokenizer, encoder, schemas)     before the encoder has been used
     message = calls.message(ids, prefix)               {"role": "assistant", "content", "tool_calls"}
     ids += calls.encoded(answers)                      up to where the model's next turn begins
 
-A turn is parsed by the response template of the tokenizer or of TRL, for model families that have one, else as Hermes'
-<tool_call>{"name": …, "arguments": …}</tool_call>. No sampled token is ever tokenized again: the answers' tokens are
-the difference between a conversation that the chat template renders without and with them, as in TRL.
+A turn is parsed by the response template of the tokenizer or of TRL, for model families that have one, else in Hermes'
+format, <tool_call>{"name": …, "arguments": …}</tool_call>. Sampled tokens are never tokenized again: as in TRL, the
+answers' tokens are the difference between the renderings of a conversation with and without the answers.
 """
 
 import json
@@ -26,17 +26,17 @@ _CALL: Call = ("look", {"at": "it"})
 
 
 class ToolCalls:
-    """A model's way to write calls and to be answered."""
+    """The format in which a model writes calls and gets answers."""
 
     def __init__(self, tokenizer: Any, encoder: RowEncoder, schemas: Sequence[dict[str, Any]]) -> None:
-        """Raises StageError if a call that the chat template renders is not read back."""
+        """Check that a call that the chat template renders is read back. Raises StageError."""
         self.tokenizer, self.encoder, self.schemas = tokenizer, encoder, list(schemas)
-        self._known = knows_responses(tokenizer)  # by the model's own template, which the encoder may change
+        self._known = knows_responses(tokenizer)  # checked with the model's own template, which the encoder may replace
         self.end = self._end_of_calls()
         self._check()
 
     def message(self, ids: Sequence[int], prefix: Sequence[int]) -> Row:
-        """The message of a sampled turn, which `prefix` precedes."""
+        """Return the message of a sampled turn that follows `prefix`."""
         if self._known:
             return parsed_response(self.tokenizer, ids, prefix, self.schemas)
         text = str(self.tokenizer.decode(ids[:-1] if self.is_ended(ids) else ids))
@@ -46,15 +46,15 @@ class ToolCalls:
         return {"role": "assistant", "content": text.partition("<tool_call>")[0].strip(), "tool_calls": calls}
 
     def is_ended(self, ids: Sequence[int]) -> bool:
-        """Whether the turn ends as the template ends turns with calls."""
+        """Return whether the turn has the end that the template gives to turns with calls."""
         return bool(ids) and ids[-1] == self.end
 
     def encoded(self, messages: Sequence[Row]) -> list[int]:
-        """The tokens from the end of the model's turn with the calls to the beginning of its next one. `messages` are
-        those of `tool_messages`."""
+        """Return the tokens from the end of the model's turn with the calls to the beginning of its next turn.
+        `messages` are those of `tool_messages`."""
         before = [QUESTION, _turn([(messages[0]["name"], {})])]
         prefix = self.encoder.messages(before)
-        ended = len(prefix) - prefix[::-1].index(self.end)  # some templates write a line break after it
+        ended = len(prefix) - prefix[::-1].index(self.end)  # some templates write a line break after the end
         whole = self.encoder.messages([*before, *messages], generates=True)
         if common_prefix(prefix[:ended], whole) < ended:
             raise StageError(
@@ -64,7 +64,7 @@ class ToolCalls:
         return whole[ended:]
 
     def _end_of_calls(self) -> int:
-        """The last special token of a turn with calls. In most templates it ends all turns."""
+        """Return the last special token of a turn with calls, which in most templates ends all turns."""
         special = set(self.tokenizer.get_added_vocab().values())
         rendered = self.encoder.messages([QUESTION, _turn([_CALL])])
         end = next((token for token in reversed(rendered) if token in special), None)
@@ -78,7 +78,7 @@ class ToolCalls:
         return self.encoder.chat.shown
 
     def _check(self) -> None:
-        """Read back a call that the template renders."""
+        """Check that a call that the template renders is read back. Raises StageError."""
         schemas, self.schemas = self.schemas, [TOOL]
         row = {"prompt": [QUESTION], "completion": [_turn([_CALL])], "tools": [TOOL]}
         prompt, ids = self.encoder.completion(row)
@@ -95,13 +95,13 @@ class ToolCalls:
 
 
 def calls_of(message: Row) -> list[Call]:
-    """The calls in a model's message."""
+    """Return the calls in a model's message."""
     functions = [call.get("function", call) for call in message.get("tool_calls") or ()]
     return [(function["name"], function["arguments"]) for function in functions]
 
 
 def tool_messages(calls: Sequence[Call], answers: Sequence[ToolResult]) -> list[Row]:
-    """The messages that answer a turn."""
+    """Return the messages that answer a turn."""
     pairs = zip(calls, answers, strict=True)
     return [{"role": "tool", "name": name, "content": answer.text} for (name, _), answer in pairs]
 

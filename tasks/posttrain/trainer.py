@@ -1,12 +1,12 @@
-"""Shared by the methods that train with TRL: load and save the model, checkpoint, record metrics, handle SIGTERM.
+"""Load and save the model, checkpoint, record metrics and handle SIGTERM, for all methods that train with TRL.
 
     setup = prepare(job, SFTSpec)
     trainer = SFTTrainer(args=SFTConfig(**setup.arguments(), …), **setup.model_arguments(), train_dataset=…)
     setup.fit(trainer, METRICS)
     setup.finish(trainer)
 
-Weights are stored and updated in fp32 and used in bf16 (autocast): small updates are not lost, and GPUs and CPUs with
-AMX run at full speed.
+Weights are stored and updated in fp32 and used in bf16 (autocast), so that small updates are not lost, and GPUs and
+CPUs with AMX run at full speed.
 """
 
 import logging
@@ -50,15 +50,15 @@ from tasks.posttrain.trl_hooks.step_means import StepMeans, StepMetrics, give_st
 from tasks.posttrain.trl_hooks.trainer import name_experts, order_by_epoch, score_completions_only, train_in_fp32
 from tasks.rows.stored import Row
 
-KEEP = 2  # checkpoints
-LOGGED = "logged/"  # prefix of metrics that are recorded under any name: those of rewards
+KEEP = 2  # number of checkpoints that are kept
+LOGGED = "logged/"  # prefix of the rewards' metrics, which are recorded whatever their names are
 SIGTERM_EXIT = 128 + signal.SIGTERM
 
 log = logging.getLogger(__name__)
 
 
 class Stateful(Protocol):
-    """State that a checkpoint contains beside TRL's own."""
+    """State that a checkpoint contains beside TRL's state."""
 
     def save(self, checkpoint: Path) -> None: ...
 
@@ -67,7 +67,7 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True)
 class Setup(Generic[S]):
-    """What a method trains: the job's model, and its resolved spec."""
+    """The job's model and resolved spec, which a method trains."""
 
     job: Job
     spec: S
@@ -78,7 +78,7 @@ class Setup(Generic[S]):
     encoder: RowEncoder
 
     def arguments(self) -> dict[str, Any]:
-        """Arguments common to TRL's configs."""
+        """Return the arguments common to TRL's configs."""
         spec = self.spec
         gpu = torch.cuda.is_available()
         sharded = spec.layout.sharding == "fsdp2"
@@ -109,7 +109,7 @@ class Setup(Generic[S]):
         }
 
     def model_arguments(self) -> dict[str, Any]:
-        """Arguments common to TRL's trainers."""
+        """Return the arguments common to TRL's trainers."""
         adapter = peft_config(self.spec.adapter, self.model) if self.spec.adapter else None
         return {"model": self.model, "processing_class": self.tokenizer, "peft_config": adapter}
 
@@ -120,13 +120,13 @@ class Setup(Generic[S]):
         size: Callable[[Any], float] = lambda row: 1,
         encode: Callable[[Row], Any] | None = None,
     ) -> Chosen[Any]:
-        """The rows that the steps use, encoded by `encode` or as the method's spec encodes rows."""
+        """Return the rows that the steps use, encoded by `encode` or by the method's spec."""
         encode = encode or partial(self.spec.encode, kind=kind, encoder=self.encoder)
         ahead = partial(self.encoder.ahead, marked=self.spec.uses_marks(kind))
         return select(self.job, self.spec.seed, self.limits, encode, enough, size, ahead)
 
     def note(self, what: str, steps: int, batch_size: int, rows: int) -> None:
-        """Tell the user if rows are used more than once, and what a chat template does to them."""
+        """Report to the user if rows are used more than once, and the encoder's notices."""
         note_epochs(self.job, what, steps, batch_size, rows)
         for text in self.encoder.notices():
             self.job.notice(text)
@@ -140,8 +140,8 @@ class Setup(Generic[S]):
     ) -> None:
         """Train from the newest valid checkpoint, if any, to the last step.
 
-        `metrics` maps the names of the metrics to record from TRL's to ours, beside those that begin with LOGGED;
-        `initial` is recorded as step 0. On SIGTERM, checkpoints and raises SystemExit(143).
+        `metrics` maps TRL's names of the recorded metrics to ours; metrics whose names begin with LOGGED are recorded
+        too. `initial` is recorded as step 0. On SIGTERM, checkpoints and raises SystemExit(143).
         """
         job = self.job
         give_step_means(trainer)
@@ -151,10 +151,10 @@ class Setup(Generic[S]):
         if trainer.is_fsdp_enabled:
             fsdp.reduce_in_fp32(trainer)
         if process.BY_TORCHRUN:
-            if issubclass(kind := type(trainer), StepMetrics):  # GRPO's own loader keeps the order of groups
+            if issubclass(kind := type(trainer), StepMetrics):  # not GRPO's, whose own loader keeps the order of groups
                 blank = None if issubclass(kind, StepMeans) else IGNORED
                 trainer.get_train_dataloader = partial(loader, trainer, blank)
-            torch.manual_seed(trainer.args.seed + trainer.args.process_index)  # of dropout
+            torch.manual_seed(trainer.args.seed + trainer.args.process_index)  # seed of dropout
         reporter = Reporter(job, metrics, stateful)
         trainer.add_callback(reporter)
         trainer.model.register_forward_pre_hook(lambda *_: reporter.in_forward_pass())
@@ -171,7 +171,7 @@ class Setup(Generic[S]):
         if checkpoint and stateful and process.is_first():
             stateful.load(checkpoint)
         if checkpoint and reporter.checkpoints.step(checkpoint) >= trainer.args.max_steps:
-            load_weights(trainer.model, checkpoint)  # killed after the last step
+            load_weights(trainer.model, checkpoint)  # the engine was killed after the last step
             return
         if checkpoint:
             log.warning("continuing from %s", checkpoint)
@@ -184,10 +184,10 @@ class Setup(Generic[S]):
             raise SystemExit(SIGTERM_EXIT)
 
     def finish(self, trainer: Any) -> None:
-        """Write the output: `source` with the trainer's weights, its adapter merged, in `source`'s dtype, or the
-        adapter alone; and the chat template if it was tuned on chat. Then delete the checkpoints. Collective; rank 0
-        writes, and the others wait as long as it takes: torchrun waits for another machine's ranks for 5 minutes
-        only."""
+        """Write the output, then delete the checkpoints. The output is the adapter alone, or `source` with the trained
+        weights in `source`'s dtype, with the adapter merged; a model tuned on chat also gets its chat template.
+        Collective: rank 0 writes, and the others wait until it has finished, since torchrun waits only 5 minutes for
+        the ranks of another machine."""
         spec = self.spec
         self.job.heart.beat(trainer.state.global_step, "hand-over")
         alone = spec.adapter is not None and spec.adapter.output == "adapter"
@@ -205,7 +205,7 @@ class Setup(Generic[S]):
         display: dict[str, Any] = {}
         with _full_disk_as_stage_error(job.output, "the run continues from its last checkpoint"):
             for old in job.output.iterdir() if job.output.exists() else ():
-                if old.name != RECORD:  # left by a killed engine
+                if old.name != RECORD:  # `old` was left by a killed engine
                     shutil.rmtree(old) if old.is_dir() else old.unlink()
             job.output.mkdir(exist_ok=True)
             if model is not None:
@@ -224,13 +224,13 @@ class Setup(Generic[S]):
         forget_source(job)
 
     def _has_no_whole_weights(self) -> bool:
-        """Whether the trained model is sharded, or in 4 bits."""
+        """Return whether the trained model is sharded, or in 4 bits."""
         return self.spec.layout.sharding == "fsdp2" or _in_4_bits(self.spec)
 
 
 def prepare(job: Job, kind: type[S], dropout: bool = True) -> Setup[S]:
-    """Load the job's model, resolve its spec for that, and check the lengths; a learning rate far from the usual one is
-    reported. Raises StageError."""
+    """Load the job's model, resolve its spec for the model, check the lengths, and report an unusual learning rate.
+    Raises StageError."""
     spec = job.spec(kind)
     if spec.layout.world != process.RUNNING:
         raise StageError(f"{process.RUNNING} processes are running; layout needs {spec.layout.world}")
@@ -243,8 +243,8 @@ def prepare(job: Job, kind: type[S], dropout: bool = True) -> Setup[S]:
 
 
 def load_model(path: Path, spec: PostTrainSpec, dropout: bool = True) -> tuple[Any, Any]:
-    """(model, tokenizer) of a Hugging Face directory: in fp32, except that weights frozen under an adapter stay in bf16
-    if they are stored so, or are in 4 bits. `dropout`: with that of the model's config."""
+    """Load (model, tokenizer) from a Hugging Face directory in fp32. Weights frozen under an adapter stay in bf16 if
+    they are stored in bf16, or are loaded in 4 bits. `dropout`: whether to use that of the model's config."""
     process.start()
     if not torch.cuda.is_available():
         score_completions_only()
@@ -261,7 +261,7 @@ def load_model(path: Path, spec: PostTrainSpec, dropout: bool = True) -> tuple[A
 
 
 def limits_of(model: Any, spec: PostTrainSpec) -> LengthLimits:
-    """Length limits of a row. Raises StageError if they exceed the model's positions."""
+    """Return the length limits of a row. Raises StageError if they exceed the model's positions."""
     positions = model.config.max_position_embeddings
     limits = spec.limits(positions)
     if max(limits.total, limits.prompt, limits.new) > positions or min(limits.prompt, limits.new) < 1:
@@ -270,8 +270,8 @@ def limits_of(model: Any, spec: PostTrainSpec) -> LengthLimits:
 
 
 def ends(model: Any, encoder: RowEncoder) -> list[int]:
-    """The tokens that end generation, set in the model's generation config: with the ends of turns if it is tuned on
-    chat."""
+    """Set the tokens that end generation in the model's generation config, and return them. They include the ends of
+    turns if the model is tuned on chat."""
     model.generation_config.eos_token_id = with_ends(model.generation_config.eos_token_id, encoder.ends)
     return list(model.generation_config.eos_token_id)
 
@@ -281,7 +281,7 @@ def _in_4_bits(spec: PostTrainSpec) -> bool:
 
 
 def _with_weights(source: Path, spec: PostTrainSpec, weights: dict[str, torch.Tensor]) -> Any:
-    """`source` in fp32 with these trained weights, of the model or of its adapter."""
+    """Load `source` in fp32 with these trained weights of the model or of its adapter."""
     model = load_causal_lm(source, dtype=torch.float32)
     if spec.adapter:
         model = get_peft_model(model, peft_config(spec.adapter, model))
@@ -317,13 +317,13 @@ class Reporter(TrainerCallback):
         self.checkpoints = checkpoints(job)
         self.nodes = nodes_of(job) if process.is_apart(job) else None
         if self.nodes:
-            self.nodes.drop(self.checkpoints.path)  # of an earlier attempt
+            self.nodes.drop(self.checkpoints.path)  # checkpoints of an earlier attempt
         self.stopping = False
-        self.step = 0  # completed
+        self.step = 0  # number of completed steps
 
     def in_forward_pass(self) -> None:
-        """Send a heartbeat. A forward pass without gradients belongs to the phase that it is in: a rollout is scored, a
-        pair is compared with the reference."""
+        """Send a heartbeat. A forward pass without gradients belongs to the current phase, in which a rollout is
+        scored, or a pair is compared with the reference."""
         if torch.is_grad_enabled():
             self.job.heart.beat(self.step, "forward-backward")
         else:
@@ -331,7 +331,7 @@ class Reporter(TrainerCallback):
 
     @contextmanager
     def until_sigterm(self) -> Iterator[None]:
-        """In this context SIGTERM stops the training after the current step, with a checkpoint."""
+        """Let SIGTERM in this context stop the training after the current step, with a checkpoint."""
 
         def stop(signum: int, frame: FrameType | None) -> None:
             self.stopping = True
@@ -380,7 +380,7 @@ class Reporter(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         checkpoint = Path(args.output_dir) / f"{self.checkpoints.prefix}{state.global_step}"
-        process.barrier()  # every rank has written its files
+        process.barrier()  # all ranks have written their files after it
         if self.nodes:
             with self.job.heart.repeated():
                 self.nodes.collect_all(checkpoint)

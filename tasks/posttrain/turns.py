@@ -1,10 +1,10 @@
-"""Let a model and its environments take turns: sample, run the calls, append their answers, sample again.
+"""Alternate between a model and its environments: sample, run the calls, append their answers, and sample again.
 
     done = converse(rows, seeds, environments, calls, generate, limits, max_turns)
 
-All conversations of a batch are sampled together, turn by turn. What the model sampled is kept as token ids; only the
-tools' answers are encoded (tool_calls.py), and their tokens have a zero in `mask` and in `logprobs`. A conversation
-ends when a turn has no call, does not end as a turn does, or is the last of `max_turns`; when there is no room for the
+All conversations of a batch are sampled together, turn by turn. Sampled tokens are kept as ids; only the tools' answers
+are encoded (tool_calls.py), and their tokens have a zero in `mask` and in `logprobs`. A conversation ends when a turn
+has no call, lacks the token that ends turns with calls, or is the last of `max_turns`; when there is no room for the
 answers; or when its environment is lost.
 """
 
@@ -18,20 +18,20 @@ from tasks.posttrain.tool_calls import ToolCalls, calls_of, tool_messages
 from tasks.rows.stored import Row
 
 Generate = Callable[[list[list[int]], list[int], int, int], tuple[list[list[int]], list[list[float]]]]
-"""(prompts, the number of each's conversation, completed turns, maximum of new tokens) -> the sampled tokens and their
-log-probabilities."""
+"""A function (prompts, the number of each prompt's conversation, completed turns, maximum of new tokens) -> the sampled
+tokens and their log-probabilities."""
 
 
 @dataclass
 class Conversation:
     """A prompt, the model's turns, and the answers to its calls."""
 
-    row: Row  # its prompt with what the environment's reset returned
+    row: Row  # the prompt includes the observation that the environment's reset returned
     prompt: list[int]
     ids: list[int] = field(default_factory=list)  # the completion: the model's turns and the answers
     mask: list[int] = field(default_factory=list)  # per token of `ids`: 1 if the model sampled it, else 0
     logprobs: list[float] = field(default_factory=list)  # per token of `ids`; 0 if it was not sampled
-    messages: list[Row] = field(default_factory=list)  # of the completion
+    messages: list[Row] = field(default_factory=list)  # messages of the completion
     turns: int = 0
     calls: int = 0
     errors: int = 0  # calls that failed
@@ -57,8 +57,8 @@ def converse(
     limits: LengthLimits,
     max_turns: int,
 ) -> list[Conversation]:
-    """A conversation about each row, whose prompts are messages. `limits.new` bounds a conversation's `ids`. Raises
-    StageError if an environment fails by itself, not by a call."""
+    """Hold a conversation about each row; the rows' prompts are messages. `limits.new` is the maximum length of a
+    conversation's `ids`. Raises StageError if an environment fails by itself, not because of a call."""
     observations = environments.reset(rows, seeds)
     done = [_begun(row, seen, calls, limits) for row, seen in zip(rows, observations, strict=True)]
     going = list(range(len(done)))
@@ -80,7 +80,7 @@ def converse(
             conversation.calls += len(answers)
             conversation.errors += sum(answer.failed for answer in answers)
             conversation.messages += tool_messages(asked[number], answers)
-        for number in asked.keys() - answered.keys():  # what has ended its environment
+        for number in asked.keys() - answered.keys():  # calls that have ended their environment
             done[number].calls, done[number].errors = done[number].calls + 1, done[number].errors + 1
         if turn + 1 == max_turns:
             break
@@ -91,13 +91,14 @@ def converse(
 
 
 def _begun(row: Row, observation: str | None, calls: ToolCalls, limits: LengthLimits) -> Conversation:
-    """The conversation before the model's first turn; as in TRL, an observation is appended to the last message."""
+    """Return the conversation before the model's first turn; as in TRL, an observation is appended to the last
+    message."""
     *before, last = row["prompt"]
     prompt = [*before, last | {"content": (last.get("content") or "") + observation}] if observation else row["prompt"]
     ids = calls.encoder.prompt(row | {"prompt": prompt, "tools": calls.schemas})
     if not limits.fit(len(ids), 0):
         raise StageError(
-            f"a prompt has {len(ids)} tokens with the tools and what reset returned, and is not within {limits.shown}; "
+            f"a prompt has {len(ids)} tokens with the tools and the result of reset, and is not within {limits.shown}; "
             f"raise the limit. The prompt: {prompt!r:.200}"
         )
     return Conversation(row | {"prompt": prompt}, ids)
@@ -106,7 +107,7 @@ def _begun(row: Row, observation: str | None, calls: ToolCalls, limits: LengthLi
 def _sample(
     conversation: Conversation, ids: Sequence[int], logprobs: Sequence[float], calls: ToolCalls, new: int
 ) -> None:
-    """Append a sampled turn, cut to the room that is left."""
+    """Append a sampled turn, cut to the remaining room."""
     room = new - len(conversation.ids)
     conversation.turns += 1
     conversation.messages.append(calls.message(ids[:room], conversation.prompt + conversation.ids))
@@ -114,8 +115,8 @@ def _sample(
 
 
 def _answer(conversation: Conversation, count: int, calls: ToolCalls, new: int) -> bool:
-    """Append the tokens of its last `count` messages, the answers. Returns whether there is room for them and a further
-    turn; else the conversation stays as it is."""
+    """Append the tokens of the conversation's last `count` messages, the answers, if there is room for them and a
+    further turn. Return whether there is."""
     ids = calls.encoded(conversation.messages[-count:])
     if len(conversation.ids) + len(ids) >= new:
         return False
@@ -124,7 +125,7 @@ def _answer(conversation: Conversation, count: int, calls: ToolCalls, new: int) 
 
 
 def counts(conversations: Sequence[Conversation]) -> list[float]:
-    """What `totals` needs of a batch, or of a rank's part of it: sums."""
+    """Return the sums that `totals` needs, over a batch or a rank's part of it."""
     return [
         len(conversations),
         sum(one.turns for one in conversations),
@@ -135,7 +136,7 @@ def counts(conversations: Sequence[Conversation]) -> list[float]:
 
 
 def totals(counted: Sequence[float]) -> dict[str, float]:
-    """Metrics of `counts`: means per conversation; of the calls, the share that failed."""
+    """Return the metrics of `counts`: means per conversation, and the share of calls that failed."""
     count, turns, calls, errors, lost = counted
     return {
         "turns": turns / count,

@@ -1,8 +1,8 @@
-"""What rows have and the chat template does not print, so that it is neither learned nor seen by the model.
+"""Find fields of rows that the chat template does not print, so that the model neither learns nor sees them.
 
     unprinted = Unprinted()
     unprinted.look(row)                     keep some rows of each field
-    unprinted.look_for(turns, text)         the contents of learned turns in the rendered text
+    unprinted.look_for(turns, text)         look for the contents of learned turns in the rendered text
     unprinted.notices(render)               a line for each field that has no effect on the rendered text, and one for
                                             turns of which a part is missing, such as a model's thoughts
 
@@ -19,7 +19,7 @@ from tasks.core.job import StageError
 from tasks.rows.stored import ANSWERS, OPTIONAL, TRAIN, Row
 
 MOST = 16  # conversations that are tried for each field
-# what identifies a call has no content; the role decides on all else
+# A call's id is not content, and the role decides how the other fields are printed
 NOT_LOOKED_AT = ("role", "tool_call_id", TRAIN)
 PARTS = re.compile(r"\n|<[^<>\n]*>")  # end a part: a template may print lines and tags in another way
 
@@ -27,7 +27,7 @@ Render = Callable[[Row, list[Row]], str]  # raises StageError
 
 
 class Unprinted:
-    """Collects rows as they are tokenized."""
+    """A collection of rows, made while they are tokenized."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[Row]] = defaultdict(list)
@@ -67,7 +67,7 @@ class Unprinted:
 
 
 def conversations(row: Row) -> list[list[Row]]:
-    """The conversations that a row is rendered as; none of text."""
+    """Return the conversations of a row that are rendered; empty for a row of text."""
     if isinstance(row.get("messages"), list) and "prompt" not in row:
         return [row["messages"]]
     prompt = row.get("prompt")
@@ -78,7 +78,7 @@ def conversations(row: Row) -> list[list[Row]]:
 
 
 def _with_and_without(name: str, row: Row, render: Render) -> Iterator[tuple[Any, Any]]:
-    """The text with each of the field's values in a row, and without it."""
+    """Yield the text with and without each of the field's values in a row."""
     for conversation in conversations(row)[:1]:
         whole = _rendered(render, row, conversation)
         if name in OPTIONAL:
@@ -92,13 +92,13 @@ def _with_and_without(name: str, row: Row, render: Render) -> Iterator[tuple[Any
 
 
 def _has(message: Row, name: str) -> bool:
-    """Whether a field is there, and not white space alone."""
+    """Return whether a message has the field, with more than white space."""
     return bool(message.get(name) and str(message[name]).strip())
 
 
 def _rendered(render: Render, row: Row, conversation: list[Row]) -> str | StageError:
-    """The text without white space: a field that changes only that has no effect."""
+    """Return the text without white space, since a field that changes only white space has no effect."""
     try:
         return "".join(render(row, conversation).split())
     except StageError as error:
-        return error  # unlike any text: the field has an effect
+        return error  # differs from any text, so that the field counts as having an effect

@@ -1,4 +1,4 @@
-"""Prove that vLLM samples from exactly the trainer's weights: BLAKE3 digests of named tensors on both sides."""
+"""Prove that vLLM samples from exactly the trainer's weights, by BLAKE3 digests of named tensors on both sides."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from tasks.core.job import StageError
 from tasks.models.hf_files import listing
 from tasks.vllm.tensor_digests import SORTED, Held, Named, digest, in_order
 
-SHOWN = 3  # tensors in a message
-DECODER = "model"  # what vLLM calls every decoder that it runs on Transformers' code, GPT-2's `transformer` too
+SHOWN = 3  # maximum number of tensors in a message
+DECODER = "model"  # vLLM's name of every decoder that it runs with Transformers' code, even of GPT-2's `transformer`
 
 
 @dataclass(frozen=True)
 class Compared:
-    """What a check compared."""
+    """Result of a check."""
 
     tensors: int
-    digest: str  # over the names and digests of all of them
-    skipped: list[str]  # the trainer's tensors that vLLM has under no such name
+    digest: str  # digest over the names and digests of all tensors
+    skipped: list[str]  # the trainer's tensors whose names vLLM lacks
 
     def __str__(self) -> str:
         text = f"vLLM holds the trainer's weights: {self.tensors} tensors, digest {self.digest[:16]}"
@@ -28,9 +28,9 @@ class Compared:
 
 
 def check_weights(trainer: Named, engine: Mapping[str, Held], step: int) -> Compared:
-    """Compare the trainer's tensors, rounded to vLLM's dtype, with those of the same names in vLLM, which may have them
-    transposed (GPT-2's) or with other rows first. Goes through `trainer` completely, since that may be a collective.
-    Raises StageError if any differ or none have the same name."""
+    """Compare the trainer's tensors, rounded to vLLM's dtype, with those of the same names in vLLM, which may be
+    transposed (as in GPT-2) or have their rows in another order. Reads `trainer` to the end, since that may be
+    collective. Raises StageError if any tensor differs or no tensor has the same name."""
     wrong, same, skipped = [], {}, []
     for name, tensor in trainer:
         engine_name = name if name in engine else f"{DECODER}.{name.partition('.')[2]}"
@@ -55,6 +55,6 @@ def check_weights(trainer: Named, engine: Mapping[str, Held], step: int) -> Comp
 
 
 def _rearranged(tensor: torch.Tensor, held: Held, values: Held | None) -> bool:
-    """Whether vLLM holds it transposed, or the same values in another order."""
+    """Return whether vLLM holds the tensor transposed, or with its values in another order."""
     transposed = tensor.ndim == 2 and held.digests == [digest(tensor.t())]
     return transposed or (values is not None and values.digests == [digest(in_order(tensor))])

@@ -3,11 +3,11 @@
 A step is judged by its loss and gradient norm before the optimizer uses them. Rolling back to a checkpoint and skipping
 the batches around a spike follows PaLM (Chowdhery et al. 2022, section 5.1).
 
-    JOB_DIR/anomalies.jsonl    one object a line: {"step", "kind", "why", "loss", "grad_norm", "reaction",
+    JOB_DIR/anomalies.jsonl    one object per line: {"step", "kind", "why", "loss", "grad_norm", "reaction",
                                "first", "count", "samples": [{"data", "documents"}, …]}
 
-"first" and "count" are the batch's position in the shuffled order. Each sample has its data set's path and the indices
-of its documents in that data set.
+"first" and "count" are the batch's position in the shuffled order. Each sample has the path of its data set and the
+indices of its documents in that data set.
 """
 
 import json
@@ -25,15 +25,15 @@ from tasks.core.nodes import Nodes
 from tasks.pretrain.spec import AnomalySpec, Reaction
 
 FILE = "anomalies.jsonl"
-FEWEST_LOSSES = 8  # needed for a meaningful mean and deviation
+FEWEST_LOSSES = 8  # minimum for a meaningful mean and deviation
 COUNTED = ("skip", "roll_back")  # reactions that count towards `limit`
 
 
 @dataclass(frozen=True)
 class Anomaly:
-    """What is wrong with a step."""
+    """An anomaly of a step."""
 
-    kind: Literal["nan", "spike"]  # NaN or Inf; or too high a loss
+    kind: Literal["nan", "spike"]  # NaN or Inf, or a loss that is too high
     why: str
     loss: float
     grad_norm: float
@@ -46,8 +46,8 @@ class Watch:
     spec: AnomalySpec
 
     def judge(self, loss: float, grad_norm: float, losses: Sequence[float]) -> Anomaly | None:
-        """What is wrong with a step, if anything. `losses`: of the last optimizer steps, newest last. A spike exceeds
-        their mean by more than `spike_deviations` sample standard deviations (n - 1)."""
+        """Return the anomaly of a step, if any. `losses`: those of the last optimizer steps, newest last. A spike
+        exceeds their mean by more than `spike_deviations` sample standard deviations (n - 1)."""
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             return Anomaly("nan", f"loss {loss}, gradient norm {grad_norm}", loss, grad_norm)
         if len(losses) < FEWEST_LOSSES:
@@ -63,12 +63,12 @@ class Watch:
         return reaction
 
     def remember(self, losses: Sequence[float], loss: float) -> list[float]:
-        """The losses to compare the next step with, after an optimizer step with this loss."""
+        """Return the losses to compare the next step with, after an optimizer step with this loss."""
         return [*losses, loss][-self.spec.window :]
 
 
 class AnomalyLog:
-    """The anomalies of a job. Every process reads the log at the start and counts by itself; one process writes.
+    """The anomalies of a job. Every process reads the log at the start and counts for itself; one process writes.
 
     A run that was killed and repeats a step finds the same anomaly again, which is not logged twice."""
 
@@ -101,7 +101,7 @@ class AnomalyLog:
         return reaction
 
     def stop_message(self, step: int, anomaly: Anomaly, span: range) -> str:
-        """Why the run stops, where to look, and what to change."""
+        """Return the message with the reason of the stop, the place to look at, and the setting to change."""
         fix = f"set anomalies.on_{anomaly.kind} to skip or roll_back"
         if self.watch.reaction(anomaly) in COUNTED:
             fix = f"{self.watch.spec.limit} batches were already skipped or rolled back (anomalies.limit)"
@@ -114,12 +114,12 @@ class AnomalyLog:
 
 
 def identity(dataset: Any, span: range) -> list[dict[str, Any]]:
-    """Where samples of a GPTDataset or BlendedDataset come from."""
+    """Return the origin of samples of a GPTDataset or BlendedDataset."""
     return [_origin(dataset, index % len(dataset)) for index in span]
 
 
 def _origin(dataset: Any, index: int) -> dict[str, Any]:
-    if hasattr(dataset, "dataset_sample_index"):  # a blend: which data set, and which sample of it
+    if hasattr(dataset, "dataset_sample_index"):  # a blend, which has indices of data sets and of samples in them
         part, index = dataset.dataset_index[index], dataset.dataset_sample_index[index]
         return _origin(dataset.datasets[part], index)
     place = dataset.shuffle_index[index]
@@ -128,5 +128,5 @@ def _origin(dataset: Any, index: int) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value for JSON, which has no NaN."""
+    """Convert a value for JSON, which has no NaN."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

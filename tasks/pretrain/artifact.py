@@ -1,4 +1,4 @@
-"""The artifacts that pretraining makes and starts from."""
+"""The artifacts that pretraining produces and starts from."""
 
 from infra.text import count, number
 from tasks.artifacts import Artifact
@@ -11,8 +11,8 @@ class MegatronCheckpoint(Artifact):
     order = 70
     family = "model"
     page = "tasks.pretrain.page:checkpoint"
-    step: int  # of its run
-    tokens_seen: int  # in its run and in those that it continues
+    step: int  # number of steps of its run
+    tokens_seen: int  # in its run and in the runs that it continues
     parameters: int
     vocab_size: int
     sequence_length: int
@@ -35,7 +35,7 @@ class MegatronWeights(Artifact):
     parameters: int
     vocab_size: int
     precision: str
-    license: dict[str, str] = {}  # of the imported model: see tasks/convert/base_license.py
+    license: dict[str, str] = {}  # license of the imported model, see tasks/convert/base_license.py
 
     def detail(self) -> str:
         return f"{count(self.parameters)} weights"

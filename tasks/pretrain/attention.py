@@ -1,11 +1,11 @@
-"""Core attention for Megatron with torch's scaled_dot_product_attention, with context parallelism.
+"""Core attention for Megatron with torch's scaled_dot_product_attention and with context parallelism.
 
 On a GPU it uses the flash kernels without Transformer Engine; on a CPU plain matrix products are faster.
 
-Context parallel: each rank holds two of 2 x context equal chunks of the sequence, the r-th from the front and the r-th
-from the back, which balances the causal work (Megatron's order). Keys and values are gathered, queries are not
-(Llama 3, section 3.3.2: with grouped queries, keys and values are small). It needs no ring kernel, so it runs wherever
-torch does.
+With context parallelism, each rank holds two of 2 x context equal chunks of the sequence, the r-th from the front and
+the r-th from the back, which balances the causal work (Megatron's order). Keys and values are gathered, queries are not
+(Llama 3, section 3.3.2: with grouped queries, keys and values are small). No ring kernel is needed, so this runs
+wherever torch does.
 """
 
 from typing import Any
@@ -27,12 +27,13 @@ from torch import Tensor
 
 
 def chunks_of_rank(rank: int, ranks: int) -> tuple[int, ...]:
-    """Which of the 2 x `ranks` chunks of a sequence a context parallel rank holds; with one rank, all."""
+    """Return the indices of the chunks, of 2 x `ranks`, that a context parallel rank holds; with one rank, of a single
+    chunk."""
     return (rank, 2 * ranks - 1 - rank) if ranks > 1 else (0,)
 
 
 class SDPAttention(torch.nn.Module):
-    """A replacement for megatron.core's DotProductAttention; causal only."""
+    """A replacement for megatron.core's DotProductAttention that supports only causal attention."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class SDPAttention(torch.nn.Module):
         attention_bias: Tensor | None = None,
         packed_seq_params: PackedSeqParams | None = None,
     ) -> Tensor:
-        """Returns (local sequence, batch, heads x head size)."""
+        """Return (local sequence, batch, heads x head size)."""
         if packed_seq_params is not None or attention_bias is not None:
             raise ValueError("packed sequences and attention bias are not supported by SDPAttention")
         ranks = self.group.size()
@@ -97,7 +98,7 @@ def fused(
     scale: float | None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """As cpu_attention.attend, with torch's fused kernels."""
+    """Compute the same as cpu_attention.attend, with torch's fused kernels."""
     rows, columns = query.size(2), key.size(2)
     window = window if window and window < columns else None
     mask = None
@@ -125,7 +126,7 @@ def fused(
 
 
 class _WholeSequence(torch.autograd.Function):
-    """Gather the ranks' chunks into the whole sequence; in the backward pass, reduce-scatter the gradient."""
+    """Gather the ranks' chunks into the full sequence; in the backward pass, reduce-scatter the gradient."""
 
     @staticmethod
     def forward(ctx: Any, local: Tensor, group: dist.ProcessGroup) -> Tensor:

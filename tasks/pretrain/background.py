@@ -1,8 +1,8 @@
 """Write Megatron's torch_dist checkpoints from a background thread while training continues.
 
-What a step changes is copied before the next step; the thread works on the copies. Megatron would start a process
-instead. A thread ends with the training however that ends, so nothing is left that writes to a folder which a
-restarted run also writes to; and starting processes blocked each save for seconds.
+Tensors that a step changes are copied before the next step, and the thread works on the copies. Megatron would start a
+process instead. A thread ends with the training however the training ends, so that nothing continues to write to a
+folder to which a restarted run writes too; and starting processes blocked each save for seconds.
 """
 
 import os
@@ -36,7 +36,7 @@ def in_background(work: Callable[[], T]) -> "Future[T]":
     future: Future[T] = Future()
 
     def finish() -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)  # Linux: of this thread only
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)  # on Linux, the priority of this thread only
         try:
             future.set_result(work())
         except BaseException as error:
@@ -76,7 +76,7 @@ class ThreadStrategy(SaveStrategy):
                     os.fsync(stream.fileno())
                 objects.clear()
                 tensors.clear()
-                # one thread: training needs the other cores
+                # with one thread, since training needs the other cores
                 files[name] = FileEntry(Path(path).stat().st_size, blake3().update_mmap(path).hexdigest())
             if results:
                 writer.results_queue.put(results)
@@ -85,7 +85,7 @@ class ThreadStrategy(SaveStrategy):
         return AsyncRequest(write, (), [lambda: save_state_dict_async_finalize(*planned)])
 
     def _staged(self, bucket: WriteBucket) -> WriteBucket:
-        """The bucket with its tensors copied to host memory that nothing else modifies."""
+        """Return the bucket with its tensors copied to host memory that nothing else modifies."""
         path, name, (objects, tensors) = bucket
         return path, name, (objects, [(item, self._copy(tensor)) for item, tensor in tensors])
 

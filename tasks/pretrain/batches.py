@@ -1,8 +1,8 @@
-"""Batches from Megatron's data path: .bin/.idx files read by GPTDataset, one global batch per step.
+"""Read batches through Megatron's data path: .bin/.idx files read by GPTDataset, one global batch per step.
 
 Which sequences a step sees depends only on the seed and the position in the data: GPTDataset shuffles with the seed,
-BlendedDataset samples from several data sets by weight, and a step takes the samples [first, first + batch). A data
-parallel rank takes its share of them, a context parallel rank its chunks of each sequence.
+BlendedDataset samples from several data sets by weight, and a step reads the samples [first, first + batch). A data
+parallel rank reads its share of them, and a context parallel rank its chunks of each sequence.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ from tasks.pretrain.attention import chunks_of_rank
 
 
 class Samples(Protocol):
-    """The common interface of GPTDataset and BlendedDataset: (sequence) tensors by name."""
+    """The common interface of GPTDataset and BlendedDataset, which return (sequence) tensors by name."""
 
     def __len__(self) -> int: ...
 
@@ -43,11 +43,11 @@ class Samples(Protocol):
 
 @dataclass(frozen=True)
 class _TokenizerFacts:
-    """What GPTDataset requires of a tokenizer for data that is already tokenized."""
+    """The attributes of a tokenizer that GPTDataset requires even for data that is already tokenized."""
 
     vocab_size: int
     eod: int = -2  # only used for Megatron's document masks; `Batch.documents` is cheaper
-    pad: int = -1  # nothing is padded
+    pad: int = -1  # unused, since nothing is padded
 
     @property
     def unique_identifiers(self) -> dict[str, str]:
@@ -66,14 +66,14 @@ class Batch:
 
     @property
     def attention_mask(self) -> Tensor | None:
-        """Masks the tokens of other documents, in addition to causality: (micro batch, 1, local sequence, sequence),
-        bool, True: masked. Not cached, since it is much larger than `documents`."""
+        """The mask of the tokens of other documents, in addition to causality: (micro batch, 1, local sequence,
+        sequence), bool, True where masked. It is not cached, since it is much larger than `documents`."""
         if self.documents is None:
             return None
         return _chunks(self.documents)[:, None, :, None] != self.documents[:, None, None, :]
 
     def on_device(self) -> "Batch":
-        """The batch on this process's device, copied asynchronously."""
+        """Return the batch on this process's device, copied asynchronously."""
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
         return Batch(
             **{name: column.to(DEVICE, non_blocking=True) for name, column in columns.items() if column is not None}
@@ -82,9 +82,10 @@ class Batch:
 
 @contextmanager
 def index_cache(folder: Path | None) -> Iterator[Path | None]:
-    """The folder where Megatron caches the shuffled index, for `build_datasets` in the `with` block. Collective.
-    Megatron assumes that existing files are complete; one that a kill or power failure truncated must not be read. So
-    the folder is sealed with a manifest, and deleted if it does not match. None: rank 0's is another machine's."""
+    """Provide the folder where Megatron caches the shuffled index to `build_datasets` in the `with` block. Collective.
+    Megatron assumes that existing files are complete, but a file that a kill or power failure truncated must not be
+    read. So the folder is sealed with a manifest, and deleted if it does not match. `folder` is None if rank 0's folder
+    is on another machine."""
     writer = folder if dist.get_rank() == 0 else None
     if writer and writer.exists():
         try:
@@ -101,11 +102,11 @@ def index_cache(folder: Path | None) -> Iterator[Path | None]:
 def build_datasets(
     spec: PretrainSpec, data: list[Path], vocab_size: int, cache: Path | None
 ) -> tuple[Samples, Samples]:
-    """(train, held-out) of tokenized data sets. Training blends all of them; held-out sequences are from the first
-    only, so that runs with different blends are comparable, and none is repeated: there may be fewer of them than
-    `validation_sequences`, but at least one. The shuffled index is cached in `cache`; None: each rank builds its own.
-    Raises StageError if the data sets are empty or were tokenized differently, or if a source would be repeated more
-    often than it may be."""
+    """Return (train, held-out) of tokenized data sets. Training blends all of them. Held-out sequences are only from
+    the first, so that runs with different blends are comparable, and none is repeated: there may be fewer of them than
+    `validation_sequences`, but at least one. The shuffled index is cached in `cache`; with None, each rank builds its
+    own. Raises StageError if the data sets are empty or were tokenized differently, or if a source would be repeated
+    more often than its limit."""
     facts = [read_manifest(folder).facts for folder in data]
     weights = spec.data_weights or [float(fact["tokens"]) for fact in facts]
     _check(weights, spec.source_weights, data, facts)
@@ -113,7 +114,7 @@ def build_datasets(
         _gpt_dataset,
         random_seed=spec.seed,
         sequence_length=spec.sequence_length,
-        path_to_cache=str(cache) if cache else "",  # for None, Megatron would take one beside the data
+        path_to_cache=str(cache) if cache else "",  # with None, Megatron would use a folder beside the data
         tokenizer=_TokenizerFacts(vocab_size),
         reset_position_ids=False,
         reset_attention_mask=False,
@@ -153,17 +154,17 @@ def _check(
 
 
 def _gpt_dataset(prefix: Path, samples: int, **settings: Any) -> Samples:
-    """One data set's documents, cut into sequences and shuffled, for as many epochs as `samples` takes."""
+    """Return one data set's documents, cut into sequences and shuffled, for as many epochs as `samples` needs."""
     config = GPTDatasetConfig(blend_per_split=[([str(prefix)], None), None, None], **settings)
     dataset: Samples = BlendedMegatronDatasetBuilder(GPTDataset, [samples, 0, 0], lambda: True, config).build()[0]
     return dataset
 
 
 def _blended(blend: list[tuple[Path, float]], samples: int, read: Callable[[Path, int], Samples]) -> Samples:
-    """`samples` sequences of several data sets, in proportion to their weights at every point.
+    """Return `samples` sequences of several data sets, in proportion to their weights at every point.
 
-    Megatron's builder requests more samples of each data set than it uses, yet too few for small numbers; and for more
-    than one epoch, GPTDataset mixes in the next one. So the samples are counted first."""
+    Megatron's builder requests more samples of each data set than it uses, yet too few for small numbers; and beyond
+    one epoch, GPTDataset mixes in the next epoch. So the samples are counted first."""
     drawn = np.zeros(samples, np.int16), np.zeros(samples, np.int64)  # data set, sample in it
     total = sum(weight for _, weight in blend)
     shares = [weight / total for _, weight in blend]
@@ -177,8 +178,8 @@ def _blended(blend: list[tuple[Path, float]], samples: int, read: Callable[[Path
 
 
 def share_of_rank(first: int, count: int, micro_batch: int) -> list[range]:
-    """This data parallel rank's micro batches of the samples [first, first + count): the same number on each rank, the
-    last ones short or empty if the samples do not divide evenly."""
+    """Return this data parallel rank's micro batches of the samples [first, first + count). Each rank has the same
+    number of them; the last ones are short or empty if the samples do not divide evenly."""
     ranks, rank = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
     share = -(-count // (ranks * micro_batch)) * micro_batch
     span = range(first + min(rank * share, count), first + min((rank + 1) * share, count))
@@ -188,14 +189,15 @@ def share_of_rank(first: int, count: int, micro_batch: int) -> list[range]:
 def micro_batches(
     dataset: Samples, first: int, count: int, micro_batch: int, end_of_text: int | None = None
 ) -> list[Batch]:
-    """This rank's part of the samples [first, first + count), in host memory. Samples that only pad a micro batch have
-    a loss mask of 0. With `end_of_text`, the token that ends a document, attention is masked at document boundaries."""
+    """Return this rank's part of the samples [first, first + count), in host memory. Samples that only pad a micro
+    batch have a loss mask of 0. With `end_of_text`, the token that ends a document, attention is masked at document
+    boundaries."""
     shares = share_of_rank(first, count, micro_batch)
     return [_batch(dataset, samples, micro_batch, end_of_text) for samples in shares]
 
 
 def _batch(dataset: Samples, samples: range, size: int, end_of_text: int | None) -> Batch:
-    # a run that rolled back needs more samples than were built: wrap around
+    # Wrap around, since a run that rolled back needs more samples than were built
     rows = [dataset[index % len(dataset)] for index in samples]
     padding = size - len(rows)
     rows += [dataset[0]] * padding
@@ -210,19 +212,19 @@ _COLUMNS = ("tokens", "labels", "loss_mask", "position_ids")
 
 
 def document_numbers(tokens: Tensor, end_of_text: int) -> Tensor:
-    """How many documents end before each token, (batch, sequence). An end-of-text token belongs to the document that it
-    ends."""
+    """Return the number of documents that end before each token, (batch, sequence). An end-of-text token belongs to the
+    document that it ends."""
     ends = (tokens == end_of_text).int()
     return ends.cumsum(dim=1, dtype=torch.int32) - ends
 
 
 def _pinned(column: Tensor) -> Tensor:
-    """In pinned memory if there is a GPU."""
+    """Move a column to pinned memory if there is a GPU."""
     return column.pin_memory() if CUDA else column
 
 
 def _chunks(column: Tensor) -> Tensor:
-    """This context parallel rank's chunks of (batch, sequence)."""
+    """Return this context parallel rank's chunks of (batch, sequence)."""
     ranks = parallel_state.get_context_parallel_world_size()
     if ranks == 1:
         return column

@@ -2,9 +2,9 @@
 
     work/checkpoints/step-00000100/   *.distcp, .metadata, common.pt, metadata.json, manifest.json
 
-A checkpoint is complete once its manifest is written; a killed save leaves a directory without one, which is never
-loaded. Megatron's common.pt and .metadata are pickles, so a checkpoint is only read after its files' digests were
-verified. It loads under any layout; on the layout that wrote it, training resumes bit for bit.
+A checkpoint is complete once its manifest is written; a killed save leaves a directory without a manifest, which is
+never loaded. Megatron's common.pt and .metadata are pickles, so a checkpoint is read only after the digests of its
+files have been verified. It loads under any layout; on the layout that wrote it, training resumes bit for bit.
 
 On nodes that share no folder, only node 0 has complete checkpoints (tasks/core/nodes.py).
 """
@@ -45,20 +45,20 @@ T = TypeVar("T")
 class TrainingState:
     """Everything that a step changes. The plain fields, `step` and below, are the same on every rank."""
 
-    chunks: list[GPTModel]  # of this rank: one, or several with an interleaved pipeline
+    chunks: list[GPTModel]  # this rank's chunks: one, or several with an interleaved pipeline
     optimizer: MegatronOptimizer
     scheduler: OptimizerParamScheduler
     step: int = 0
-    samples: int = 0  # sequences consumed: the position in the data
-    tokens: int = 0  # consumed
-    losses: list[float] = field(default_factory=list)  # the last ones, to detect spikes
+    samples: int = 0  # consumed sequences, which is the position in the data
+    tokens: int = 0  # consumed tokens
+    losses: list[float] = field(default_factory=list)  # the last losses, to detect spikes
 
     def plain(self) -> dict[str, Any]:
         values = {item.name: getattr(self, item.name) for item in PLAIN}
         return values | {"updates": updates(self.optimizer), "schedule": self.scheduler.num_steps}
 
     def sharded(self, with_rng: bool) -> dict[str, Any]:
-        """The sharded state dict to save or to load into; tensors are not copied."""
+        """Return the sharded state dict to save or to load into; tensors are not copied."""
         models = {f"model{number}": chunk.sharded_state_dict() for number, chunk in enumerate(self.chunks)}
         state = {**models, "optimizer": sharded_state(self.optimizer, models.values())}
         return state | ({"rng": _sharded_rng()} if with_rng else {})
@@ -68,7 +68,7 @@ PLAIN = fields(TrainingState)[3:]
 
 
 def grid() -> dict[str, int]:
-    """The parallel sizes, which determine each rank's part."""
+    """Return the parallel sizes, which determine each rank's part."""
     return {
         "processes": dist.get_world_size(),
         "tensor": parallel_state.get_tensor_model_parallel_world_size(),
@@ -84,7 +84,7 @@ class Checkpoints:
     """A folder of checkpoints. All methods are collective.
 
     `logs`: files that the run appends to. They are synced to disk before a checkpoint completes, since the steps before
-    it are not repeated. `nodes`: those that share no folder."""
+    it are not repeated. `nodes`: given if the nodes share no folder."""
 
     def __init__(
         self, folder: Path, policy: CheckpointPolicy, logs: Sequence[Path] = (), nodes: Nodes | None = None
@@ -92,14 +92,14 @@ class Checkpoints:
         self.folder, self.policy, self.logs, self.nodes = folder, policy, logs, nodes
         self._checkpoints = CheckpointFolder(folder, "step-")
         self._saving: _Saving | None = None
-        self._removal: Future[None] | None = None  # of old ones
+        self._removal: Future[None] | None = None  # removal of old checkpoints
         self._strategy = ThreadStrategy()
 
     # -- writing ---------------------------------------------------------------------------------
 
     def save(self, state: TrainingState) -> None:
-        """Start a checkpoint; with an asynchronous policy, training may continue at once. Waits for the previous one.
-        Raises StageError if that one could not be written."""
+        """Start a checkpoint; with an asynchronous policy, training may continue at once. Waits for the previous
+        checkpoint, and raises StageError if it could not be written."""
         self.finish()
         path = self.folder / f"step-{state.step:08d}"
         if self.nodes.leads if self.nodes else dist.get_rank() == 0:
@@ -118,8 +118,8 @@ class Checkpoints:
                 validate_access_integrity=False,  # torch validates its plan anyway
             )
             if dist.get_rank() == 0:
-                # every version of Megatron-Core reads this file, but 0.19 no longer writes it
-                with (path / "common.pt").open("wb") as stream:  # torch's own files do not say why a write failed
+                # Every version of Megatron-Core reads this file, but 0.19 no longer writes it
+                with (path / "common.pt").open("wb") as stream:  # a failed write to torch's own files has no reason
                     torch.save({"plain": state.plain()}, stream)
         except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError if the disk is full
             if not (reason := full_disk(error)):
@@ -131,13 +131,13 @@ class Checkpoints:
             self.finish()
 
     def _write(self, path: Path, request: AsyncRequest) -> dict[str, FileEntry]:
-        """Write this rank's files; returns their entries for the manifest."""
+        """Write this rank's files, and return their entries for the manifest."""
         files: dict[str, FileEntry] = {}
         try:
             files = request.async_fn()
         finally:
             if self.nodes:
-                self.nodes.collect(path, files)  # none after a failure, or node 0 would wait for them
+                self.nodes.collect(path, files)  # empty after a failure, since node 0 would wait without it
         return files
 
     def poll(self) -> None:
@@ -188,13 +188,13 @@ class Checkpoints:
     # -- reading ---------------------------------------------------------------------------------
 
     def complete(self) -> list[Path]:
-        """The complete checkpoints, oldest first."""
+        """Return the complete checkpoints, oldest first."""
         return self._checkpoints.complete()
 
     def resume(self, state: TrainingState) -> Path | None:
-        """Resume from the newest complete checkpoint and return its path; None if there is none. A damaged checkpoint
-        is set aside, with a message, and the previous one used. Raises ArtifactError if all are damaged: a run never
-        silently starts over."""
+        """Resume from the newest complete checkpoint and return its path, or None if there is none. A damaged
+        checkpoint is set aside, with a message, and the previous one is used. Raises ArtifactError if all are damaged,
+        since a run must not silently start over."""
         self.finish()
         dist.barrier()
         paths = [self.folder / name for name in self._on_first(lambda: [path.name for path in self.complete()])]
@@ -220,7 +220,7 @@ class Checkpoints:
         return None
 
     def _on_first(self, work: Callable[[], T]) -> T:
-        """The result of reading the folder, which is node 0's if nodes do not share it."""
+        """Return the result of reading the folder: that of node 0 if the nodes do not share it."""
         return self.nodes.on_first(work) if self.nodes else work()
 
     def load(self, state: TrainingState, path: Path) -> None:
@@ -237,7 +237,7 @@ class Checkpoints:
 
 
 def superfluous(steps: list[int], policy: CheckpointPolicy) -> list[int]:
-    """The steps, of complete checkpoints from oldest to newest, that the policy does not keep."""
+    """Return the steps, of complete checkpoints from oldest to newest, that the policy does not keep."""
     return [step for step in steps[: -policy.keep_last] if not policy.keep_every or step % policy.keep_every]
 
 
@@ -260,7 +260,7 @@ def continue_run(state: TrainingState, path: Path) -> None:
 
 
 def _read(state: TrainingState, path: Path, with_rng: bool) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Load weights and optimizer state; returns the plain fields and, `with_rng`, the RNG state."""
+    """Load weights and optimizer state, and return the plain fields and, `with_rng`, the RNG state."""
     plain = dist_checkpointing.load_common_state_dict(str(path))["plain"]
     prepare(state.optimizer, plain["updates"])
     loaded = dist_checkpointing.load(state.sharded(with_rng), str(path))
@@ -278,7 +278,7 @@ def load_chunks(chunks: list[GPTModel], path: Path) -> None:
 
 
 def _verify(path: Path, nodes: Nodes | None) -> dict[str, Any]:
-    """Verify the files against the manifest, divided among the ranks that read the same ones; returns its facts."""
+    """Verify the files against the manifest, divided among the ranks that read the same files, and return its facts."""
     manifest = read_manifest(path)
     part, parts = (nodes.local_rank, nodes.processes) if nodes else (dist.get_rank(), dist.get_world_size())
     everyone: list[Any] = [None] * dist.get_world_size()
@@ -289,8 +289,8 @@ def _verify(path: Path, nodes: Nodes | None) -> dict[str, Any]:
 
 
 def _rng() -> dict[str, torch.Tensor]:
-    """This rank's RNG states: torch's, and Megatron's for tensor-parallel regions. A step uses neither Python's nor
-    NumPy's global state."""
+    """Return this rank's RNG states: torch's, and Megatron's for tensor-parallel regions. A step uses neither Python's
+    nor NumPy's global state."""
     states = {"cpu": torch.get_rng_state()}
     if CUDA:
         states["cuda"] = torch.cuda.get_rng_state()

@@ -15,17 +15,18 @@ from torch import Tensor
 
 from tasks.hardware.memory import CPU
 
-ROWS = CPU.attention_rows  # per block. More: larger products. Fewer: less work above the diagonal, better cache use
+# Rows per block: more rows make larger products; fewer cause less work above the diagonal and use the cache better
+ROWS = CPU.attention_rows
 
 
 def attend(
     query: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None, window: int | None, scale: float | None
 ) -> Tensor:
-    """Attention of (batch, heads, rows, head size) to (batch, groups, columns, head size); the last row is at the
-    position of the last column.
+    """Compute attention of (batch, heads, rows, head size) to (batch, groups, columns, head size); the last row is at
+    the position of the last column.
 
-    hidden: (batch, 1, rows, columns), bool, True: masked, in addition to causality. window: columns that a row attends
-    to, including its own. scale: default 1 / sqrt(head size)."""
+    hidden: (batch, 1, rows, columns), bool, True where masked in addition to causality. window: number of columns that
+    a row attends to, including its own. scale: 1 / sqrt(head size) by default."""
     scale = query.size(-1) ** -0.5 if scale is None else scale
     result: Tensor = _Attend.apply(query, key, value, hidden, window, scale)
     return result
@@ -79,17 +80,18 @@ class _Block:
     groups: int
 
     def cut(self, heads: Tensor) -> Tensor:
-        """(batch, heads, rows, head size) → (batch x groups, a group's heads x this block's rows, head size)"""
+        """Convert (batch, heads, rows, head size) to (batch x groups, a group's heads x this block's rows, head
+        size)."""
         block: Tensor = heads[:, :, self.rows].unflatten(1, (self.groups, -1)).flatten(2, 3).flatten(0, 1)
         return block
 
     def put(self, block: Tensor, heads: Tensor) -> None:
-        """The inverse of `cut`: write a block into its rows of `heads`."""
+        """Write a block into its rows of `heads`, the inverse of `cut`."""
         place = heads[:, :, self.rows].unflatten(1, (self.groups, -1))
         place.copy_(block.view(place.shape))
 
     def weights(self, queries: Tensor, keys: Tensor, hidden: Tensor | None, window: int | None, scale: float) -> Tensor:
-        """Softmax of the scores, (batch x groups, a group's heads x rows, columns)."""
+        """Return the softmax of the scores, (batch x groups, a group's heads x rows, columns)."""
         rows, columns = self.rows.stop - self.rows.start, self.columns.stop - self.columns.start
         unseen = queries.new_full((rows, columns), float("-inf"))
         future = unseen.triu(columns - rows + 1)
@@ -114,11 +116,11 @@ def _blocks(query: Tensor, key: Tensor, window: int | None) -> Iterator[_Block]:
 
 
 def _by_group(heads: Tensor) -> Tensor:
-    """(batch x groups, columns, head size), contiguous: with the input's strides, products take twice as long."""
+    """Return contiguous (batch x groups, columns, head size); with the input's strides, products take twice as long."""
     return heads.flatten(0, 1).contiguous()
 
 
 def _empty_like(heads: Tensor) -> Tensor:
-    """An empty (batch, heads, rows, head size) tensor in Megatron's memory layout, rows first."""
+    """Return an empty (batch, heads, rows, head size) tensor in Megatron's memory layout, rows first."""
     batch, count, rows, size = heads.shape
     return heads.new_empty(rows, batch, count, size).permute(1, 2, 0, 3)

@@ -1,8 +1,8 @@
-"""RMSNorm, SwiGLU and rotary embedding for CPUs, with few passes over memory.
+"""RMSNorm, SwiGLU and rotary embedding for CPUs with few passes over memory.
 
-On a CPU each elementwise operation is a pass over memory, and autograd's backward needs several where these need one.
-Results match torch's and Megatron's operations: computed in fp32, rounded once. They save little for the backward pass:
-the inputs, and the gate after silu.
+On a CPU each elementwise operation is a pass over memory, and autograd's backward pass needs several where these
+functions need one. Results match torch's and Megatron's operations: they are computed in fp32 and rounded once. Only
+the inputs, and the gate after silu, are saved for the backward pass.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def rms_norm(rows: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """torch.nn.functional.rms_norm over the last dimension."""
+    """Compute torch.nn.functional.rms_norm over the last dimension."""
     result: Tensor = _RMSNorm.apply(rows, weight, eps)
     return result
 
@@ -42,7 +42,7 @@ class _RMSNorm(torch.autograd.Function):
 
 
 def swiglu(gate_and_up: Tensor) -> Tensor:
-    """silu(gate) x up; gate and up are the halves of the last dimension."""
+    """Return silu(gate) x up; gate and up are the halves of the last dimension."""
     result: Tensor = _SwiGLU.apply(gate_and_up)
     return result
 
@@ -67,8 +67,8 @@ class _SwiGLU(torch.autograd.Function):
 
 
 def rotate(heads: Tensor, angles: Tensor, interleaved: bool = False) -> Tensor:
-    """Rotary embedding of (sequence, batch, heads, head size) by (sequence, 1, 1, head size), whose halves are equal.
-    Has the signature of Transformer Engine's fused kernel, which it replaces."""
+    """Apply the rotary embedding to (sequence, batch, heads, head size) by (sequence, 1, 1, head size), whose halves
+    are equal. The signature is that of Transformer Engine's fused kernel, which this function replaces."""
     if interleaved or angles.size(-1) != heads.size(-1):
         raise ValueError("rotary embedding must cover whole heads and must not be interleaved")
     result: Tensor = _Rotate.apply(heads, angles)

@@ -22,8 +22,8 @@ RESUME = "resume.0"
 
 
 class InitialWeights:
-    """The weights that a run starts from. Checks that they match the run's model and, when continuing a run, its
-    tokenizer and precision. Raises StageError."""
+    """The weights that a run starts from. Raises StageError if they don't match the run's model or, when continuing a
+    run, its tokenizer and precision."""
 
     def __init__(self, job: Job, spec: PretrainSpec, vocab_size: int, tokenizer_digest: str) -> None:
         sources = [*job.names("start"), *job.names("resume")]
@@ -39,7 +39,7 @@ class InitialWeights:
             _check_run(spec, about["precision"], tokenizer_digest, read_manifest(self.folder).facts["tokenizer_digest"])
 
     def copy_generation_config(self, output: Path) -> None:
-        """Copy that of the model which the training began with, to be exported with the trained one."""
+        """Copy the generation config of the initial model, to be exported with the trained one."""
         places = (self.folder / HUGGINGFACE / GENERATION, self.folder / GENERATION) if self.folder else ()
         for place in places:
             if place.is_file():
@@ -54,7 +54,7 @@ class InitialWeights:
             continue_run(state, self.folder / "checkpoint")
         else:
             load_chunks(state.chunks, self.folder / "checkpoint")
-            state.optimizer.reload_model_params()  # into its fp32 copies
+            state.optimizer.reload_model_params()  # copies the weights to the optimizer's fp32 copies
 
 
 def _check_model(model: ModelSpec, initial: ModelSpec, vocab_size: int, initial_vocab_size: int) -> None:
@@ -69,7 +69,7 @@ def _check_run(spec: PretrainSpec, precision: str, tokenizer_digest: str, initia
     if tokenizer_digest != initial_tokenizer_digest:
         raise StageError(
             f"the data was tokenized with {tokenizer_digest[:12]}, but the checkpoint was trained with "
-            f"{initial_tokenizer_digest[:12]}: tokenize the data with that one, or train from scratch"
+            f"{initial_tokenizer_digest[:12]}: tokenize the data with the latter, or train from scratch"
         )
     if spec.precision != precision:
         raise StageError(

@@ -1,11 +1,11 @@
 """Initialize weights independently of the parallel layout.
 
-Each tensor has its own random generator, seeded with the run's seed and the tensor's global name, and every rank takes
-its part of the whole tensor. So a run starts from the same model under every layout, and layouts can be validated by
+Each tensor has its own random generator, seeded with the run's seed and the tensor's global name, and every rank uses
+its part of the full tensor. So a run starts from the same model under every layout, and layouts can be validated by
 comparing losses.
 
-Normal with init_std; linear_proj and linear_fc2, which write to the residual stream, with init_std / sqrt(2 x layers)
-(GPT-2); norms 1, biases 0.
+Weights are normally distributed with init_std, or, for linear_proj and linear_fc2, which write to the residual stream,
+with init_std / sqrt(2 x layers) (GPT-2). Norms are 1 and biases 0.
 """
 
 import math
@@ -22,12 +22,12 @@ from tasks.pretrain import megatron  # noqa: F401  before megatron.core
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
 from megatron.core.models.gpt.gpt_model import GPTModel
 
-NORMS = ("norm.weight", "layer_norm_weight")  # the second: norms fused with a linear layer, in checkpoints
+NORMS = ("norm.weight", "layer_norm_weight")  # the second: fused with a linear layer in checkpoints
 INTO_RESIDUAL = ("linear_proj.weight", "linear_fc2.weight")
 
 
 def shards(model: GPTModel) -> Iterator[ShardedTensor]:
-    """A model's weights as shards of global tensors; their `data` are views of the parameters."""
+    """Yield a model's weights as shards of global tensors; their `data` are views of the parameters."""
     state = model.sharded_state_dict()
     apply_factories(state)
     pending = list(state.values())
@@ -43,7 +43,7 @@ def shards(model: GPTModel) -> Iterator[ShardedTensor]:
 def initialize(model: GPTModel, spec: ModelSpec, seed: int) -> None:
     """Initialize the weights of a model, or of a rank's part of it."""
     for shard in shards(model):
-        layer = shard.global_offset[: shard.prepend_axis_num]  # and expert, if any
+        layer = shard.global_offset[: shard.prepend_axis_num]  # indices of the layer and the expert, if any
         whole = _initial(spec, seed, shard.key, layer, shard.global_shape[shard.prepend_axis_num :])
         offset = shard.global_offset[shard.prepend_axis_num :]
         part = tuple(slice(start, start + size) for start, size in zip(offset, shard.local_shape, strict=True))

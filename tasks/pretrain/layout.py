@@ -1,5 +1,5 @@
 """A training run's parallel layout: Megatron's parallel sizes, their constraints, and a search for the nearest valid
-layout. The layout is not part of a result's identity: a run may be resumed with another one.
+layout. The layout is not part of a result's identity: a run may be resumed with another layout.
 """
 
 import itertools
@@ -15,13 +15,14 @@ from tasks.models.model_spec import ModelSpec
 
 
 class Layout(Spec):
-    """nodes x processes = tensor x context x pipeline x data; `data` follows from the others."""
+    """Megatron's parallel sizes: nodes x processes = tensor x context x pipeline x data; `data` follows from the
+    others."""
 
     nodes: int = Field(1, ge=1, le=4096, description="Machines")
     processes: int = Field(1, ge=1, le=256, description="Processes on each machine: one per GPU")
     tensor: int = Field(1, ge=1, le=256, description="Tensor parallel size: parts that each matrix is split into")
     pipeline: int = Field(1, ge=1, le=256, description="Pipeline parallel size: stages that the layers are split into")
-    virtual_pipeline: int = Field(1, ge=1, le=64, description="Interleaved parts of each pipeline stage; 1: none")
+    virtual_pipeline: int = Field(1, ge=1, le=64, description="Interleaved parts of each pipeline stage; 1: one part")
     context: int = Field(1, ge=1, le=256, description="Context parallel size: parts that each sequence is split into")
     expert: int = Field(1, ge=1, le=1024, description="Expert parallel size: groups that the experts are split into")
     expert_tensor: int = Field(1, ge=1, le=256, description="Tensor parallel size within an expert")
@@ -29,7 +30,7 @@ class Layout(Spec):
     distributed_optimizer: bool = Field(False, description="Shard the optimizer state over data parallel ranks")
     micro_batch: int = Field(16, ge=1, le=65536, description="Sequences in one forward pass")
     recompute: Literal["none", "selective", "full"] = Field(
-        "none", description="What the backward pass recomputes: nothing, the attention, or whole layers"
+        "none", description="Recomputation in the backward pass: none, of the attention, or of complete layers"
     )
     device: str | None = Field(
         None,
@@ -47,7 +48,7 @@ class Layout(Spec):
         return self.world // (self.tensor * self.pipeline * self.context)
 
     def name(self) -> str:
-        """A short, unambiguous name such as TP2-PP2x2-DP2-SP-DO."""
+        """Return a short, unambiguous name such as TP2-PP2x2-DP2-SP-DO."""
         sizes = {"TP": self.tensor, "CP": self.context, "EP": self.expert, "ETP": self.expert_tensor}
         words = [f"{word}{size}" for word, size in sizes.items() if size > 1]
         if self.pipeline > 1:
@@ -61,7 +62,8 @@ class Layout(Spec):
     def problems_with(
         self, model: ModelSpec, vocab_size: int | None, sequence: int, batches: set[int]
     ) -> list[Problem]:
-        """Why Megatron cannot run this model with this sequence length and these global batch sizes, if it cannot."""
+        """Return the reasons why Megatron cannot run this model with this sequence length and these global batch
+        sizes."""
         grid = self.tensor * self.pipeline * self.context
         if self.world % grid:
             allowed = f"nodes x processes ({self.world}) must be a multiple of tensor x pipeline x context ({grid})"
@@ -77,7 +79,7 @@ class Layout(Spec):
         return problems + self._batch_problems(batches)
 
     def _batch_problems(self, batches: set[int]) -> list[Problem]:
-        """The problem of the first batch that cannot be divided; the others have the same cause."""
+        """Return the problem of the first batch that cannot be divided; those of others have the same cause."""
         per_step = self.micro_batch * self.data
         for batch in sorted(batches):
             micro_batches = batch // per_step
@@ -92,7 +94,7 @@ class Layout(Spec):
     def _divisions(
         self, model: ModelSpec, vocab_size: int | None, sequence: int
     ) -> Iterator[tuple[str, int, str, int]]:
-        """(field, its size, what it must divide, the size of that)"""
+        """Yield (field, its size, the quantity that it must divide, the size of the quantity)."""
         yield "tensor", self.tensor, "model.heads", model.heads
         yield "tensor", self.tensor, "model.kv_heads", model.kv_heads
         yield "tensor", self.tensor, "model.vocab_size", vocab_size or 0
@@ -111,13 +113,13 @@ class Layout(Spec):
             return
         yield "expert", self.expert, "model.experts.count", model.experts.count
         yield "expert_tensor", self.expert_tensor, "model.experts.ffn_hidden", model.experts.ffn_hidden
-        yield "expert_tensor", self.expert_tensor, "tensor", self.tensor  # other ratios are not in the parity tests
+        yield "expert_tensor", self.expert_tensor, "tensor", self.tensor  # the parity tests cover no other ratio
         yield "tensor", self.tensor, "model.experts.shared_ffn_hidden", model.experts.shared_ffn_hidden
         shared = self.world // self.pipeline
         yield "expert", self.expert * self.expert_tensor, "tensor x context x data, by expert x expert_tensor", shared
 
     def _rules(self, model: ModelSpec) -> Iterator[tuple[str, str, bool]]:
-        """(field, what is allowed, whether that is violated)"""
+        """Yield (field, the allowed values, whether the rule is violated)."""
         experts = model.experts is not None
         yield "expert", "only with model.experts", self.expert > 1 and not experts
         yield "expert_tensor", "only with model.experts", self.expert_tensor > 1 and not experts
@@ -132,11 +134,12 @@ class Layout(Spec):
         yield "sequence_parallel", needs, experts and self.tensor > 1 and not self.sequence_parallel
 
     def as_yaml(self) -> str:
-        """The fields that differ from the defaults, as in a recipe."""
+        """Return the fields that differ from the defaults, as in a recipe."""
         return f"layout: {in_yaml(self.model_dump(exclude_defaults=True))}"
 
     def distance(self, other: "Layout") -> float:
-        """The distance between two layouts: the number of doublings of sizes, plus 1/2 for each switch that differs."""
+        """Return the distance between two layouts: the number of doublings of sizes, plus 1/2 for each switch that
+        differs."""
         doublings: float = sum(abs(math.log2(getattr(self, name) / getattr(other, name))) for name in SIZES)
         switched: int = sum(getattr(self, name) != getattr(other, name) for name in SWITCHES)
         return doublings + switched / 2
@@ -147,7 +150,8 @@ SWITCHES = ("sequence_parallel", "distributed_optimizer", "recompute")
 
 
 def layouts(like: Layout, model: ModelSpec) -> Iterator[Layout]:
-    """Every way to split a model over as many processes as `like` has, with its other fields; not all are valid."""
+    """Yield every way to split a model over as many processes as `like` has, with its other fields. Not all are
+    valid."""
     world = like.world
     expert_sizes = _divisors(model.experts.count) if model.experts else [1]
     sizes = (math.gcd(world, model.heads, model.kv_heads), math.gcd(world, model.layers), world)
@@ -174,7 +178,7 @@ def layouts(like: Layout, model: ModelSpec) -> Iterator[Layout]:
 
 
 def nearest(layout: Layout, model: ModelSpec, works: Callable[[Layout], bool]) -> Layout | None:
-    """The layout with the same number of processes that works and differs least, with smaller micro batches if
+    """Return the layout with the same number of processes that works and differs least, with smaller micro batches if
     necessary."""
     smaller = _divisors(layout.micro_batch)
     candidates = (

@@ -1,12 +1,12 @@
-"""Fused output projection and cross-entropy, a few tokens at a time.
+"""Fused output projection and cross-entropy for a few tokens at a time.
 
-All tokens' logits are the largest tensor of a small model's step. Here a piece of the logits is computed, turned in
-place into the gradient of its losses, and consumed by the two matrix products of the backward pass. So after the
+The logits of all tokens are the largest tensor of a small model's step. Here a piece of the logits is computed, turned
+in place into the gradient of its losses, and consumed by the two matrix products of the backward pass. So after the
 forward pass the gradients are complete up to one factor common to all tokens (as in Liger Kernel), and nothing is
 recomputed.
 
-Numerically the same as tensor_parallel.vocab_parallel_cross_entropy: logits in the model's precision, softmax in fp32,
-its gradient in the model's precision.
+The result is numerically the same as that of tensor_parallel.vocab_parallel_cross_entropy, with logits in the model's
+precision, softmax in fp32, and its gradient in the model's precision.
 """
 
 from typing import Any
@@ -19,17 +19,17 @@ from tasks.hardware.memory import CPU, GPU
 from tasks.pretrain.megatron import CUDA
 
 KERNELS = GPU if CUDA else CPU
-# Bytes of logits held at a time: enough for large matrix products, in few pieces, since each adds to the whole weight
-# gradient
+# Bytes of logits held at a time: enough for large matrix products, and for few pieces, since each piece adds to the
+# full weight gradient
 PIECE_BYTES = KERNELS.logits
-# Bytes of them in fp32 at a time, so that they stay in a CPU's cache
+# Bytes of logits in fp32 at a time, so that they stay in a CPU's cache
 TILE_BYTES = KERNELS.logits_in_fp32
 
 
 def linear_cross_entropy(
     hidden: Tensor, weight: Tensor, labels: Tensor, mask: Tensor, group: dist.ProcessGroup | None = None
 ) -> Tensor:
-    """Each token's cross-entropy in nats, fp32, with the shape of `labels`.
+    """Return each token's cross-entropy in nats, in fp32, with the shape of `labels`.
 
     hidden: (*labels.shape, width). weight: (vocabulary, width), or with a `group` this rank's equal part of it; the
     other arguments, and the result, are then the same on all its ranks.
@@ -55,7 +55,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         part = weight.size(0)
         labels = labels - (part * group.rank() if group is not None else 0)
-        share = mask / _total(mask)  # the remaining factor is then 1 / (micro batches), which is mostly exact
+        share = mask / _total(mask)  # leaves the factor 1 / (micro batches), which is mostly exact
         rows = max(1, PIECE_BYTES // (part * weight.element_size()))
         tokens = hidden.size(0)
         losses = torch.empty_like(mask)
@@ -82,20 +82,20 @@ class _LinearCrossEntropy(torch.autograd.Function):
         hidden_gradient, weight_gradient, mask = ctx.saved_tensors
         factor = gradient.sum()
         deviation = (gradient - factor * (mask / _total(mask))).abs().amax()
-        # NaN passes: it is detected by the gradient norm
+        # NaN passes, and is detected by the gradient norm
         proportional = ~(deviation > 1e-5 * gradient.abs().amax())
         torch._assert_async(proportional, "the gradient of the losses is not a multiple of their mask")
         return hidden_gradient * factor, weight_gradient * factor, None, None, None, None
 
 
 def _total(mask: Tensor) -> Tensor:
-    """The mask's sum; 1 for a micro batch that is entirely masked."""
+    """Return the mask's sum, or 1 for a micro batch that is entirely masked."""
     total = mask.sum()
     return torch.where(total == 0, torch.ones_like(total), total)
 
 
 def _losses(logits: Tensor, labels: Tensor, share: Tensor, group: dist.ProcessGroup | None, gradient: bool) -> Tensor:
-    """The tokens' losses. With `gradient`, `logits` is overwritten with d(sum of share x loss) / d(logits).
+    """Return the tokens' losses. With `gradient`, `logits` is overwritten with d(sum of share x loss) / d(logits).
 
     logits: (tokens, part of the vocabulary). labels: relative to the part's first token; out of range if another rank
     has the token."""

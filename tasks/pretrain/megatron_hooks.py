@@ -1,8 +1,8 @@
-"""Private hooks into Megatron-Core, and what differs between the versions that Baton supports: 0.16.1 (Python 3.11)
+"""Private hooks into Megatron-Core, and the differences between the versions that Baton supports: 0.16.1 (Python 3.11)
 and 0.19.2 (Python 3.12).
 
-Each hook names the versions that need it; without a version, both do. No other module uses Megatron's private names
-or checks its version, except megatron_on_cpu.py, which must run before megatron.core is imported.
+Each hook names the versions that need it; a hook without a version is for both. No other module uses Megatron's private
+names or checks its version, except megatron_on_cpu.py, which must run before megatron.core is imported.
 tests/pretrain/test_megatron_hooks.py fails when a hook is no longer needed.
 """
 
@@ -36,30 +36,30 @@ RECENT = tuple(map(int, version("megatron-core").split(".")[:2])) >= (0, 19)
 if RECENT:
     from megatron.core.transformer.moe import moe_logging
 
-    # "mcore" is what 0.16 does. The default, "nvrx", requires the nvidia-resiliency-ext package
+    # "mcore" is the method of 0.16. The default, "nvrx", requires the nvidia-resiliency-ext package
     ASYNC_SAVE = {"async_strategy": "mcore"}
-    # suppresses a deprecation warning on every rank
+    # Suppresses a deprecation warning on every rank
     torch_strategies._logged_mcore_async_deprecation = True
 else:
     ASYNC_SAVE = {}
-    # 0.16 does not define this name without Transformer Engine, so a router that computes in fp32 fails
+    # Version 0.16 does not define this name without Transformer Engine, so a router that computes in fp32 fails
     if not hasattr(moe_utils, "te_general_gemm"):
         moe_utils.te_general_gemm = None
 
 if not CUDA:
-    # None without Transformer Engine; Megatron calls it when apply_rope_fusion is set
+    # The function is None without Transformer Engine, but Megatron calls it when apply_rope_fusion is set
     rope_utils.fused_apply_rotary_pos_emb = rotate
 
 
 def submodules(spec: Any) -> Any:
-    """A layer specification's submodules, to be replaced in place. In 0.19 the feed-forward and the experts are a
-    functools.partial instead of a ModuleSpec."""
+    """Return a layer specification's submodules, to be replaced in place. In 0.19 the feed-forward and the experts are
+    a functools.partial instead of a ModuleSpec."""
     return spec.keywords["submodules"] if isinstance(spec, partial) else spec.submodules
 
 
 def moe_losses(micro_batches: int, layers: int) -> dict[str, Tensor]:
-    """A mixture's auxiliary losses since the last call by name, means over `layers` and `micro_batches`. Collective:
-    every rank must call it."""
+    """Return the auxiliary losses of a mixture of experts since the last call, by name, as means over `layers` and
+    `micro_batches`. Collective."""
     losses: dict[str, Tensor] = {}
     report = moe_logging.get_moe_metrics_tracker().report if RECENT else moe_utils.track_moe_metrics
     report(1 / micro_batches, 0, total_loss_dict=losses, num_layers=layers)
@@ -67,8 +67,8 @@ def moe_losses(micro_batches: int, layers: int) -> dict[str, Tensor]:
 
 
 def reset_moe_state() -> None:
-    """Drop the process-wide state of a model that is gone: its layers, process groups and loss scale.
-    parallel_state.destroy_model_parallel leaves it."""
+    """Drop the process-wide state of a deleted model: its layers, process groups and loss scale, which
+    parallel_state.destroy_model_parallel leaves."""
     if RECENT:
         moe_logging.destroy_moe_metrics_tracker()
     else:
@@ -77,20 +77,20 @@ def reset_moe_state() -> None:
 
 
 def owned_range(optimizer: DistributedOptimizer, weight: Tensor) -> tuple[int, int]:
-    """The elements [start, stop) of a weight, flattened, whose optimizer state this rank holds."""
+    """Return the elements [start, stop) of a flattened weight whose optimizer state this rank holds."""
     owned = optimizer._get_model_param_range_map(weight)["param"]
     return owned.start, owned.end
 
 
 class SaveStrategy(torch_strategies.TorchDistSaveShardedStrategy):
-    """Plans a torch_dist save as Megatron does, and leaves writing the planned buckets to `request`."""
+    """Plans a torch_dist save as Megatron does; `request` writes the planned buckets."""
 
     def __init__(self) -> None:
         super().__init__("torch_dist", 1, thread_count=1)
 
     @abstractmethod
     def request(self, writer: FileSystemWriterAsync, planned: Any) -> AsyncRequest:
-        """`planned`: the arguments of save_state_dict_async_finalize."""
+        """Return the request that writes the buckets. `planned`: the arguments of save_state_dict_async_finalize."""
 
     def async_save(
         self, sharded_state_dict: ShardedStateDict, checkpoint_dir: Path, async_strategy: str = "mcore"
@@ -116,7 +116,7 @@ class FusedLossGPTModel(GPTModel):
         shared = self.share_embeddings_and_output_weights
         weight = self.shared_embedding_or_output_weight() if shared else self.output_layer.weight
         group = self.pg_collection.tp
-        # the backward pass of either sums the gradients over the ranks' parts of the vocabulary
+        # The backward pass of either function sums the gradients over the ranks' parts of the vocabulary
         if self.config.sequence_parallel:
             hidden = gather_from_sequence_parallel_region(hidden, group=group)
         else:

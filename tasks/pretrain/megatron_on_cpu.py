@@ -1,4 +1,4 @@
-"""Make Megatron-Core run without a GPU. Call `install()` before megatron.core is imported.
+"""Let Megatron-Core run without a GPU. Call `install()` before megatron.core is imported.
 
 Megatron-Core (0.16 and 0.19) hard-codes CUDA in many places. This import hook rewrites them in megatron.core's source
 as it is loaded, in this process only. Outside of megatron.core it patches only two torch.cuda RNG functions that
@@ -30,7 +30,7 @@ _REWRITES = [
 
 class _CpuLoader(importlib.machinery.SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
-        # always from source: a cached .pyc would have the CUDA calls
+        # Always compile the source, since a cached .pyc would have the CUDA calls
         source = self.get_data(self.path).decode()
         for pattern, replacement in _REWRITES:
             source = pattern.sub(replacement, source)
@@ -50,7 +50,7 @@ class _CpuFinder(importlib.abc.MetaPathFinder):
 
 
 def install() -> None:
-    """Make `import megatron.core` load a Megatron that runs on the CPU."""
+    """Let `import megatron.core` load a Megatron that runs on the CPU."""
     if any(isinstance(finder, _CpuFinder) for finder in sys.meta_path):
         return
     if "megatron.core" in sys.modules:
@@ -61,7 +61,7 @@ def install() -> None:
         return torch.get_rng_state()
 
     def manual_seed(seed: int) -> torch.Generator:
-        # not torch.manual_seed, which calls torch.cuda.manual_seed_all
+        # torch.manual_seed would call torch.cuda.manual_seed_all
         return torch.default_generator.manual_seed(int(seed))
 
     torch.cuda.get_rng_state = get_rng_state
@@ -76,7 +76,7 @@ def install() -> None:
 
 
 def _splits_as_numbers(dispatcher: Any, point: str, tokens_per_expert: torch.Tensor | None = None) -> Any:
-    """Replaces the device-to-host copies on a side stream: the split sizes for all-to-all are already on the host, but
+    """Replace the device-to-host copies on a side stream: the split sizes for all-to-all are already on the host, but
     are needed as NumPy arrays."""
     if point == dispatcher.cuda_dtoh_point:
         for name in ("input_splits", "output_splits", "output_splits_tp"):

@@ -1,8 +1,9 @@
-"""The parts of a blend: which `.bin/.idx` are trained on, in what shares, and how often each is repeated.
+"""The parts of a blend: the `.bin/.idx` files that are trained on, their shares, and how often each is repeated.
 
 A data set is one part, or one for each named source of its corpus. Data sets are weighted by `data_weights` (default:
 their tokens); the named sources share their data set's weight by `source_weights`, else by `mixture` (default: their
-tokens). A part that is in several `.bin/.idx` has the same weight for each of its tokens, so each is read as often.
+tokens). A part that is in several `.bin/.idx` has the same weight for each of its tokens, so all are read equally
+often.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +17,11 @@ from tasks.core.spec import Spec, not_identity
 
 
 class SourceShare(Spec):
-    """How much of a named source is trained on."""
+    """The share of a named source in the training."""
 
     weight: float | None = Field(None, gt=0, description="relative to the other sources; null for all: size in tokens")
-    # an error or not: no other result
-    epochs: float | None = not_identity(None, "limit of its repetition; null: none", gt=0)
+    # Not part of the identity, since it decides only between an error and the same result
+    epochs: float | None = not_identity(None, "maximum number of epochs over it; null: no limit", gt=0)
 
 
 @dataclass(frozen=True)
@@ -29,21 +30,21 @@ class BlendEntry:
 
     prefixes: Mapping[Path, int]  # paths of its `.bin/.idx`, without suffix, and their tokens
     weight: float
-    share: float  # of all training tokens
+    share: float  # fraction of all training tokens
     tokens: int
     source: str | None = None
     most_epochs: float | None = None
 
     def blend(self) -> list[tuple[Path, float]]:
-        """The weight of each `.bin/.idx`."""
+        """Return the weight of each `.bin/.idx`."""
         return [(prefix, self.weight * (tokens / self.tokens)) for prefix, tokens in self.prefixes.items()]
 
     def epochs(self, trained_tokens: float) -> float:
-        """How often a training of this many tokens in all reads it."""
+        """Return how often a training on `trained_tokens` tokens in all reads the part."""
         return self.share * trained_tokens / self.tokens
 
     def too_many_epochs(self, trained_tokens: float) -> str:
-        """The message if its limit is exceeded; empty if not."""
+        """Return a message if the part's limit is exceeded, or "" if not."""
         if self.most_epochs is None or self.epochs(trained_tokens) <= self.most_epochs * (1 + 1e-9):
             return ""
         return (
@@ -59,7 +60,7 @@ def parts_of(
     mixture: Mapping[str, SourceShare],
     source_weights: Sequence[Mapping[str, float]] = (),
 ) -> list[BlendEntry]:
-    """The parts of data sets (folder: facts) with these weights. Parts without weight or tokens are left out."""
+    """Return the parts of data sets (folder: facts) with these weights. Parts without weight or tokens are left out."""
     total, parts = sum(weights), []
     within: Sequence[Mapping[str, float] | None] = source_weights or [None] * len(weights)
     for (folder, facts), weight, given in zip(data.items(), weights, within, strict=True):
@@ -85,7 +86,7 @@ def parts_of(
 
 
 def _prefixes(folder: Path, facts: Mapping[str, Any], stem: str, tokens: int) -> dict[Path, int]:
-    """The tokens of the `.bin/.idx` of a data set or a named source: `stem`, or `stem-00000`, …"""
+    """Return the tokens of each `.bin/.idx` of a data set or a named source: `stem`, or `stem-00000`, …"""
     several: Mapping[str, int] = facts.get("prefixes") or {}
     of = {folder / name: number for name, number in several.items() if name.rpartition("-")[0] == stem}
     return of or {folder / stem: tokens}

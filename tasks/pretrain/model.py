@@ -26,7 +26,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 
 class RMSNorm(torch.nn.RMSNorm):
-    """torch's RMSNorm with the constructor that Megatron calls. Unlike Megatron's wrapper it marks its weight for
+    """torch's RMSNorm with the constructor that Megatron calls. Unlike Megatron's wrapper, it marks its weight for
     sequence parallelism, where each rank normalizes a part of the sequence and finalize_model_grads sums the
     gradients."""
 
@@ -47,7 +47,7 @@ class SwiGLU(MegatronModule):
 
 
 def transformer_config(spec: ModelSpec, precision: str, layout: Layout | None = None) -> TransformerConfig:
-    """`layout` None: one process."""
+    """Return Megatron's configuration. Without a layout, it is for one process."""
     layout = layout or Layout()
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     return TransformerConfig(
@@ -72,10 +72,10 @@ def transformer_config(spec: ModelSpec, precision: str, layout: Layout | None = 
         params_dtype=dtype,
         pipeline_dtype=dtype,
         # tasks.pretrain.initialization overwrites the weights, but Megatron's initialization also marks those that are
-        # split over tensor parallel ranks; without it the gradient norm would miss parts of them
+        # split over tensor parallel ranks; without the marks, the gradient norm would miss parts of them
         perform_initialization=True,
         use_cpu_initialization=not CUDA,
-        # the fusions are jit-compiled for CUDA; on a CPU they are slower, and cpu_ops replace Transformer Engine's
+        # The fusions are jit-compiled for CUDA; on a CPU they are slower, and cpu_ops replaces Transformer Engine's
         # operations
         bias_activation_fusion=CUDA,
         use_te_activation_func=not CUDA,
@@ -111,14 +111,14 @@ def _experts(spec: ModelSpec, layout: Layout) -> dict[str, object]:
         "moe_router_topk": spec.experts.top_k,
         "moe_ffn_hidden_size": spec.experts.ffn_hidden,
         "moe_shared_expert_intermediate_size": spec.experts.shared_ffn_hidden or None,
-        # softmax over the chosen experts, or over all
+        # Softmax over the chosen experts, or over all experts
         "moe_router_pre_softmax": not spec.experts.normalize_top_k,
-        # per sequence: a batch's loss must not depend on how it is split into micro batches
+        # Per sequence, since a batch's loss must not depend on how it is split into micro batches
         "moe_router_load_balancing_type": "seq_aux_loss" if spec.experts.aux_loss else "none",
         "moe_aux_loss_coeff": spec.experts.aux_loss,
         "moe_z_loss_coeff": spec.experts.z_loss or None,
         "moe_router_dtype": "fp32",
-        # all-to-all would then gather parts of different sizes from tensor parallel ranks, which gloo does not support
+        # In this case, all-to-all would gather parts of different sizes from tensor parallel ranks, which gloo lacks
         "moe_token_dispatcher_type": "allgather"
         if layout.expert > 1 and layout.expert_tensor > 1 and not CUDA
         else "alltoall",
@@ -128,8 +128,8 @@ def _experts(spec: ModelSpec, layout: Layout) -> dict[str, object]:
 
 
 def block_spec(config: TransformerConfig, chunk: int | None) -> TransformerBlockSubmodules | ModuleSpec:
-    """The layers' modules: Transformer Engine's for fp8, otherwise Megatron's local ones with torch's attention and
-    norm."""
+    """Return the layers' modules: those of Transformer Engine for fp8, otherwise Megatron's local modules with torch's
+    attention and norm."""
     if config.fp8:
         return get_gpt_layer_with_transformer_engine_spec(config.num_moe_experts, qk_layernorm=config.qk_layernorm)
     layer = get_gpt_layer_local_spec(config.num_moe_experts, qk_layernorm=config.qk_layernorm, normalization="RMSNorm")
@@ -137,7 +137,7 @@ def block_spec(config: TransformerConfig, chunk: int | None) -> TransformerBlock
     attention.core_attention = SDPAttention
     parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
     if config.num_moe_experts:
-        # before experts the norm is a separate module, also in checkpoints and with Transformer Engine
+        # Before experts the norm is a separate module, also in checkpoints and with Transformer Engine
         parts.sharded_state_dict_keys_map = {
             name: key for name, key in parts.sharded_state_dict_keys_map.items() if name != "pre_mlp_layernorm."
         }
@@ -160,8 +160,8 @@ def build_model(
     last: bool = True,
     chunk: int | None = None,
 ) -> GPTModel:
-    """A newly initialized model on the CPU or this process's GPU. With a pipeline: this rank's stage, which is the
-    `first` or `last` or neither; with an interleaved one, the rank's `chunk`-th part."""
+    """Build a newly initialized model on the CPU or this process's GPU. With a pipeline, this is the rank's stage,
+    which is the `first` or `last` or neither; with an interleaved one, the rank's `chunk`-th part."""
     model = FusedLossGPTModel(
         config,
         block_spec(config, chunk),
@@ -181,7 +181,7 @@ def build_model(
 
 
 def build_chunks(spec: ModelSpec, config: TransformerConfig, vocab_size: int, seed: int) -> list[GPTModel]:
-    """This rank's part of the model: one chunk, or several with an interleaved pipeline."""
+    """Build this rank's part of the model: one chunk, or several with an interleaved pipeline."""
     chunks: list[int | None] = [None]
     if config.virtual_pipeline_model_parallel_size:
         chunks = list(range(config.virtual_pipeline_model_parallel_size))

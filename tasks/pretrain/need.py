@@ -1,4 +1,4 @@
-"""What a machine needs for pretraining."""
+"""Estimate the work of pretraining."""
 
 import math
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from tasks.pretrain.spec import PretrainSpec
 
 
 def need(spec: PretrainSpec, on: Conditions) -> Need | None:
-    """None: the layout cannot run."""
+    """Return the work, or None if the layout cannot run."""
     if on.model.problems() or spec.layout_check(on.vocabulary)(spec.layout):
         return None
     memory = estimate(spec, on.vocabulary, on.kernels)

@@ -53,9 +53,9 @@ def build_optimizer(
 
 
 def clip_gradients(optimizer: MegatronOptimizer, grad_norm: float) -> None:
-    """Clip the gradients to OptimizerSpec.clip_grad; `grad_norm` is their norm over all ranks.
+    """Clip the gradients to OptimizerSpec.clip_grad. `grad_norm` is their norm over all ranks.
 
-    A part of ChainedOptimizer.step(), separated so that a step can be judged before the update."""
+    This is a part of ChainedOptimizer.step(), separated so that a step can be judged before the update."""
     for part in getattr(optimizer, "chained_optimizers", [optimizer]):
         if not getattr(part, "is_stub_optimizer", False) and part.get_parameters():
             clip_grad_by_total_norm_fp32(part.get_parameters(), part.config.clip_grad, grad_norm)

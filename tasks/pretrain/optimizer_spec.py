@@ -13,7 +13,7 @@ RATES = (
     Rate(20e9, 3e-4, "Llama 2 7B, SmolLM3 3B"),
     Rate(ANY_SIZE, 1.5e-4, "Llama 2 70B"),
 )
-CONTINUED = 0.1  # of the rate from random weights: continued pretraining that keeps what a model knows
+CONTINUED = 0.1  # factor of the rate for random weights: at lower rates, a pretrained model forgets less
 
 
 class OptimizerSpec(Spec):
@@ -23,7 +23,7 @@ class OptimizerSpec(Spec):
         None,
         gt=0,
         le=1,
-        description="Peak learning rate; null: by the model's size (docs/pretraining.md has the table)",
+        description="Peak learning rate; null: chosen by the model's size (docs/pretraining.md has the table)",
     )
     min_lr: float | None = Field(
         None, ge=0, le=1, description="Learning rate at the end of the decay; null: a tenth of lr"
@@ -35,8 +35,8 @@ class OptimizerSpec(Spec):
         0.0,
         ge=0,
         le=1,
-        description="Learning rate at the start of the warm-up; for a run that continues another, the min_lr that "
-        "the other ended with",
+        description="Learning rate at the start of the warm-up; for a run that continues another, the other's final "
+        "min_lr",
     )
     decay: Literal["cosine", "linear", "WSD"] = Field("cosine", description="Shape of the decay")
     wsd_decay_steps: int = Field(0, ge=0, description="With WSD: steps of the final decay")
@@ -47,7 +47,7 @@ class OptimizerSpec(Spec):
     clip_grad: float = Field(1.0, gt=0, description="Global gradient norm to clip to")
 
     def resolved(self, rate: Rate, steps: int) -> Self:
-        """A copy in which the rates and the warm-up have values; `rate` is the default for the model."""
+        """Return a copy in which the rates and the warm-up have values. `rate` is the default for the model."""
         lr = rate.value if self.lr is None else self.lr
         min_lr = float(f"{lr / 10:.3g}") if self.min_lr is None else self.min_lr
         warmup = default_warmup(steps - self.wsd_decay_steps) if self.warmup_steps is None else self.warmup_steps

@@ -3,10 +3,10 @@
 A rank holds the elements [start, stop) of a weight's state: all of them or, with the distributed optimizer, its share.
 Such a range consists of a few boxes of the weight, which torch's distributed checkpoint can write and read. So a save
 gathers nothing, every data parallel rank writes its own share, and state saved under one layout loads under any other,
-with and without the distributed optimizer.
+with or without the distributed optimizer.
 
 Megatron's `optimizer.sharded_state_dict` is not used, because in 0.16.1
-- the distributed optimizer gathers the whole state on every data parallel rank for each save (`fully_reshardable`), and
+- the distributed optimizer gathers the full state on every data parallel rank for each save (`fully_reshardable`), and
   when loading into torch's AdamW it gives all parameters the same `step` tensor, which then advances once per
   parameter: wrong losses without an error;
 - the parameter groups, which it also saves, differ between expert parallel size 1 and 2.
@@ -38,17 +38,18 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True)
 class Share:
-    """This rank's state of one weight: that of its elements [start, stop), flattened."""
+    """This rank's state of one weight, for the elements [start, stop) of the flattened weight."""
 
-    weight: Tensor  # of the model
-    main: Tensor  # what AdamW updates: the weight itself, a view of it, or an fp32 copy
+    weight: Tensor  # the model's weight
+    main: Tensor  # the tensor that AdamW updates: the weight itself, a view of it, or an fp32 copy
     start: int
     stop: int
     adamw: torch.optim.Optimizer
-    distributed: bool  # over the data parallel ranks
+    distributed: bool  # whether it is sharded over the data parallel ranks
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state by name, flattened. Views of AdamW's own tensors, so loading into them takes effect."""
+        """Return the flattened state by name, as views of AdamW's own tensors, so that loading into them takes
+        effect."""
         tensors = {name: self.adamw.state[self.main][name] for name in MOMENTS}
         if self.main.dtype != self.weight.dtype:
             tensors["fp32_param"] = self.main.detach()
@@ -64,7 +65,7 @@ def shares(optimizer: MegatronOptimizer) -> Iterator[Share]:
 
 
 def _weights(part: MegatronOptimizer) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pairs of the model's weight and the tensor that AdamW updates."""
+    """Yield pairs of the model's weight and the tensor that AdamW updates."""
     if isinstance(part, DistributedOptimizer):
         groups = [
             (part.model_float16_groups, part.shard_fp32_from_float16_groups),
@@ -83,7 +84,7 @@ def _weights(part: MegatronOptimizer) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def updates(optimizer: MegatronOptimizer) -> int:
-    """The number of AdamW updates so far."""
+    """Return the number of AdamW updates so far."""
     for share in shares(optimizer):
         group = share.adamw.param_groups[0]
         return int(group["step"] if "step" in group else share.adamw.state[share.main].get("step", 0))
@@ -97,18 +98,18 @@ def prepare(optimizer: MegatronOptimizer, count: int) -> None:
         for name in MOMENTS:
             if name not in state:
                 state[name] = torch.zeros_like(share.main)
-        if not isinstance(share.adamw, torch.optim.Adam):  # Transformer Engine's, which counts per group
+        if not isinstance(share.adamw, torch.optim.Adam):  # Transformer Engine's optimizer, which counts per group
             for group in share.adamw.param_groups:
                 group["step"] = count
             continue
         group = share.adamw.param_groups[0]
         device = share.main.device if group["fused"] or group["capturable"] else torch.device("cpu")
-        # a separate tensor for each parameter: AdamW increments it in place
+        # A separate tensor for each parameter, since AdamW increments it in place
         state["step"] = torch.tensor(float(count), device=device)
 
 
 def sharded_state(optimizer: MegatronOptimizer, models: Iterable[dict[str, Any]]) -> dict[str, list[ShardedTensor]]:
-    """The state as shards of the global weights. `models`: the sharded state dicts of the model's chunks."""
+    """Return the state as shards of the global weights. `models`: the sharded state dicts of the model's chunks."""
     wholes = {
         id(item.data): item
         for model in models
@@ -127,8 +128,8 @@ def sharded_state(optimizer: MegatronOptimizer, models: Iterable[dict[str, Any]]
 
 
 def regular(whole: ShardedTensor | ShardedTensorFactory) -> Iterator[ShardedTensor]:
-    """A weight's parts, each a view of it: one, or two for SwiGLU's gate and up. Raises StageError for a weight that
-    Megatron stores in another order, whose moments would be misplaced; no supported family has one."""
+    """Yield a weight's parts as views of it: one, or two for SwiGLU's gate and up. Raises StageError for a weight that
+    Megatron stores in another order, whose moments would be misplaced; no supported family has such a weight."""
     for part in nested_values(whole.build()) if isinstance(whole, ShardedTensorFactory) else [whole]:
         if part.data.untyped_storage().data_ptr() != whole.data.untyped_storage().data_ptr():
             raise StageError(
@@ -139,12 +140,12 @@ def regular(whole: ShardedTensor | ShardedTensorFactory) -> Iterator[ShardedTens
 
 
 def _boxes(part: ShardedTensor, share: Share, prefix: str, tensor: Tensor) -> Iterator[ShardedTensor]:
-    """`tensor`, the flattened state of the weight's elements [share.start, share.stop), as boxes of `part`."""
+    """Yield `tensor`, the flattened state of the weight's elements [share.start, share.stop), as boxes of `part`."""
     first = part.data.storage_offset() - share.weight.storage_offset()  # the part's first element in the weight
     start, stop = max(share.start, first), min(share.stop, first + part.data.numel())
     position = start - share.start
     shape = (1,) * part.prepend_axis_num + tuple(part.local_shape)
-    # each data parallel rank has its own share; the other coordinates identify copies
+    # Each data parallel rank has its own share; the other coordinates identify copies
     replica = (*part.replica_id[:2], 0) if share.distributed else part.replica_id
     for offset, size in boxes(start - first, stop - first, shape):
         yield ShardedTensor(
@@ -161,14 +162,14 @@ def _boxes(part: ShardedTensor, share: Share, prefix: str, tensor: Tensor) -> It
 
 
 def boxes(start: int, stop: int, shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The elements [start, stop) of a tensor in row-major order, as boxes (offset, size) in that order."""
+    """Yield the elements [start, stop) of a tensor in row-major order, as boxes (offset, size) in that order."""
     if start >= stop:
         return
     if not shape:
         yield (), ()
         return
     row = prod(shape[1:])
-    first, last = -(-start // row), stop // row  # the whole rows are [first, last)
+    first, last = -(-start // row), stop // row  # the complete rows are [first, last)
     if first > last:  # within one row
         yield from _in_row(last, start, stop, row, shape)
         return

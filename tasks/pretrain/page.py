@@ -1,4 +1,4 @@
-"""The page of a Megatron checkpoint."""
+"""The lineage page of a Megatron checkpoint."""
 
 from infra.text import count, number, words
 from tasks.pages.about import facts_table
@@ -21,7 +21,7 @@ def checkpoint(source: Source) -> list[Block]:
 
 
 def _anomalies(source: Source) -> list[Block]:
-    """Anomalous steps, if there were any."""
+    """Return a table of anomalous steps, if there were any."""
     rows: list[list[Cell]] = [
         [
             number(anomaly["step"]),

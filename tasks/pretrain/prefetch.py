@@ -1,7 +1,7 @@
 """Read the next step's batches while the device works on the current step.
 
-A step's batches depend only on its span of the data. So nothing that was prefetched needs to be saved, and a run that
-rolled back just reads another span.
+A step's batches depend only on its span of the data. So prefetched batches need not be saved, and a run that rolled
+back just reads another span.
 """
 
 from collections.abc import Callable
@@ -15,17 +15,17 @@ T = TypeVar("T")
 
 
 class Prefetch(Generic[T]):
-    """A thread that reads one span ahead. A context manager that stops the thread at exit."""
+    """A thread that reads one span ahead, as a context manager that stops the thread at exit."""
 
     def __init__(self, read: Callable[[range], T]) -> None:
         self._read = read
         self._ahead: tuple[range, Future[T]] | None = None
-        # a new thread's current device is GPU 0; memory is pinned for the current device
+        # A new thread's current device is GPU 0, and memory is pinned for the current device
         device = torch.cuda.current_device() if torch.cuda.is_available() else None
         self._thread = ThreadPoolExecutor(1, "prefetch", initializer=_use, initargs=(device,))
 
     def take(self, span: range, following: range | None) -> T:
-        """Return the data of `span` and start reading `following`. Raises what `read` raised."""
+        """Return the data of `span` and start reading `following`. Raises the exceptions of `read`."""
         span_ahead, future = self._ahead or (None, None)
         self._ahead = None
         if future is None or span_ahead != span:
@@ -36,7 +36,7 @@ class Prefetch(Generic[T]):
         return batches
 
     def wait(self) -> None:
-        """Wait until nothing is being read: no thread may be active when the process forks."""
+        """Wait until nothing is being read, since no thread may be active when the process forks."""
         if self._ahead is not None:
             self._ahead[1].exception()
 

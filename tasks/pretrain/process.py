@@ -1,4 +1,4 @@
-"""Set up one process of a torchrun job: device, process groups, seeds."""
+"""Set up one process of a torchrun job: its device, process groups and seeds."""
 
 import ctypes
 import os
@@ -24,7 +24,7 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # malloc.h
 
 @contextmanager
 def distributed(layout: Layout, seed: int) -> Iterator[None]:
-    """torch's and Megatron's process groups, within the `with` block. Reads torchrun's environment variables."""
+    """Set up torch's and Megatron's process groups within the `with` block. Reads torchrun's environment variables."""
     if CUDA:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     else:
@@ -39,7 +39,7 @@ def distributed(layout: Layout, seed: int) -> Iterator[None]:
 
 def _keep_freed_memory() -> None:
     """Stop glibc from returning memory to the kernel. By default it unmaps large blocks at once, and the kernel has to
-    clear every page again in the next step: 5 % of a step on one core, more on several."""
+    clear every page again in the next step, which takes 5 % of a step on one core, and more on several."""
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_MAX, 0)  # allocate large blocks from the heap as well
@@ -49,7 +49,7 @@ def _keep_freed_memory() -> None:
 
 @contextmanager
 def model_parallel(layout: Layout, seed: int) -> Iterator[None]:
-    """Megatron's process groups for a layout, within the `with` block."""
+    """Set up Megatron's process groups for a layout within the `with` block."""
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,

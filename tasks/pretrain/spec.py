@@ -24,7 +24,7 @@ Reaction = Literal["stop", "skip", "roll_back", "continue"]
 
 
 class BatchWarmup(Spec):
-    """Batch size warm-up: grows from `start` by `increment` at equal intervals over `steps` steps."""
+    """Batch size warm-up: the batch grows from `start` by `increment` at equal intervals over `steps` steps."""
 
     start: int = Field(16, ge=1, le=1048576, description="Sequences in the first steps")
     increment: int = Field(16, ge=1, le=1048576, description="Sequences added each time; divides global_batch - start")
@@ -32,11 +32,11 @@ class BatchWarmup(Spec):
 
 
 class AnomalySpec(Spec):
-    """How to handle anomalous steps. The identity of their batches is always logged."""
+    """The handling of anomalous steps. The origin of their batches is always logged."""
 
     on_nan: Literal["stop", "skip", "roll_back"] = Field(
         "stop",
-        description="If loss or gradient is not finite: stop; skip the batch; or roll_back to the newest checkpoint "
+        description="If loss or gradient is not finite: stop, skip the batch, or roll_back to the newest checkpoint "
         "and continue after the batch",
     )
     on_spike: Reaction = Field("continue", description="If the loss spikes: the same, or continue with the step")
@@ -51,7 +51,7 @@ class AnomalySpec(Spec):
 
 
 class CheckpointPolicy(Spec):
-    """When checkpoints are written and which are kept."""
+    """The policy for writing and keeping checkpoints."""
 
     every: int = Field(
         100,
@@ -65,7 +65,7 @@ class CheckpointPolicy(Spec):
 
 
 class PretrainSpec(StageSpec):
-    """One pretraining run, of `tokens()` tokens."""
+    """A pretraining run on `tokens()` tokens."""
 
     nodes_field: ClassVar[str] = "layout.nodes"
     devices_field: ClassVar[str] = "layout.processes"
@@ -112,16 +112,18 @@ class PretrainSpec(StageSpec):
     survival: Survival = not_identity(Survival(), "How dead or hung processes are handled")
 
     def _not_identity(self) -> set[str]:
-        """A run goes back to one of the checkpoints, and trains on other batches from there."""
+        """Include the checkpoints in the identity if a run may go back to one of them, and then train on other
+        batches."""
         return super()._not_identity() - ({"checkpoints"} if self.anomalies.may_roll_back() else set())
 
     def default_rate(self, vocab_size: int, continued: bool) -> Rate:
-        """The default learning rate for the model, from random weights or `continued` from an existing model's."""
+        """Return the default learning rate for the model, from random weights or, if `continued`, from an existing
+        model's."""
         rate = rate_for(RATES, self.model.parameters(vocab_size))
         return rate.scaled(CONTINUED, "a tenth of it, from an existing model's weights") if continued else rate
 
     def resolved(self, vocab_size: int, continued: bool) -> Self:
-        """A copy in which the optimizer's fields that depend on the model have values."""
+        """Return a copy in which the optimizer's fields that depend on the model have values."""
         optimizer = self.optimizer.resolved(self.default_rate(vocab_size, continued), self.steps)
         return self.model_copy(update={"optimizer": optimizer})
 
@@ -167,8 +169,8 @@ class PretrainSpec(StageSpec):
         return problems
 
     def layout_problems(self, vocab_size: int | None, layout: Layout | None = None) -> list[Problem]:
-        """What is wrong with the layout (or another one), with the nearest one that works as a way out. `vocab_size`:
-        rows of the embedding, if known."""
+        """Return the problems of the run's layout or of `layout`, with the nearest layout that works as advice.
+        `vocab_size`: rows of the embedding, if known."""
         wrong_with = self.layout_check(vocab_size)
         problems = wrong_with(layout or self.layout)
         if not problems:
@@ -179,13 +181,13 @@ class PretrainSpec(StageSpec):
         return problems
 
     def layout_check(self, vocab_size: int | None) -> Callable[[Layout], list[Problem]]:
-        """A function that returns what is wrong with a layout for this run."""
+        """Return a function that returns the problems of a layout for this run."""
         batches = {self.batch_at(step) for step in range(self.batch_warmup.steps if self.batch_warmup else 0)}
         batches.add(self.global_batch)
         return lambda layout: layout.problems_with(self.model, vocab_size, self.sequence_length, batches)
 
     def batch_at(self, step: int) -> int:
-        """The global batch of the step after `step` completed ones, in sequences."""
+        """Return the global batch of the step after `step` completed ones, in sequences."""
         warmup = self.batch_warmup
         if warmup is None or step >= warmup.steps:
             return self.global_batch
@@ -193,7 +195,7 @@ class PretrainSpec(StageSpec):
         return warmup.start + warmup.increment * (step * increments // warmup.steps)
 
     def samples_at(self, step: int) -> int:
-        """Sequences in the first `step` steps."""
+        """Return the number of sequences in the first `step` steps."""
         warm = min(step, self.batch_warmup.steps) if self.batch_warmup else 0
         return sum(self.batch_at(early) for early in range(warm)) + (step - warm) * self.global_batch
 

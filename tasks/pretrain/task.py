@@ -20,8 +20,9 @@ def pretrain(
     start: list[MegatronWeights],
     resume: list[MegatronCheckpoint],
 ) -> MegatronCheckpoint:
-    """Train a model on tokenized text, `data` blended with `more`: from random weights, from the weights in `start`,
-    or continuing the run in `resume` with its optimizer state. At most one of the two, with at most one item."""
+    """Train a model on tokenized text, `data` blended with `more`. Training starts from random weights or from the
+    weights in `start`, or continues the run in `resume` with its optimizer state. At most one of `start` and `resume`
+    has an item, and only one."""
     spec = spec.resolved(spec.model.vocab_size or data.vocab_size, continued=bool(start))
     launch = Launch(
         processes=spec.layout.processes,

@@ -2,10 +2,10 @@
 
     torchrun --standalone --nproc-per-node 1 -m tasks.pretrain.train JOB_DIR
 
-In: `data`, a TokenizedCorpus, blended with `more.0`, …, and optionally initial weights (init_from.py). Out:
-output/checkpoint (dist_checkpointing: weights, optimizer, schedule, RNG, data position) and output/model.json (the
-model's spec). When restarted in the same job directory it continues from the newest complete checkpoint, to the same
-loss, bit for bit. SIGTERM ends it after the current step, with a checkpoint.
+Inputs are `data`, a TokenizedCorpus, blended with `more.0`, …, and optionally initial weights (init_from.py). Outputs
+are output/checkpoint (dist_checkpointing: weights, optimizer, schedule, RNG, data position) and output/model.json (the
+model's spec). When restarted in the same job directory, the run continues from the newest complete checkpoint, to the
+same loss, bit for bit. SIGTERM ends it after the current step, with a checkpoint.
 
 A run may be restarted with another layout.
 """

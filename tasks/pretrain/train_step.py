@@ -1,6 +1,6 @@
-"""One process's part of training, under any layout: the model, its optimizer, one step.
+"""One process's part of training under any layout: the model, its optimizer, and one step.
 
-Requires Megatron's process groups (tasks.pretrain.process). Independent of jobs, files and logs.
+This needs Megatron's process groups (tasks.pretrain.process), and is independent of jobs, files and logs.
 """
 
 from collections.abc import Iterator
@@ -50,37 +50,39 @@ class Training:
         self.config.finalize_model_grads_func = finalize_model_grads
         self.config.grad_scale_func = self.optimizer.scale_loss
         if shared:
-            # reduce gradients only in the last micro batch
+            # Gradients are reduced only in the last micro batch
             syncs = [chunk.no_sync for chunk in self.wrapped]
             self.config.no_sync_func = syncs if len(syncs) > 1 else syncs[0]
         self.forward_backward = get_forward_backward_func()
 
     def gradients(self, batches: list[Batch]) -> float:
-        """Forward and backward over this rank's micro batches; returns the loss over all ranks' tokens."""
+        """Run the forward and backward passes of this rank's micro batches, and return the loss over all ranks'
+        tokens."""
         for chunk in self.wrapped:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
         return self._pass(batches, forward_only=False)
 
     def update(self, grad_norm: float) -> None:
-        """Clip the gradients and take the optimizer's step."""
+        """Clip the gradients and run the optimizer's step."""
         clip_gradients(self.optimizer, grad_norm)
         self.optimizer.step_with_ready_grads()
 
     def gradient_norm(self) -> float:
-        """Global gradient norm over all ranks. Call it once, between `gradients` and `update`."""
+        """Return the global gradient norm over all ranks. Call it once, between `gradients` and `update`."""
         self.optimizer.prepare_grads()
         return float(self.optimizer.get_grad_norm())
 
     def balance(self, micro_batches: int) -> dict[str, float]:
-        """A mixture's auxiliary losses since the last call, means over layers and a step's micro batches."""
+        """Return the auxiliary losses of a mixture of experts since the last call, as means over layers and a step's
+        micro batches."""
         if not self.spec.model.experts:
             return {}
         return {name: float(value) for name, value in moe_losses(micro_batches, self.spec.model.layers).items()}
 
     @torch.no_grad()
     def evaluate(self, batches: list[Batch]) -> float:
-        """The loss in evaluation mode, without gradients."""
+        """Return the loss in evaluation mode, without gradients."""
         for chunk in self.wrapped:
             chunk.eval()
         loss = self._pass(batches, forward_only=True)
@@ -89,7 +91,7 @@ class Training:
         return loss
 
     def _pass(self, batches: list[Batch], forward_only: bool) -> float:
-        """Mean loss in nats per token, over all processes."""
+        """Return the mean loss in nats per token over all processes."""
         iterators = [iter(batches) for _ in self.wrapped]  # each chunk of an interleaved pipeline reads all of them
         parts = self.forward_backward(
             forward_step_func=_forward,
@@ -100,7 +102,7 @@ class Training:
             micro_batch_size=self.spec.layout.micro_batch,
             forward_only=forward_only,
         )
-        # Only the last pipeline stage has losses. Tensor parallel ranks have the same ones, which cancels in the
+        # Only the last pipeline stage has losses. Tensor parallel ranks have the same losses, which cancel in the
         # quotient
         total = torch.zeros(2, dtype=torch.float64, device=DEVICE)
         for part in parts:
@@ -110,7 +112,7 @@ class Training:
 
 
 def _forward(batches: Iterator[Batch], model: torch.nn.Module) -> tuple[Tensor, Any]:
-    """Megatron's forward_step_func: the model's per-token losses, and a function that reduces them."""
+    """Return the model's per-token losses, and a function that reduces them; this is Megatron's forward_step_func."""
     batch = next(batches).on_device()
     mask = batch.loss_mask
     losses = model(batch.tokens, batch.position_ids, batch.attention_mask, labels=batch.labels, loss_mask=mask)
@@ -118,7 +120,7 @@ def _forward(batches: Iterator[Batch], model: torch.nn.Module) -> tuple[Tensor, 
 
 
 def _masked_sum(mask: Tensor, losses: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """(sum, number of tokens, reported values). Megatron's schedule divides sum by number in place, so the reported
-    values are a copy."""
+    """Return (sum, number of tokens, reported values). Megatron's schedule divides sum by number in place, so the
+    reported values are a copy."""
     total, count = (losses.float() * mask).sum(), mask.sum().int()
     return total, count, {"sum_and_count": torch.stack([total.detach(), count]).double()}

@@ -35,7 +35,7 @@ class Trainer:
 
     def __init__(self, job: Job, spec: PretrainSpec) -> None:
         self.job = job
-        # the corpus first, then the data sets blended with it
+        # The corpus first, then the data sets blended with it
         data = [job.input("data"), *job.input_list("more")]
         self.data_facts = read_manifest(data[0]).facts
         self.vocab_size = spec.model.vocab_size or int(self.data_facts["vocab_size"])
@@ -48,7 +48,8 @@ class Trainer:
         self._check()
         self.writer = dist.get_rank() == 0
         nodes = nodes_of(job)
-        # rebuilt if missing, so not in work/; ranks that do not share it with rank 0 keep theirs in memory
+        # The index is rebuilt if missing, so it is not in work/; ranks that share no folder with rank 0 keep theirs in
+        # memory
         with index_cache(job.directory / "index" if nodes is None or nodes.is_first else None) as index:
             self.train_data, self.held_out = build_datasets(spec, data, self.vocab_size, index)
         self.training = Training(spec, self.vocab_size)
@@ -69,7 +70,7 @@ class Trainer:
             )
         if self.spec.layout.device and not CUDA:
             raise StageError(
-                f"layout.device is {self.spec.layout.device}, but this machine has no GPU: use one that has a "
+                f"layout.device is {self.spec.layout.device}, but this machine has no GPU: use a machine with a "
                 "GPU, or remove device to train on the CPU"
             )
         if dist.get_world_size() != self.spec.layout.world:
@@ -81,7 +82,7 @@ class Trainer:
     # -- one step --------------------------------------------------------------------------------
 
     def step(self) -> dict[str, float] | None:
-        """One step; returns its metrics, or None when it was rolled back to an earlier one."""
+        """Run one step. Return its metrics, or None if the run was rolled back to an earlier step."""
         state, training = self.state, self.training
         span = self._span(state.step, state.samples)
         more = state.step + 1 < self.spec.steps
@@ -120,22 +121,22 @@ class Trainer:
         }
 
     def _at(self, phase: Phase) -> None:
-        """Send a heartbeat: the launcher ends a run without heartbeats and reports each rank's phase."""
+        """Send a heartbeat; the launcher ends a run without heartbeats and reports each rank's phase."""
         self.job.heart.beat(self.state.step, phase)
 
     def _span(self, step: int, samples: int) -> range:
-        """The samples that the step after `step` completed ones reads, from position `samples` on."""
+        """Return the samples that the step after `step` completed ones reads from position `samples` on."""
         return range(samples, samples + self.spec.batch_at(step))
 
     def _batches(self, dataset: Samples, span: range) -> list[Batch]:
         return micro_batches(dataset, span.start, len(span), self.spec.layout.micro_batch, self.end_of_text)
 
     def _react(self, anomaly: Anomaly, span: range) -> Reaction:
-        """Log an anomalous step; returns what to do. Raises StageError to stop."""
+        """Log an anomalous step, and return the reaction. Raises StageError to stop."""
         step = self.state.step + 1
         reaction = self.anomalies.add(step, anomaly, span, self.train_data)
         if reaction == "stop":
-            self.checkpoints.finish()  # to continue from
+            self.checkpoints.finish()  # so that a restarted run can continue from it
             raise StageError(self.anomalies.stop_message(step, anomaly, span))
         return reaction
 
@@ -148,7 +149,8 @@ class Trainer:
             self.job.forget_after(self.state.step)
 
     def validate(self) -> float:
-        """Mean loss in nats per token on the first held-out sequences of the first data set, always the same ones."""
+        """Return the mean loss in nats per token on the first held-out sequences of the first data set, always the same
+        ones."""
         self._at("validation")
         available = min(self.spec.validation_sequences, len(self.held_out))
         return self.training.evaluate(self._batches(self.held_out, range(available)))
@@ -166,7 +168,8 @@ class Trainer:
             self.job.forget_after(self.state.step)
 
     def run(self) -> float:
-        """Train to the last step; returns the last validation loss. Raises StageError if an anomaly stops the run."""
+        """Train to the last step, and return the last validation loss. Raises StageError if an anomaly stops the
+        run."""
         with self.prefetch:
             return self._loop()
 
@@ -201,7 +204,7 @@ class Trainer:
             if stopping and not last:
                 self.checkpoints.finish()
                 raise SystemExit(128 + signal.SIGTERM)
-        # a run that was killed during hand_over has no steps left
+        # A run that was killed during hand_over has no steps left
         return self.validate() if math.isnan(validation) else validation
 
     def _any_rank_stopping(self) -> bool:
@@ -210,7 +213,7 @@ class Trainer:
         return bool(flag.item())
 
     def end_on_sigterm(self) -> None:
-        """Make SIGTERM end the run after the current step, with a checkpoint."""
+        """Let SIGTERM end the run after the current step, with a checkpoint."""
 
         def request(signum: int, frame: FrameType | None) -> None:
             self.stop_requested = True
@@ -246,7 +249,7 @@ class Trainer:
 
 
 class _Clock:
-    """Wall time by phase, in seconds. Synchronizes the device before each reading."""
+    """Wall time by phase in seconds. Synchronizes the device before each reading."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

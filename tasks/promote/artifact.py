@@ -16,7 +16,7 @@ class Decision(Artifact):
     candidate: str  # digests of the HFModels
     champion: str | None
     metric: str
-    improvement: float | None  # of the main metric; units as in PromotionSpec; None: not available
+    improvement: float | None  # in the main metric, with the units of PromotionSpec; None if not available
     bound: float | None  # lower confidence bound of the improvement
     new_text_ratio: float | None = None  # the champion's bits per byte on the new text over those on the old
 
@@ -25,7 +25,7 @@ class Decision(Artifact):
 
 
 class Promotion(Artifact):
-    """`promotion.json`: a decision carried out, and the registry's aliases after it."""
+    """`promotion.json`: the decision that was carried out, and the registry's aliases after it."""
 
     kind = "promotion"
     order = 160

@@ -1,4 +1,4 @@
-"""Confidence bounds of the difference between two models, by the paired bootstrap.
+"""Confidence bounds of the difference between two models by the paired bootstrap.
 
 Both models were measured on the same items. Items are resampled with replacement, with both models' values, so that an
 item's difficulty cancels out; the bounds are percentiles of the statistic over the resamples (Efron and
@@ -21,8 +21,8 @@ DRAWS_AT_ONCE = 1 << 22  # indices in memory: 32 MB
 
 @dataclass(frozen=True)
 class Improvement:
-    """How much better the candidate is. The bounds are one-sided, each with the given confidence; None if there are too
-    few items."""
+    """The candidate's improvement over the champion. The bounds are one-sided, each with the given confidence; None if
+    there are too few items."""
 
     value: float
     low: float | None
@@ -30,12 +30,12 @@ class Improvement:
 
 
 def fewer(candidate: Floats, champion: Floats, confidence: float, resamples: int, seed: int) -> Improvement:
-    """By which fraction the candidate's total is lower than the champion's: 1 − Σ candidate / Σ champion."""
+    """Return the fraction by which the candidate's total is lower than the champion's: 1 − Σ candidate / Σ champion."""
     return _bootstrap(candidate, champion, lambda a, b: 1 - a / b, confidence, resamples, seed)
 
 
 def more(candidate: Floats, champion: Floats, confidence: float, resamples: int, seed: int) -> Improvement:
-    """By how much the candidate's mean is higher than the champion's."""
+    """Return the difference by which the candidate's mean is higher than the champion's."""
     count = len(candidate)
     return _bootstrap(candidate, champion, lambda a, b: (a - b) / count, confidence, resamples, seed)
 
@@ -48,8 +48,8 @@ def _bootstrap(
     resamples: int,
     seed: int,
 ) -> Improvement:
-    """`statistic` of both models' sums, over the items and over each resample."""
-    from scipy.stats import bootstrap  # takes a second to import, and a run's start reads the ledger without it
+    """Return `statistic` of both models' sums over the items, with bounds from its values for the resamples."""
+    from scipy.stats import bootstrap  # takes a second to import, and the start of a run does not need it
 
     count = len(candidate)
     value = float(statistic(candidate.sum(), champion.sum()))

@@ -1,7 +1,7 @@
 """Decide whether a candidate replaces the champion.
 
-In: "reports.0", the candidate's evaluation, and "reports.1", the champion's, if there is one. Out: decision.json with
-the outcome, its reason as a sentence, and every metric of both models.
+Inputs: "reports.0", the candidate's evaluation, and "reports.1", the champion's, if there is one. Output: decision.json
+with the outcome, its reason as a sentence, and every metric of both models.
 """
 
 from dataclasses import asdict

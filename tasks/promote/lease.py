@@ -1,7 +1,8 @@
 """A lease on a model, in the model registry, which every machine and every pod can read.
 
-It is a tag of the registered model. The execution that holds it renews it; on a Flyte cluster, where an execution is a
-sequence of pods, it is also valid while the execution's run in MLflow is active. Only an expired lease is taken over.
+The lease is a tag of the registered model, renewed by the execution that holds it. On a Flyte cluster, where an
+execution is a sequence of pods, it is also valid while the execution's run in MLflow is active. Only an expired lease
+is taken over.
 The tag is written under the claim that also guards the champion (tasks/publish/champion.py).
 """
 
@@ -26,7 +27,8 @@ RETRY_S = 300.0  # time in which Flyte may retry an execution that failed
 
 
 def take(name: str, execution: str, patience_s: float = PATIENCE_S) -> str | None:
-    """Acquire or renew the lease of a model. Returns the execution that holds it instead, if any. Raises StageError."""
+    """Acquire or renew the lease of a model. Returns the other execution that holds the lease, if any. Raises
+    StageError."""
 
     def attempt(client: MlflowClient) -> str | None:
         if find_model(client, name) is None:
@@ -68,7 +70,7 @@ def _holder(client: MlflowClient, name: str) -> str | None:
 
 
 def _is_active(client: MlflowClient, execution: str) -> bool:
-    """Whether an execution of a Flyte cluster whose lease was not renewed is still active."""
+    """Return whether an execution on a Flyte cluster that has not renewed its lease is still active."""
     stages = runs_with(client, {"baton.execution": execution})
     parent = next((run for run in stages if FLYTE_TAG in run.data.tags), None)
     if parent is None or parent.info.status == FINISHED:

@@ -1,7 +1,7 @@
 """The generations of a model, read from the registry, which is the ledger of continuous training.
 
 A generation is a version with a decision; its tags, written by `publish` and `promote`, have its parts and its outcome.
-There is no other state: which generations are accepted follows from where the champion stands.
+There is no other state: the position of the champion determines which generations are accepted.
 """
 
 from dataclasses import dataclass, replace
@@ -36,16 +36,16 @@ PARTS: dict[str, type[Artifact]] = {
 
 
 class LedgerError(StageError):
-    """A generation's artifact cannot be loaded."""
+    """Raised if a generation's artifact cannot be loaded."""
 
 
 class NoChampion(LedgerError):
-    """The alias of the champion was deleted."""
+    """Raised if the alias of the champion was deleted."""
 
 
 @dataclass(frozen=True)
 class GenerationArtifact:
-    """An artifact of a generation: an input of its model, or the model."""
+    """An artifact of a generation: the model or one of its inputs."""
 
     name: str  # a key of PARTS
     digest: str
@@ -54,26 +54,26 @@ class GenerationArtifact:
 
 @dataclass(frozen=True)
 class Generation:
-    """One version of a registered model and the artifacts that it was made from."""
+    """One version of a registered model and the artifacts from which it was made."""
 
     name: str
-    number: int  # 1, 2, … among those with a decision; 0 for one without
+    number: int  # 1, 2, … for versions with a decision; 0 for one without
     version: int
-    outcome: str  # promoted, kept, rejected; rolled_back: promoted or kept, and set aside since
+    outcome: str  # promoted, kept, rejected; rolled_back: promoted or kept, and later set aside
     parts: dict[str, GenerationArtifact]
 
     @property
     def accepted(self) -> bool:
-        """Whether training continues from it and its text is replayed."""
+        """True if training continues from this generation and its text is replayed."""
         return self.outcome in (PROMOTED, KEPT)
 
     @property
     def rolled_back(self) -> bool:
-        """Whether it was accepted and is set aside now."""
+        """True if this generation was accepted and is now set aside."""
         return self.outcome == ROLLED_BACK
 
     def part(self, name: str) -> GenerationArtifact:
-        """Raises LedgerError if the registry has no record of it."""
+        """Return the artifact of this name. Raises LedgerError if the registry has no record of it."""
         if name not in self.parts:
             raise LedgerError(
                 f"{self.name} version {self.version}: the registry does not say which {name} it was made from: it was "
@@ -83,7 +83,7 @@ class Generation:
 
 
 def generations(name: str, patience_s: float = PATIENCE_S) -> list[Generation]:
-    """Those with a decision, oldest first. Raises StageError if the registry stays unreachable."""
+    """Return the versions with a decision, oldest first. Raises StageError if the registry stays unreachable."""
     decided = [version for version in versions(name, patience_s) if OUTCOME_TAG in version.tags]
     made = [_generation(version, number) for number, version in enumerate(decided, 1)]
     at = version_at(name, CHAMPION, patience_s)
@@ -96,8 +96,8 @@ def generations(name: str, patience_s: float = PATIENCE_S) -> list[Generation]:
 
 
 def champion(name: str, patience_s: float = PATIENCE_S) -> Generation | None:
-    """The champion to compare with, however it was promoted; None before the first promotion. Raises NoChampion, and
-    StageError if the registry stays unreachable."""
+    """Return the champion for the comparison, however it was promoted; None before the first promotion. Raises
+    NoChampion, and StageError if the registry stays unreachable."""
     version = compared_champion(name, patience_s)
     known = {generation.version: generation for generation in generations(name, patience_s)}
     if version is None:
@@ -112,13 +112,13 @@ def champion(name: str, patience_s: float = PATIENCE_S) -> Generation | None:
 
 
 def load(part: GenerationArtifact) -> Artifact:
-    """The artifact, where it is. Outside buckets its files must exist and have their sizes; their contents are checked
-    by each stage that reads them. Raises LedgerError."""
+    """Load an artifact at its place. Outside buckets its files must exist with their sizes; each stage that reads them
+    checks their contents. Raises LedgerError."""
     return PARTS[part.name].described(part.place, manifest_of(part))
 
 
 def manifest_of(part: GenerationArtifact) -> Manifest:
-    """Its manifest, if its files are there as `load` needs them. Raises LedgerError."""
+    """Read an artifact's manifest, and check its files as described in `load`. Raises LedgerError."""
     kind = PARTS[part.name]
     try:
         manifest = manifest_at(part.place)
@@ -144,7 +144,8 @@ def _check_sizes(directory: Path, manifest: Manifest) -> None:
 
 
 def _parent(generation: Generation, known: list[Generation]) -> dict[str, str]:
-    """The tag that a version of an older Baton lacks, by the manifest of its checkpoint if that can be read."""
+    """Return the tag that a version published by an older Baton lacks, from the manifest of its checkpoint if that can
+    be read."""
     try:
         resumed = manifest_at(generation.part("checkpoint").place).parents.get("resume.0")
     except (LedgerError, ArtifactError, StorageError, OSError):

@@ -1,4 +1,4 @@
-"""The pages of a promotion, and of its decision: the reason, and every metric of candidate and champion."""
+"""The pages of a promotion and of its decision, with the reason and every metric of candidate and champion."""
 
 import json
 from typing import Any
@@ -45,7 +45,7 @@ def _row(measure: dict[str, Any]) -> list[Cell]:
 
 
 def _required(measure: dict[str, Any]) -> Cell:
-    """A dash for a metric that the rule does not bound."""
+    """Return the rule's requirements for a metric, or a dash if it has none."""
     required = []
     if measure["margin"] is not None:
         required.append(f"surely more than {_change(measure, measure['margin'])}")

@@ -12,8 +12,8 @@ from tasks.promote.spec import PromotionSpec
 
 
 def figures(candidate: Results, champion: Results | None, name: str) -> tuple[Floats, Floats, Floats]:
-    """For each item of a metric that both have: the candidate's amount, the champion's, and the weight. (A reward may
-    apply to the completion of one model only.) Without a champion the second array is empty."""
+    """Return the candidate's amounts, the champion's and the weights, for the items of a metric that both models have.
+    (A reward may apply to the completion of one model only.) Without a champion the second array is empty."""
     candidate_items, champion_items = candidate.items(name), champion.items(name) if champion else {}
     items = [item for item in candidate_items if champion is None or item in champion_items]
     return (
@@ -24,7 +24,7 @@ def figures(candidate: Results, champion: Results | None, name: str) -> tuple[Fl
 
 
 def check_known(spec: PromotionSpec, candidate: Results) -> None:
-    """Raises StageError if the rule names a metric that was not measured or has no items."""
+    """Raise StageError if the rule names a metric that was not measured, or that has no items."""
     known = candidate.names()
     bits = [f"{which}.{BITS}" for which in SETS]  # may be bounded by default, and have no text
     named = [("metric", spec.metric), *(("regressions", name) for name in spec.regressions if name not in bits)]
@@ -45,7 +45,7 @@ def check_known(spec: PromotionSpec, candidate: Results) -> None:
 
 
 def check_comparable(candidate: Results, champion: Results) -> None:
-    """Raises StageError unless both were evaluated with the same spec on the same documents and prompts."""
+    """Raise StageError unless both were evaluated with the same spec on the same documents and prompts."""
     specs = candidate.report["spec"], champion.report["spec"]
     for name in dict.fromkeys([*specs[0], *specs[1]]):
         first, second = (spec.get(name) for spec in specs)

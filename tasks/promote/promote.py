@@ -1,11 +1,11 @@
 """Apply a promotion decision to the model registry.
 
-In: "decision" and "published". A promoted version becomes champion, if the champion is still the model that it was
-compared with. Whatever the decision, training must have continued from the newest accepted version: else the champion
-was moved during the night. The decision is written to the version's tags: its digest before that, so that an
-interrupted promotion is told from a complete one, and `baton.outcome` last: it makes the version a generation (see
-tasks/promote/ledger.py). If the champion was moved, the reason is written to
-`baton.decision.refused`. Idempotent. Out: promotion.json, with the aliases afterwards.
+Inputs: "decision" and "published". A promoted version becomes champion if the champion is still the model with which it
+was compared. Whatever the decision, training must have continued from the newest accepted version; otherwise the
+champion was moved during the night. The decision is written to the version's tags: first its digest, before the
+champion moves, so that an interrupted promotion can be distinguished from a complete one, and last `baton.outcome`,
+which makes the version a generation (see tasks/promote/ledger.py). If the champion was moved by others, the reason is
+written to `baton.decision.refused`. Idempotent. Output: promotion.json, with the aliases afterwards.
 """
 
 import json
@@ -61,7 +61,7 @@ def work(job: Job) -> None:
     }
 
     def write(client: MlflowClient) -> None:
-        for key, value in (tags | {OUTCOME_TAG: outcome}).items():  # the outcome last: it commits the others
+        for key, value in (tags | {OUTCOME_TAG: outcome}).items():  # the outcome is last and commits the others
             client.set_model_version_tag(name, str(version.version), key, value)
 
     ask(write, lambda waited: job.progress(waited, PATIENCE_S, "s waiting for the model registry"))
@@ -78,7 +78,7 @@ def work(job: Job) -> None:
 
 
 def _registered(job: Job, facts: dict[str, Any], decision: dict[str, Any]) -> Version:
-    """The published version in the registry. Raises StageError if it is not the one that was decided about."""
+    """Return the published version in the registry. Raises StageError if the decision is about another one."""
     name, number = facts["registry_name"], int(facts["registry_version"])
     registered = next((version for version in versions(name) if version.version == number), None)
     published = job.inputs["published"]["digest"]
@@ -97,7 +97,7 @@ def _registered(job: Job, facts: dict[str, Any], decision: dict[str, Any]) -> Ve
 
 
 def _continued(version: Version) -> int:
-    """The newest accepted version, from which the candidate's training must have continued; 0: none. Raises
+    """Return the newest accepted version, from which the candidate's training must have continued; 0 if none. Raises
     ChampionChanged."""
     older = [each for each in generations(version.name) if each.accepted and each.version != version.version]
     newest = older[-1] if older else None
@@ -112,10 +112,11 @@ def _continued(version: Version) -> int:
 
 
 def _compared_with(version: Version, decision: dict[str, Any]) -> int | None:
-    """The champion, which is the model that the candidate was compared with. Raises ChampionChanged."""
+    """Return the champion's version. Raises ChampionChanged if it is not the model with which the candidate was
+    compared."""
     champion = version_at(version.name, CHAMPION)
     if champion and champion.version == version.version:
-        return champion.version  # moved by an attempt that was interrupted after that
+        return champion.version  # moved by an earlier attempt that was then interrupted
     compared = compared_champion(version.name)
     if (compared.digest if compared else None) != decision["champion"]:
         raise ChampionChanged(
@@ -131,7 +132,7 @@ def _model(digest: str | None) -> str:
 
 
 def _format(measure: dict[str, Any]) -> str:
-    """+0.0312 (at least +0.0280)"""
+    """Format a difference, such as "+0.0312 (at least +0.0280)"."""
     return f"{measure['difference']:+.4f}" + (
         f" (at least {measure['low']:+.4f})" if measure["low"] is not None else ""
     )

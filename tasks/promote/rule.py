@@ -1,4 +1,4 @@
-"""The rule: promoted, kept or rejected.
+"""The rule by which a candidate is promoted, kept or rejected.
 
 promoted   the main metric is better by more than the margin, with confidence, and no metric's
            regression is beyond its bound
@@ -46,7 +46,7 @@ class Verdict:
 
 
 def judge(spec: PromotionSpec, candidate: Results, champion: Results | None) -> Verdict:
-    """Compare item by item; `champion` is None if there is none yet."""
+    """Compare both models item by item; `champion` is None if there is none yet."""
     names = list(dict.fromkeys([spec.metric, *spec.regressions, *candidate.names()]))
     measures = [_measure(name, spec, candidate, champion) for name in names]
     broken = [measure.name for measure in measures if measure.items and measure.candidate is None]
@@ -95,14 +95,14 @@ def judge(spec: PromotionSpec, candidate: Results, champion: Results | None) -> 
 
 
 def new_text_ratio(measures: list[Measure]) -> float | None:
-    """The champion's bits per byte on the new text over those on the old; None: not measured."""
+    """Return the champion's bits per byte on the new text over those on the old; None if they were not measured."""
     bits = {measure.name: measure.champion for measure in measures}
     old, new = (bits.get(f"{which}.{BITS}") for which in ("old", "new"))
     return new / old if old and new else None
 
 
 def far(ratio: float) -> str:
-    """How far new text is from the old, in words."""
+    """Describe the distance of the new text from the old."""
     return f"the champion needs {ratio:.1f} times as many bits per byte for the new text as for the old"
 
 
@@ -151,7 +151,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _is_relative(name: str) -> bool:
-    """Whether a difference is relative to the champion's value."""
+    """Return whether differences of a metric are relative to the champion's value."""
     which, _, measure = name.partition(".")
     return which in SETS and measure == BITS
 

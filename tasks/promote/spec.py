@@ -1,12 +1,12 @@
-"""When a candidate replaces the champion.
+"""The spec of the rule by which a candidate replaces the champion.
 
 A metric is `<evaluator>.<metric>` as the evaluation names it, or `old.bits_per_byte`, `new.…`, `all.…`: `old` is
 held-out text of the corpora accepted before, `new` of the later ones, `all` of both. By default the main metric is
 measured on `old`: a corrupted corpus has corrupted held-out text as well, on which a model that learned it wins. New
 text that is accepted counts as old in the next generation, so a champion that does not keep up is still overtaken.
 
-A candidate may improve on the old text by replay alone, whatever the new text is. So how far the new text is from the
-old is measured too, by the champion, which has not been trained on the new: the ratio of its bits per byte on both.
+A candidate may improve on the old text by replay alone, whatever the new text is. So the distance of the new text from
+the old is measured too, as the ratio of the bits per byte of the champion, which has not been trained on the new text.
 """
 
 from typing import Annotated
@@ -18,12 +18,13 @@ from tasks.evaluate.results import BITS, SETS
 
 NAME = rf"^({'|'.join(SETS)})\.{BITS}$|^[A-Za-z0-9][\w-]*(\.[\w@-]+)+$"
 UNITS = "relative to the champion's for bits per byte, difference of means for the others (0.03 of a share: 3 points)"
-FAR = 2.0  # with this ratio new text is far from the old
-TAIL = 10  # minimum number of resamples beyond a bound: with fewer it is mostly chance
+FAR = 2.0  # ratio from which new text counts as far from the old
+TAIL = 10  # minimum number of resamples beyond a bound; with fewer, the bound is mostly chance
 
 
 class PromotionSpec(StageSpec):
-    """Better by a margin on the main metric, with confidence, and no regression beyond its bound elsewhere."""
+    """The rule of promotion: better by a margin on the main metric, with confidence, and no regression beyond its bound
+    on the others."""
 
     metric: str = Field(
         "old.bits_per_byte",
@@ -61,6 +62,6 @@ class PromotionSpec(StageSpec):
 
 
 class PromoteSpec(StageSpec):
-    """One application of a decision. It has the execution's id, so that each execution checks the registry."""
+    """One application of a decision. The spec has the execution's id, so that each execution checks the registry."""
 
     execution: str = Field("", pattern=r"^(\w[\w.-]*)?$", max_length=200, description="Id of the execution")

@@ -27,44 +27,44 @@ class Version:
 
     name: str
     version: int
-    digest: str  # of the HFModel
-    content: str  # digest of the published files: those of the HFModel and the card
+    digest: str  # the HFModel's
+    content: str  # digest of the published files: the HFModel's and the card
     source: str
     tags: dict[str, str]
 
 
 def version_at(name: str, alias: str, patience_s: float = PATIENCE_S) -> Version | None:
-    """The version that has the alias; None if the model or the alias does not exist. Raises StageError
-    if the registry does not answer for `patience_s`."""
+    """Return the version that has the alias; None if the model or the alias does not exist. Raises StageError if the
+    registry does not answer for `patience_s`."""
     return ask(lambda client: _at(client, find_model(client, name), alias), patience_s=patience_s)
 
 
 def compared_champion(name: str, patience_s: float = PATIENCE_S) -> Version | None:
-    """The champion that a candidate is compared with: not one whose promotion was interrupted before its outcome, but
-    the one before it. Raises StageError."""
+    """Return the champion with which a candidate is compared: if the promotion of the current one was interrupted
+    before its outcome was written, the one before it. Raises StageError."""
     champion = version_at(name, CHAMPION, patience_s)
     interrupted = champion and DECISION_TAG in champion.tags and OUTCOME_TAG not in champion.tags
     return version_at(name, PREVIOUS, patience_s) if interrupted else champion
 
 
 def is_registered(name: str, patience_s: float = PATIENCE_S) -> bool:
-    """Whether there is a registered model of this name. Raises StageError."""
+    """Return whether there is a registered model of this name. Raises StageError."""
     return ask(lambda client: find_model(client, name) is not None, patience_s=patience_s)
 
 
 def versions(name: str, patience_s: float = PATIENCE_S) -> list[Version]:
-    """Every version, oldest first. Raises StageError."""
+    """Return every version, oldest first. Raises StageError."""
     return ask(lambda client: all_versions(client, name), patience_s=patience_s)
 
 
 def terms(version: Version) -> list[dict[str, Any]]:
-    """The periods in which it was champion: {"since", "until", "why"}, UTC, oldest first; `until` is None for the
-    current one."""
+    """Return the periods in which a version was champion, oldest first: {"since", "until", "why"}, in UTC; `until` is
+    None for the current period."""
     return list(json.loads(version.tags.get(TERMS_TAG, "[]")))
 
 
 def is_open(version: Version) -> bool:
-    """Whether its last term as champion has no end."""
+    """Return whether a version's last term as champion has no end."""
     past = terms(version)
     return bool(past) and past[-1]["until"] is None
 

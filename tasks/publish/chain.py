@@ -27,16 +27,16 @@ class Link:
 
     @property
     def parents(self) -> Mapping[str, str]:
-        """What it was made from, by the names of its stage's inputs. Not the earlier corpora that an increment was
-        compared with: after 1,000 nights these would be half a million names."""
+        """The digests of the artifact's sources, by the names of its stage's inputs. The earlier corpora with which an
+        increment was compared are left out: after 1,000 nights they would be half a million names."""
         made_from = kind_of(self.manifest.kind).relation.sources(self.manifest.digest, self.manifest.parents)
         return {name: digest for name, digest in made_from.items() if name.partition(".")[0] not in COMPARED}
 
 
 def chain(job: Job) -> list[Link]:
-    """The published model and its ancestors among the inputs, parents before children. A stage that left a model as it
-    was is not among them. Only manifests are read: an ancestor's weights need not be verified to describe it. Raises
-    ArtifactError."""
+    """Return the published model and its ancestors among the inputs, parents before children, without stages that left
+    a model unchanged. Only manifests are read, since the description of an ancestor does not need its weights verified.
+    Raises ArtifactError."""
     names = [name for name in job.inputs if not name.startswith("reports.")]
     links: dict[str, Link] = {}
     for name in names:
@@ -60,8 +60,8 @@ def chain(job: Job) -> list[Link]:
 
 
 def reports(job: Job) -> list[Manifest]:
-    """The evaluation of each model, with its label: models with the same files share an evaluation, which has the label
-    of the one that was evaluated first. Raises ArtifactError."""
+    """Return the evaluation of each model, with its label. Models with the same files share an evaluation, which has
+    the label of the model that was evaluated first. Raises ArtifactError."""
     labels: dict[str, list[str]] = {}
     for name in (*job.names("models"), "model"):
         labels.setdefault(job.inputs[name]["digest"], []).append(label_of(job, name))
@@ -76,18 +76,18 @@ def reports(job: Job) -> list[Manifest]:
 
 
 def label_of(job: Job, name: str) -> str:
-    """The label of a model among the inputs. Raises ArtifactError."""
+    """Return the label of a model among the inputs. Raises ArtifactError."""
     return str(manifest_of(job, name).facts["label"])
 
 
 def shown_spec(manifest: Manifest) -> dict[str, Any]:
-    """The spec as it can be published: without secrets, local paths cut to their last name, and of functions the
-    digests of their files."""
+    """Return the spec in a form that can be published: without secrets, with local paths shortened to their last name,
+    and with the digests of functions' files in place of their source."""
     return dict(_shown(redact(manifest.spec)))
 
 
 def manifest_of(job: Job, name: str) -> Manifest:
-    """An input's manifest. Raises ArtifactError."""
+    """Return an input's manifest. Raises ArtifactError."""
     entry = job.inputs[name]
     manifest = read_manifest(Path(entry["path"]))
     if manifest.digest != entry["digest"]:

@@ -1,11 +1,11 @@
 """Move the champion: promotion and rollback.
 
 MLflow has no compare-and-set for aliases. So a writer first sets a claim on the registered model (a unique tag) and
-then looks for other claims: of two concurrent writers at least one sees the other, backs off and retries.
+then looks for other claims: of two concurrent writers at least one sees the other's claim, backs off and retries.
 
-A writer may die and leave its claim, or be suspended and continue later. On the writer's machine the two can be told
-apart. Elsewhere a claim is valid for CLAIM_S, and its writer begins no write after HOLD_S; what is left to chance is a
-machine that is suspended for longer within a single write.
+A writer may die and leave its claim, or be suspended and continue later. On the writer's machine the two cases can be
+distinguished. Elsewhere a claim is valid for CLAIM_S, and its writer begins no write after HOLD_S. The only case that
+is not covered is a machine that is suspended for longer within a single write.
 """
 
 import json
@@ -38,36 +38,37 @@ from tasks.publish.aliases import (
 from tasks.publish.registry import ask
 
 T = TypeVar("T")
-Hold = Callable[[], MlflowClient]  # the client, for one call; raises _Expired
+Hold = Callable[[], MlflowClient]  # returns the client for one call; raises _Expired
 
 CLAIM = "baton.claim."
 CLAIM_S = 60.0  # validity of a claim by another machine
-HOLD_S = CLAIM_S / 2  # in which its writer may begin a write; the rest is for that to arrive
-WAIT_S, SAY_S = 600.0, 5.0  # for a claim by a process of this machine that has not ended
+HOLD_S = CLAIM_S / 2  # time in which the writer may begin a write; the rest is for the write to arrive
+WAIT_S, SAY_S = 600.0, 5.0  # waits for a claim by a running process of this machine: in all, and before a message
 TRIES = 3
-TERMS_KEPT = 30  # MLflow takes 5,000 characters a tag
+TERMS_KEPT = 30  # MLflow accepts 5,000 characters in a tag
 _ONE_THREAD = threading.Lock()
 
 
 class ChampionChanged(StageError):
-    """The champion is not the expected version: it was promoted or rolled back in the meantime."""
+    """Raised if the champion is not the expected version: another was promoted, or it was rolled back, in the
+    meantime."""
 
 
 class ChampionClaimed(StageError):
-    """A process of this machine has claimed the champion for longer than a move takes."""
+    """Raised if a process of this machine has claimed the champion for longer than a move takes."""
 
 
 class _Expired(Exception):
-    """Our claim may not be valid anymore."""
+    """Raised if our claim may not be valid anymore."""
 
 
 class NoSuchVersion(StageError):
-    """There is no such version to roll back to."""
+    """Raised if there is no such version to roll back to."""
 
 
 def promote(name: str, version: int, expected: int | None) -> None:
-    """Make `version` champion if `expected` (None: no version) is champion now; that one becomes `previous`.
-    Idempotent: calling it again completes an interrupted call. Raises ChampionChanged, StageError."""
+    """Make `version` champion if `expected` (None: no version) is champion now; `expected` becomes `previous`.
+    Idempotent: a second call completes an interrupted one. Raises ChampionChanged, StageError."""
 
     def move(hold: Hold) -> None:
         model = find_model(hold(), name)
@@ -84,7 +85,8 @@ def promote(name: str, version: int, expected: int | None) -> None:
 
 
 def make_champion(name: str, version: int) -> None:
-    """Make `version` champion, whichever is now; that one becomes `previous`. Idempotent. Raises StageError."""
+    """Make `version` champion; the current champion, whichever it is, becomes `previous`. Idempotent. Raises
+    StageError."""
 
     def move(hold: Hold) -> None:
         model = find_model(hold(), name)
@@ -117,8 +119,9 @@ def roll_back(name: str, to: int | None = None) -> tuple[Version, Version]:
 
 
 def while_claimed(client: MlflowClient, name: str, work: Callable[[Hold], T]) -> T:
-    """Call `work(hold)` with the exclusive right to change this model's aliases and tags. It makes each of its calls
-    with the client that `hold()` returns, and is repeated if it takes too long. Raises ChampionClaimed, StageError."""
+    """Call `work(hold)` with the exclusive right to change this model's aliases and tags. `work` makes each of its
+    calls with the client that `hold()` returns, and is repeated if it takes too long. Raises ChampionClaimed,
+    StageError."""
     with _ONE_THREAD:
         for _ in range(TRIES):
             with suppress(_Expired), _claimed(client, name) as hold:
@@ -142,7 +145,7 @@ def _claimed(client: MlflowClient, name: str) -> Iterator[Hold]:
             break
         client.delete_registered_model_tag(name, mine)
         for tag, by in others.items():
-            ended = by == me or has_ended(by)  # one of ours is left from a call that failed
+            ended = by == me or has_ended(by)  # a claim of this process is left from a failed call
             if ended or (ended is None and _clock() - seen.setdefault(tag, _clock()) > CLAIM_S):
                 client.delete_registered_model_tag(name, tag)
         who = f"{name}: its champion is being moved by process {' of '.join(by.split()[:2])}"
@@ -165,7 +168,7 @@ def _claimed(client: MlflowClient, name: str) -> Iterator[Hold]:
 
 
 def _clock() -> float:
-    """Seconds; goes on while the machine is suspended."""
+    """Return seconds of a clock that also runs while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -207,7 +210,7 @@ def _check_registered(client: MlflowClient, name: str) -> None:
 
 
 def _choose(client: MlflowClient, name: str, to: int | None) -> tuple[Version, Version]:
-    """The champion, and the version to roll back to. Raises NoSuchVersion."""
+    """Return the champion, and the version to roll back to. Raises NoSuchVersion."""
     model = find_model(client, name)
     by_number = {version.version: version for version in all_versions(client, name)}
     at = number_at(model, CHAMPION)
@@ -215,7 +218,7 @@ def _choose(client: MlflowClient, name: str, to: int | None) -> tuple[Version, V
     was = at or max(unended, default=None)  # the alias was deleted
     if was is None:
         raise NoSuchVersion(f"{name}: no version is champion, so there is nothing to roll back")
-    # where the alias was moved by other means, `previous` is older
+    # if the alias was moved by other means, `previous` is older
     now = to or max(unended if at else (), default=number_at(model, PREVIOUS))
     if now is None:
         raise NoSuchVersion(f"{name}: no champion before version {was} is known, so there is none to roll back to")
@@ -231,5 +234,5 @@ def _name(version: int | None) -> str:
 
 
 def _utc() -> str:
-    """With milliseconds, so that two moves within a second have an order."""
+    """Return the time with milliseconds, so that two moves within a second have an order."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

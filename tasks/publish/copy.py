@@ -12,22 +12,22 @@ from tasks.models.hf_files import INDEX, tensors_in
 from tasks.models.turns import copy_turns
 
 CARD = "README.md"
-LINK_BYTES = 1 << 20  # files of this size and more are linked: weights are never edited in place, a config may be
+LINK_BYTES = 1 << 20  # files of at least this size are linked: weights are never edited in place, but a config may be
 
 
 def copy_model(model: ModelFolders, output: Path) -> None:
     """Fill `output` with the model's files, large ones as hard links where possible. An adapter is published with its
     base, so that Transformers loads both from the folder: the adapter's files beside the config, the base's in `base/`,
     and an index of the base's tensors. `base/` has the tuned model's tokenizer, chat template and generation config, so
-    that what loads the adapter onto it stops where the tuned model does. The manifest, the record and an existing card
-    are not copied."""
-    remove(output)  # of an attempt that was killed
+    that a program that loads the adapter onto it stops where the tuned model does. The manifest, the record and an
+    existing card are not copied."""
+    remove(output)  # left by an attempt that was killed
     _copy(model.directory, output)
     if model.adapter is None:
         return
     shutil.rmtree(output / ADAPTER)
     _copy(model.adapter, output)
-    # "./": PEFT does not take it for a name on the hub where the current folder is another one
+    # with "./" PEFT does not mistake it for a name on the hub if the current folder is another
     write_json(output / ADAPTER_CONFIG, model.adapter_config() | {"base_model_name_or_path": f"./{BASE}"})
     _copy(model.weights, output / BASE)
     copy_turns(output, output / BASE)
@@ -43,7 +43,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _index(base: Path) -> dict[str, Any]:
-    """Where the tensors of a base are, from the folder above `base/`."""
+    """Return the index of a base's tensors, with file names relative to the folder above `base/`."""
     tensors = tensors_in(base)
     size = sum(tensor.end - tensor.begin for tensor in tensors.values())
     weight_map = {name: f"{BASE}/{tensor.file.name}" for name, tensor in tensors.items()}

@@ -1,10 +1,10 @@
 """Publish a model: its files with a card about the run, and a version in the model registry.
 
-In: "model" (a Hugging Face directory). "models.0", … (those that it was tuned from), "reports.0", … (evaluations) and
-"parts.corpus", "parts.tokenizer", … are described on the card, and some of their locations are tags of the version.
-Out: the model's directory with README.md. The registry's version is a fact of the artifact and not part of its
+Inputs: "model" (a Hugging Face directory); "models.0", … (those from which it was tuned), "reports.0", … (evaluations)
+and "parts.corpus", "parts.tokenizer", … are described on the card, and some of their locations are tags of the version.
+Output: the model's directory with README.md. The registry's version is a fact of the artifact and not part of its
 content, so that its digest is the same in a second registry. A repeated job keeps the directory and registers it. The
-same model, made of the same and under the same terms, is the same version, though its card compares it with others.
+same model with the same sources and terms is the same version, even if its card compares it with other models.
 """
 
 import json
@@ -27,7 +27,7 @@ from tasks.publish.copy import CARD, copy_model
 from tasks.publish.registry import PART_TAG, PATIENCE_S, Publication, register
 from tasks.publish.spec import PublishSpec
 
-# what continuous training needs of its generations (tasks/promote/ledger.py): the name in the tag -> the input
+# Artifacts that continuous training needs of its generations (tasks/promote/ledger.py): name in the tag -> input
 PARTS = {
     "corpus": "parts.corpus",
     "shards": "parts.shards",
@@ -36,7 +36,7 @@ PARTS = {
     "start": "parts.start",
     "model": "model",
 }
-# fields of the card's front matter that say what the files are and how they may be used
+# Fields of the card's front matter about the kind of the files and the terms of their use
 TERMS = ("license", "license_name", "license_link", "library_name", "pipeline_tag", "base_model")
 
 
@@ -54,7 +54,7 @@ def work(job: Job) -> None:
         job.progress(0, 2, "steps", now="copying")
         copy_model(opened, job.output)
         (job.output / CARD).write_text(model_card(spec, opened, model, links, evaluations, tied), encoding="utf-8")
-        sync_tree(job.output)  # before the registry refers to it
+        sync_tree(job.output)  # must happen before the registry refers to it
 
     job.progress(1, 2, "steps", now="registering")
     measured = {
@@ -93,8 +93,8 @@ def work(job: Job) -> None:
 
 
 def tie(by: str | None, label: str, digest: str, reports: Sequence[Manifest]) -> str:
-    """A notice that the chosen model is only the first of several equal ones: it names the models with the same
-    value of the metric `by`; empty if there is none. `reports`: the evaluations, in the run's order."""
+    """Return a notice if the chosen model is only the first of several with the same value of the metric `by`, with
+    their names; else empty text. `reports` are the evaluations, in the run's order."""
     values = {
         (str(report.facts["label"]), str(report.facts["model_digest"])): metrics_of(report.facts).get(by or "")
         for report in reports
@@ -113,8 +113,8 @@ def tie(by: str | None, label: str, digest: str, reports: Sequence[Manifest]) ->
 
 
 def _same(spec: PublishSpec, job: Job, parts: list[str]) -> str:
-    """A digest of all that distinguishes versions: the model, its parts and the card's terms. The models that it was
-    compared with in this run are not in it."""
+    """Return a digest of everything that distinguishes versions: the model, its parts and the card's terms. It does not
+    include the models with which this run compares the model."""
     base = job.inputs.get(f"model.{BASE}", {}).get("digest")
     terms = yaml.safe_load((job.output / CARD).read_text(encoding="utf-8").split("---\n")[1])
     described = {name: terms[name] for name in TERMS if name in terms}

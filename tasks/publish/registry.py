@@ -36,20 +36,20 @@ from tasks.publish.copy import CARD
 
 T = TypeVar("T")
 
-PATIENCE_S = 120.0  # how long a registry may be unreachable
+PATIENCE_S = 120.0  # time for which a registry may be unreachable
 PAUSE_S = 2.0
 UPLOAD_TIMEOUT_S = 120  # per response: a server that stores a large file is slow
 
 DIGEST_TAG = "baton.digest"
-SAME_TAG = "baton.same"  # of all but what the card compares the model with
-PART_TAG = "baton.part."  # + name: "<digest> <place>" of an artifact that the model was made from; relative in the home
+SAME_TAG = "baton.same"  # digest without the models with which the card compares this one
+PART_TAG = "baton.part."  # + name: "<digest> <place>" of a source of the model; in the home the place is relative
 
 # MLflow's error codes of transient errors
 _TRANSIENT = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED")
 
 
 class RegistryAway(StageError):
-    """The model registry is unreachable for longer than the timeout; it may come back."""
+    """Raised if the model registry is unreachable for longer than the timeout. The outage may be temporary."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Publication:
     digest: str
     description: str
     tags: dict[str, str]
-    same: str = ""  # the digest of what makes another version, if that is less than all of its content
+    same: str = ""  # digest of the part of the content that distinguishes versions, if that is not all of it
 
 
 def register(what: Publication, waiting: Callable[[float], None], patience_s: float = PATIENCE_S) -> str:
@@ -95,8 +95,8 @@ def ask(
 ) -> T:
     """Call `attempt` with the registry's client until it succeeds; transient errors are retried, and
     `waiting(seconds)` is called. Raises StageError if the registry stays unreachable for `patience_s`, or refuses; with
-    a patience of 0 the caller tries again or does without.
-    An SQLite store is created by `prepare` only."""
+    a patience of 0 the caller retries, or continues without the registry.
+    Only `prepare` creates an SQLite store."""
     prepare_client()
     uri = tracking_uri()
     started = time.monotonic()
@@ -128,14 +128,14 @@ def ask(
 
 
 def _find(client: MlflowClient, what: Publication) -> str | None:
-    """The first version with this content."""
+    """Return the first version with this content."""
     query = f"name = '{what.name}' and tags.`{DIGEST_TAG}` = '{what.digest}'"
     versions: list[ModelVersion] = list(client.search_model_versions(query))
     return str(min(int(version.version) for version in versions)) if versions else None
 
 
 def _equal(client: MlflowClient, what: Publication) -> str | None:
-    """The first version of the same model under another card, if its files still exist."""
+    """Return the first version of the same model with another card, if its files still exist."""
     if not what.same:
         return None
     query = f"name = '{what.name}' and tags.`{SAME_TAG}` = '{what.same}'"
@@ -214,7 +214,7 @@ def _complete(client: MlflowClient, what: Publication, model_id: str) -> None:
 
 
 def _stored(client: MlflowClient, model_id: str, folder: str | None = None) -> Iterator[tuple[str, int]]:
-    """The files of a logged model on the server, and their sizes."""
+    """Yield the files of a logged model on the server, with their sizes."""
     for entry in client.list_logged_model_artifacts(model_id, folder):
         if entry.is_dir:
             yield from _stored(client, model_id, entry.path)

@@ -23,9 +23,9 @@ def publish(
     reports: list[EvalReport],
     parts: dict[str, Artifact],
 ) -> PublishedModel:
-    """Publish the model with its card, as a version in the model registry, in each execution: the registry may be
-    another one or have changed. The card covers `models` (those it was tuned from), their `reports`, and `parts` by
-    name: corpus, tokenizer, …"""
+    """Publish the model with its card, as a version in the model registry. This runs in each execution, since the
+    registry may be another one or have changed. The card covers `models` (those from which it was tuned), their
+    `reports`, and `parts` by name: corpus, tokenizer, …"""
     before = [other for other in models if (other.digest, other.label) != (model.digest, model.label)]
     reads = Reads({"model": (*ALL, MANIFEST)} | dict.fromkeys(("models", "reports", "parts"), (MANIFEST,)))
     return run(ENGINE, PublishedModel, spec, reads=reads, model=model, models=before, reports=reports, parts=parts)

@@ -1,4 +1,5 @@
-"""Compare each tuned model with the model it started from, metric by metric; a merged one with each of its models."""
+"""Compare each tuned model with the model from which it started, metric by metric, and a merged model with each of its
+sources."""
 
 import math
 from collections.abc import Collection
@@ -23,18 +24,18 @@ class Line:
     """One metric's change from one model to another."""
 
     name: str
-    metric: Metric  # of the tuned model
+    metric: Metric  # the tuned model's
     difference: MetricDifference
     finding: Finding
 
     def cell(self) -> Cell:
-        """✓ +33.3 points ± 4.6"""
+        """Return a cell such as "✓ +33.3 points ± 4.6"."""
         shown = self.difference.shown(self.metric.unit, self.finding)
         return Mark(f"{MARKS[self.finding]} {shown}".strip(), TONES[self.finding])
 
 
 def compare(before: Results, after: Results) -> list[Line]:
-    """Every metric that both models have."""
+    """Compare two models in every metric that both have."""
     lines = []
     for name, metric in after.metrics.items():
         if name in before.metrics:
@@ -45,7 +46,7 @@ def compare(before: Results, after: Results) -> list[Line]:
 
 
 def evaluations_of(digests: Collection[str], evaluations: list[Results]) -> list[Results]:
-    """The evaluation of each model with one of these digests."""
+    """Return the evaluation of each model with one of these digests."""
     by_digest: dict[str, Results] = {}
     for evaluation in evaluations:
         if evaluation.model_digest in digests:
@@ -54,15 +55,15 @@ def evaluations_of(digests: Collection[str], evaluations: list[Results]) -> list
 
 
 def started_from(model: Source) -> list[str]:
-    """The digests of a model's inputs, without the base of an input that is an adapter."""
+    """Return the digests of a model's inputs, without the base of an input that is an adapter."""
     parents = model.manifest.parents
     bases = {f"{name}.{BASE}" for name in parents}
     return [digest for name, digest in parents.items() if name not in bases]
 
 
 def verdict(models: list[Source], evaluations: list[Results]) -> list[Block]:
-    """A line for each tuned model, and one table: a row per metric, a column per model (its seeds together). Empty
-    unless some model and the one it started from were both evaluated."""
+    """Return a line for each tuned model, and one table with a row per metric and a column per model (its seeds
+    together). Empty unless a model and the one from which it started were both evaluated."""
     comparisons: dict[str, list[list[Line]]] = {}
     texts: list[Block] = []
     for model in models:
@@ -83,7 +84,7 @@ def verdict(models: list[Source], evaluations: list[Results]) -> list[Block]:
 
 
 def _against(before: Results, after: Results, start: str, comparisons: dict[str, list[list[Line]]]) -> str:
-    """A sentence on one model against another; the lines of their comparison are added to `comparisons`."""
+    """Return a sentence on one model against another, and add the lines of their comparison to `comparisons`."""
     if before.model_digest == after.model_digest:
         return f"{after.label} has the same weights as the model it started from: training changed nothing."
     lines = compare(before, after)
@@ -93,7 +94,7 @@ def _against(before: Results, after: Results, start: str, comparisons: dict[str,
 
 
 def _cell(name: str, runs: list[list[Line]]) -> Cell:
-    """One model's change in a metric: of a single run, or over its seeds."""
+    """Return a cell with one model's change in a metric, in a single run or over its seeds."""
     lines = [line for run in runs for line in run if line.name == name]
     if len(lines) < 2:
         return lines[0].cell() if lines else "–"

@@ -13,7 +13,7 @@ RESULT = "Result"  # the section with the evaluations
 
 
 def lineage(sources: list[Source]) -> Markup:
-    """Left to right; each artifact is a link to its section."""
+    """Draw the graph from left to right, with each artifact as a link to its section."""
     parents = _parents(sources)
     edges = []
     for source, of in zip(sources, parents, strict=True):
@@ -33,8 +33,8 @@ def lineage(sources: list[Source]) -> Markup:
 
 
 def _parents(sources: list[Source]) -> list[set[int]]:
-    """The indices of what each source was made from. Among equal contents, preferably one that was not made from
-    the same content as the source: that one is older."""
+    """Return the indices of the artifacts from which each source was made. Of several with equal contents, one that was
+    not made from the same content as the source is preferred, since it is older."""
     at: dict[str, list[int]] = {}
     for index, source in enumerate(sources):
         at.setdefault(source.manifest.digest, []).append(index)

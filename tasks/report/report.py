@@ -1,7 +1,7 @@
 """Write `report.html` and `report.md` for an execution, from its artifacts.
 
-No stage is required: the report covers those that the recipe has. The web page has everything, the Markdown its first
-sections, from the same blocks.
+No stage is required: the report covers those that the recipe has. The web page has everything, and the Markdown has the
+first sections, from the same blocks.
 """
 
 import time
@@ -49,14 +49,14 @@ def work(job: Job) -> None:
 
 
 def whole(spec: ReportSpec, sources: list[Source]) -> list[Block]:
-    """The web page."""
+    """Return the blocks of the web page."""
     others = [source for source in sources if source.manifest.kind != "eval_report"]
     pages: list[Block] = [Section(heading(source), about(source)) for source in others]
     return [*summary(spec, sources), *_section("Lineage", _lineage(sources)), *pages]
 
 
 def summary(spec: ReportSpec, sources: list[Source], shown: int = SAMPLES) -> list[Block]:
-    """The first sections: notices, results, `shown` sample prompts, times."""
+    """Return the first sections: notices, results, `shown` sample prompts, and times."""
     models = _of_kind(sources, "hf_model")
     evaluations = [read_results(source.directory) for source in _of_kind(sources, "eval_report")]
     results = of_models([(model.label, model.manifest.digest) for model in models], evaluations)
@@ -83,7 +83,8 @@ def summary(spec: ReportSpec, sources: list[Source], shown: int = SAMPLES) -> li
 
 
 def where_next(sources: list[Source], html: Path, places: Mapping[str, str]) -> Section:
-    """The last section in the terminal. `places`: of artifacts by digest; only some of their files are read here."""
+    """Return the last section in the terminal. `places` are those of the artifacts by digest, of which only some files
+    are read here."""
     items = [("Report:", str(html))]
     items += [("Published model:", places[source.manifest.digest]) for source in _of_kind(sources, "published_model")]
     items += [("All metrics over time:", tracking_hint())]
@@ -121,7 +122,7 @@ def _of_kind(sources: list[Source], kind: str) -> list[Source]:
 
 
 def about_execution(execution_id: str) -> list[str]:
-    """The parts of the report's subtitle."""
+    """Return the parts of the report's subtitle."""
     execution = _find(execution_id)
     if execution is None:
         return []
@@ -135,7 +136,7 @@ def about_execution(execution_id: str) -> list[str]:
 
 
 def times(execution_id: str) -> list[Block]:
-    """A row per finished stage, by start time; empty without an execution."""
+    """Return a table with a row for each finished stage, by start time; empty without an execution."""
     if not execution_id:
         return []
     execution = _find(execution_id)

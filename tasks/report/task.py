@@ -21,8 +21,8 @@ ENGINE = Engine("report", "tasks.report.report", version="3")
 
 @stage(ENGINE, image=images.DATA, cached=False, describes=("models", "reports", "parts"))
 def report(spec: ReportSpec, models: list[HFModel], reports: list[EvalReport], parts: dict[str, Artifact]) -> Report:
-    """Make report.html and report.md of the models, their evaluations, and all other artifacts by name; print the
-    latter."""
+    """Make report.html and report.md from the models, their evaluations, and all other artifacts by name, and print
+    report.md."""
     if "decision" not in parts:  # continuous training goes on after its report
         mark_last()
     if this_pod():

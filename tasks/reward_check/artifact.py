@@ -5,14 +5,14 @@ from tasks.artifacts import Artifact
 
 
 class RewardCheck(Artifact):
-    """`check.json`: what rewards give for the rows' own answers, and for those of other rows."""
+    """`check.json`: the scores of rewards for the rows' own answers, and for those of other rows."""
 
     kind = "reward_check"
     order = 60
     family = "finding"
     page = "tasks.reward_check.page:reward_check"
-    rewards: int  # that were tried
-    faults: int  # of these, the ones that do not score a row's own answers higher
+    rewards: int  # number that were tried
+    faults: int  # number of these that do not score a row's own answers higher
 
     def detail(self) -> str:
         return f"{number(self.rewards)} rewards"

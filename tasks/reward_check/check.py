@@ -2,9 +2,9 @@
 
     python -m tasks.reward_check.check JOB_DIR        inputs: rows.0, …, in the order of `spec.sets()`
 
-A reward that raises ends the run. So does one that does not prefer a row's own answer, if something is trained with it;
-in an evaluation it is a notice. Out: check.json, for each list its path, `rows` with an answer, and `lines`, the scores
-of each reward.
+A reward that raises ends the run. So does a reward for training that does not prefer a row's own answer; for one in an
+evaluation there is a notice. Output: check.json, which has for each list its path, the number of `rows` with an answer,
+and `lines`, the scores of each reward.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ from tasks.rewards.spec import RewardSpec
 from tasks.rewards.user_process import NotInstalled
 from tasks.rows.stored import Row, read_rows
 
-# completions to call a function with whose rows have no answers
+# Completions with which functions are called whose rows have no answers
 MADE_UP = ("I do not know.", "4", '{"answer": 4}', "<answer>4</answer>", "```python\nprint(4)\n```")
 
 
@@ -56,7 +56,8 @@ def work(job: Job) -> None:
 
 
 def _rows(one: RewardListSpec, folder: Path) -> Iterator[Row]:
-    """As the stage gives them to its rewards: with a prompt, and a conversation's last turn as completion."""
+    """Yield the rows in the form in which the stage gives them to its rewards: with a prompt, and a conversation's last
+    turn as completion."""
     for row in read_rows(folder, one.split):
         if one.split == "train":
             yield prompted(row)
@@ -66,8 +67,8 @@ def _rows(one: RewardListSpec, folder: Path) -> Iterator[Row]:
 
 
 def _lines(job: Job, one: RewardListSpec, rows: list[Row]) -> list[GoldLine]:
-    """A reward that fails ends the run. In a pod, one that lacks a package is a notice: the image of its stage may have
-    that."""
+    """Return the scores of each reward. A reward that fails ends the run. In a pod, a missing package is only a notice,
+    since the image of the stage may have it."""
     try:
         lines = gold_lines(one.rewards, rows)
         compared = {line.reward for line in lines}
@@ -83,9 +84,9 @@ def _lines(job: Job, one: RewardListSpec, rows: list[Row]) -> list[GoldLine]:
 
 
 def _attempt(job: Job, one: RewardListSpec, rewards: list[RewardSpec], rows: list[Row]) -> None:
-    """Call the functions that are not compared too. Where no row has an answer, completions are made up: a function
-    that raises for each of them ends the run, and what it raises for some is a notice, because it may not raise for the
-    model's. Raises StageError."""
+    """Call also the functions that are not compared. If no row has an answer, completions are made up: a function that
+    raises for all of them ends the run, and an error for some is a notice, since it may not occur for the model's
+    completions. Raises StageError."""
     asked = [row for row in rows if "prompt" in row]
     if answered := [row for row in asked if own_answer(row) is not None]:
         return attempt(rewards, answered, own_answer)
@@ -98,7 +99,7 @@ def _attempt(job: Job, one: RewardListSpec, rewards: list[RewardSpec], rows: lis
 
 
 def _raised(reward: RewardSpec, rows: list[Row], text: str) -> StageError | None:
-    """Return the error that a reward raises for this completion of each row."""
+    """Return the error that a reward raises for this completion of each row, if any."""
 
     def completion(row: Mapping[str, Any]) -> Any:
         return [{"role": "assistant", "content": text}] if isinstance(row["prompt"], list) else text

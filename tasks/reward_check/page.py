@@ -6,7 +6,7 @@ from tasks.pages.source import Source
 
 
 def reward_check(source: Source) -> list[Block]:
-    """Each list of rewards on the rows' own answers."""
+    """Return the scores of each list of rewards on the rows' own answers."""
     blocks: list[Block] = []
     for one in source.content_json("check.json") or []:
         caption = f"{one['path']}, on data.{one['data']}"

@@ -8,7 +8,7 @@ from infra.pod_spec import PodSpec, Resources, in_bytes, in_gib
 from tasks.core.spec import Spec, StageSpec
 from tasks.rewards.spec import RewardSpec
 
-TRIED_MEMORY = "2Gi"  # of the trial's pod, where no reward needs more
+TRIED_MEMORY = "2Gi"  # memory of the trial's pod, unless a reward needs more
 
 
 class RewardListSpec(Spec):
@@ -22,12 +22,12 @@ class RewardListSpec(Spec):
 
 
 class RewardCheckSpec(StageSpec):
-    """All lists of a recipe."""
+    """The lists of rewards of a recipe."""
 
     lists: list[RewardListSpec] = Field(min_length=1, description="Lists of rewards")
 
     def with_memory(self) -> Self:
-        """For a pod with the memory of the functions whose `memory_gb` says that they need much."""
+        """Return a copy for a pod with the memory of the functions whose `memory_gb` is above the default."""
         functions = {
             reward.function.name: reward.memory_gb for one in self.lists for reward in one.rewards if reward.function
         }
@@ -38,5 +38,5 @@ class RewardCheckSpec(StageSpec):
         return self.model_copy(update={"pod": PodSpec(resources=resources)})
 
     def sets(self) -> list[str]:
-        """The sets of rows, sorted: the order of the stage's input `rows`."""
+        """Return the sorted sets of rows, which are in the order of the stage's input `rows`."""
         return sorted({one.data for one in self.lists})

@@ -10,7 +10,7 @@ from tasks.run import run
 from tasks.stage import stage
 
 ENGINE = Engine("rewards", "tasks.reward_check.check", version="2")
-# it took 0.35 GiB on a cluster; the rest is for what the functions load
+# The trial took 0.35 GiB on a cluster; the rest is for modules that the functions load.
 SMALL = PodSpec(resources=Resources(cpu=1, memory=TRIED_MEMORY))
 
 

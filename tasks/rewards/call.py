@@ -1,11 +1,11 @@
-"""Call reward functions and validate what they return. Standard library only, since this runs beside users' code.
+"""Call reward functions and validate their results. Standard library only, since this runs beside users' code.
 
 TRL's signature    f(prompts, completions, completion_ids, **columns, trainer_state, log_metric, log_extra)
 verl's signature   compute_score(data_source, solution_str, ground_truth, extra_info) per completion, returning a number
                    or a dict with "score"; detected by the parameter `solution_str`
 
-A function gets the arguments it has parameters for, or all of them if it takes `**kwargs`; it may be async. It gets
-copies: no other function sees its changes to them.
+A function gets the arguments that it has parameters for, or all of them if it accepts `**kwargs`; it may be async. It
+gets copies, so that no other function sees its changes.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from infra.text import shown
 from tasks.rewards.thinking import with_beginning
 from tasks.user_code.load_function import LONGEST_LINE, Unusable, described
 
-ENVIRONMENTS = "environments"  # column: the final states of the conversations' environments, as objects like TRL's
+ENVIRONMENTS = "environments"  # column with the final states of the conversations' environments, as objects like TRL's
 _GIVEN = {"prompts", "completions", "trainer_state", "log_metric", "log_extra"}  # available for any rows
 _VERL = {"data_source", "ground_truth", "extra_info"}
 _NO_VERL: dict[str, Any] = {"data_source": "", "extra_info": {}}  # defaults for rows without these columns
@@ -31,7 +31,7 @@ _START = {"global_step": 0, "max_steps": 0, "epoch": 0.0}  # default trainer sta
 
 
 class Attributes(SimpleNamespace):
-    """The final state of a conversation's environment: what of its public attributes JSON can represent."""
+    """The final state of a conversation's environment: its public attributes that JSON can represent."""
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
@@ -48,7 +48,7 @@ class Batch:
     completions: list[Any]
     columns: dict[str, list[Any]] = field(default_factory=dict)
     state: dict[str, float] = field(default_factory=dict)
-    begun: list[str] = field(default_factory=list)  # of a thought that the prompt ends with, its beginning; else ""
+    begun: list[str] = field(default_factory=list)  # the beginning of a thought at the prompt's end, or ""
 
     def row(self, index: int) -> "Batch":
         columns = {name: [values[index]] for name, values in self.columns.items()}
@@ -64,7 +64,7 @@ class Batch:
 
 @dataclass
 class Log:
-    """What rewards log beside their values."""
+    """Metrics and columns that rewards log beside their values."""
 
     metrics: dict[str, list[float]] = field(default_factory=dict)
     extra: dict[str, list[Any]] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Reward:
 
     @property
     def columns(self) -> dict[str, bool]:
-        """The columns that it has parameters for, and whether they are required."""
+        """Return the columns that the function has parameters for, and whether each is required."""
         required = {
             name: parameter.default is parameter.empty
             for name, parameter in self.parameters.items()
@@ -109,8 +109,8 @@ class Reward:
         return {name: needed for name, needed in required.items() if name not in given}
 
     def score(self, batch: Batch, log: Log, report: Callable[[str], None]) -> list[float | None]:
-        """One reward, or None, per completion. `report` is called with an error before the search for its row, which
-        calls the function again. Raises Unusable."""
+        """Return one reward, or None, per completion. `report` is called with an error before the search for its row,
+        which calls the function again. Raises Unusable."""
         try:
             result = self._call(batch, log)
         except Unusable as error:
@@ -126,7 +126,7 @@ class Reward:
             return self._checked(result, batch)
         except Unusable:
             raise
-        except Exception as error:  # from the object's methods
+        except Exception as error:  # raised by the object's methods
             what = described(error, self.folder)
             raise Unusable(f"{self.name} returned an object of {type(result).__name__} that raises {what}") from error
 
@@ -157,13 +157,13 @@ class Reward:
         return self._with(_NO_VERL | columns | {"solution_str": text_of(one.completions[0])})
 
     def _with(self, arguments: dict[str, Any]) -> Any:
-        """Call it with the arguments it has parameters for."""
+        """Call the function with the arguments that it has parameters for."""
         return self.function(
             **{name: _copied(value) for name, value in arguments.items() if self._takes_all or name in self.parameters}
         )
 
     def _checked(self, result: Any, batch: Batch) -> list[float | None]:
-        values = result.tolist() if hasattr(result, "tolist") else result  # NumPy's, torch's
+        values = result.tolist() if hasattr(result, "tolist") else result  # an array of NumPy or torch
         if not isinstance(values, list | tuple):
             raise Unusable(f"{self.name} returned {result!r:.60}: expected a list of a number or None per completion")
         if len(values) != len(batch.prompts):
@@ -190,7 +190,7 @@ class Reward:
 
 
 def _copied(value: Any) -> Any:
-    """A copy of a JSON value; text, which nobody can change, is shared."""
+    """Copy a JSON value. Text is immutable, and is shared."""
     if isinstance(value, list):
         return [_copied(each) if isinstance(each, list | dict) else each for each in value]
     if isinstance(value, dict):
@@ -199,7 +199,7 @@ def _copied(value: Any) -> Any:
 
 
 def _score(value: Any, log: Log) -> Any:
-    """The score in a verl function's result; a dict's other numbers are logged as metrics."""
+    """Return the score in a verl function's result, and log a dict's other numbers as metrics."""
     if isinstance(value, dict):
         if "score" not in value:
             raise Unusable(f"returned a dict without score: {value!r:.100}")
@@ -211,7 +211,8 @@ def _score(value: Any, log: Log) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """The text of a completion or answer: text, a number, or a list of messages, without those of tools."""
+    """Return the text of a completion or answer, which is text, a number, or a list of messages; those of tools are
+    ignored."""
     if isinstance(value, list):
         return "\n".join(text_of(one) for one in value if not (isinstance(one, dict) and one.get("role") == "tool"))
     if isinstance(value, dict):  # a message, or a block of its content
@@ -221,7 +222,8 @@ def text_of(value: Any) -> str:
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """One loop per process: objects that a function keeps between calls (a client, a lock) are bound to it."""
+    """Return the process's only event loop, since objects that a function keeps between calls (a client, a lock) are
+    bound to it."""
     return asyncio.new_event_loop()
 
 

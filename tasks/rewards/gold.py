@@ -1,11 +1,12 @@
 """Check before training that each reward scores a row's own answer higher than other rows' answers.
 
     for line in check_gold(rewards, rows): …      # raises StageError with the table if one doesn't
-    lines = gold_lines(rewards, rows)             # the same, and `faults(lines)` says which don't
+    lines = gold_lines(rewards, rows)             # the same without an error; `faults(lines)` describes those that
+    don't
 
-A row's own answer is its `completion`, else the first of `answer`, `solution`, `ground_truth` that is text or a number.
-A reward that compares with a column of the rows (it has a parameter of that name, or `gold: true`) must score own
-answers higher. Others, such as length or format, are only listed in the table, unless their score of the same text
+A row's own answer is its `completion`, or else the first of `answer`, `solution`, `ground_truth` that is text or a
+number. A reward that compares with a column of the rows (it has a parameter of that name, or `gold: true`) must score
+own answers higher. Others, such as length or format, are only listed in the table, unless their score of the same text
 differs between rows and is lower for own answers. `gold: false` excludes a reward.
 """
 
@@ -22,7 +23,7 @@ from tasks.rewards.scorer import Scorer
 from tasks.rewards.spec import RewardSpec
 from tasks.rows.marks import verdict
 
-ROWS = 64  # enough to tell right from wrong, and few requests for a judge
+ROWS = 64  # enough to distinguish right from wrong, with few requests to a judge
 _WAYS_OUT = (
     "Fix the function (or its column), give the rows a `completion` written as a model should answer, or set "
     "`gold: false` for a reward that doesn't measure correctness."
@@ -31,12 +32,12 @@ _WAYS_OUT = (
 
 @dataclass(frozen=True)
 class GoldLine:
-    """One reward's mean score of the rows' own answers and of other rows' answers."""
+    """One reward's mean scores of the rows' own answers and of other rows' answers."""
 
     reward: str
-    own: float | None  # None: it applies to none of these rows
+    own: float | None  # None if the reward applies to none of the rows
     others: float | None
-    rows: int  # number of rows that it applies to
+    rows: int  # number of rows that the reward applies to
     fault: str = ""
     example: str = ""  # a row scored wrongly
 
@@ -44,7 +45,7 @@ class GoldLine:
 def check_gold(
     rewards: Sequence[RewardSpec], rows: Iterable[Mapping[str, Any]], encode: Callable[[str], list[int]] | None = None
 ) -> list[GoldLine]:
-    """Score own and other answers: `gold_lines`. Raises StageError for a reward that doesn't tell them apart."""
+    """Score own and other answers (`gold_lines`). Raises StageError for a reward that doesn't distinguish them."""
     lines = gold_lines(rewards, rows, encode)
     if text := faults(lines):
         raise StageError(text)
@@ -54,9 +55,9 @@ def check_gold(
 def gold_lines(
     rewards: Sequence[RewardSpec], rows: Iterable[Mapping[str, Any]], encode: Callable[[str], list[int]] | None = None
 ) -> list[GoldLine]:
-    """Score own and other answers; one line per reward, none if the rows have fewer than two distinct answers. `encode`
-    tokenizes text for rewards that need completion_ids; without it, those are skipped, as are those that need an
-    environment. Raises StageError if a reward fails."""
+    """Score own and other answers. Return one line per reward, or none if the rows have fewer than two distinct
+    answers. `encode` tokenizes text for rewards that need completion_ids; without it, those are skipped, as are those
+    that need an environment. Raises StageError if a reward fails."""
     known_rows = list(islice(rows, ROWS))
     known = [(row, answer) for row in known_rows if (answer := own_answer(row)) is not None and "prompt" in row]
     pairs = [(row, answer, other) for row, answer in known if (other := _other(row, known)) is not None]
@@ -85,7 +86,7 @@ def gold_lines(
 def attempt(
     rewards: Sequence[RewardSpec], rows: Sequence[Mapping[str, Any]], answer: Callable[[Mapping[str, Any]], Any]
 ) -> None:
-    """Score one completion of each row, whatever the scores are. Raises StageError if a reward fails."""
+    """Score one completion of each row, and ignore the scores. Raises StageError if a reward fails."""
     if not rewards or not rows:
         return
     with Scorer(rewards) as scorer:
@@ -99,25 +100,25 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _usable(rewards: Sequence[RewardSpec], scorer: Scorer, tokens: bool) -> list[RewardSpec]:
-    """Those that need no environment, and `tokens` only if there are some."""
+    """Return the rewards that need no environment and, without `tokens`, no token ids."""
     cannot = {ENVIRONMENTS} if tokens else {ENVIRONMENTS, "completion_ids"}
     return [reward for reward in rewards if not any(map(scorer.columns[reward.label].get, cannot))]
 
 
 def faults(lines: Sequence[GoldLine]) -> str:
-    """What is wrong, with a way out; empty if each reward that must tells own answers apart."""
+    """Return a description of faulty rewards with advice, or "" if each reward that must prefers own answers."""
     wrong = [line for line in lines if line.fault]
     return f"{table(lines)}\n{wrong[0].example}{_WAYS_OUT}" if wrong else ""
 
 
 def early(reward: RewardSpec) -> bool:
-    """Whether it can be tried before the stage that uses it: it needs no server, and no variables of that stage's
-    environment."""
+    """Return whether a reward can be tried before the stage that uses it: it needs no server, and no variables of that
+    stage's environment."""
     return reward.judge is None and not reward.environment
 
 
 def late(rewards: Sequence[RewardSpec]) -> list[RewardSpec]:
-    """Those that an early trial, which has no tokenizer, may have left out."""
+    """Return the rewards that an early trial, which has no tokenizer, may have skipped."""
     return [
         reward
         for reward in rewards
@@ -128,8 +129,8 @@ def late(rewards: Sequence[RewardSpec]) -> list[RewardSpec]:
 
 
 def own_answer(row: Mapping[str, Any]) -> Any:
-    """A row's own answer as a completion (messages if its prompt is messages); None if it has no answer, or its label
-    is false: a completion to avoid."""
+    """Return a row's own answer as a completion (messages if its prompt is messages), or None if it has no answer, or
+    if its label is false, which marks a completion to avoid."""
     avoided = verdict(row) is False
     for name in (name for name in ("completion", *ANSWERS) if not (avoided and name == "completion")):
         value = row.get(name)
@@ -156,7 +157,7 @@ def _may_compare(reward: RewardSpec) -> bool:
 
 
 def _other(row: Mapping[str, Any], known: Sequence[tuple[Mapping[str, Any], Any]]) -> Any:
-    """The answer of the next row whose answer differs."""
+    """Return the answer of the next row whose answer differs."""
     at = next(index for index, (one, _) in enumerate(known) if one is row)
     answer = known[at][1]
     return next((other for _, other in (*known[at + 1 :], *known[:at]) if other != answer), None)

@@ -7,9 +7,9 @@
 
 Functions run in parallel subprocesses, one per set of source files (so that files of the same name don't clash). They
 get prompts, completions and the rows' columns as JSON, no tensors, and only the environment needed to run Python. They
-are user code: this protects the trainer's secrets and speed from mistakes, it is no sandbox against an
-attacker. What a model writes is executed only by code_tests, python_output and program, in a sandbox. If a function
-fails, StageError names it, the row, and the line.
+are user code: the subprocesses protect the trainer's secrets and speed from mistakes, but are no sandbox against an
+attacker. Only code_tests, python_output and program execute text of a model, in a sandbox. If a function fails, the
+StageError names the function, the row and the line.
 """
 
 import json
@@ -31,28 +31,28 @@ from tasks.rows.stored import Row, partial_columns, reserved_columns, without_ma
 from tasks.user_code.load_function import SOURCES
 
 MEMORY = "rewards.json"
-LOAD_S = 600.0  # for an import, which may load a model
-LARGEST = 1e15  # training sums the squares of a step's rewards, of up to 1e8 completions, in float32: up to 3.4e38
+LOAD_S = 600.0  # time limit of an import, which may load a model
+LARGEST = 1e15  # training sums the squares of up to 1e8 rewards of a step in float32, whose maximum is 3.4e38
 
 
 @dataclass(frozen=True)
 class Scores:
     """Scores of a batch of completions, in order; None where a reward does not apply."""
 
-    rewards: dict[str, list[float | None]]  # by the rewards' names
+    rewards: dict[str, list[float | None]]  # reward's name -> scores
     total: list[float | None]  # None where no reward applies
     metrics: dict[str, float]  # means of the functions' log_metric calls
     extra: dict[str, list[Any]]  # the functions' log_extra calls
 
 
 class Scorer:
-    """A context manager for the processes of some rewards."""
+    """A context manager for the processes of rewards."""
 
     def __init__(self, rewards: Sequence[RewardSpec]) -> None:
         if problems := rewards_problems(rewards):
             raise StageError("rewards:\n" + "\n".join(map(str, problems)))
         self.rewards = [reward.pinned() for reward in rewards]
-        self.columns: dict[str, dict[str, bool]] = {}  # reward -> its column parameters, and whether each is required
+        self.columns: dict[str, dict[str, bool]] = {}  # reward -> column parameter -> whether it is required
         self._processes: list[UserProcess] = []
 
     def __enter__(self) -> Self:
@@ -77,9 +77,10 @@ class Scorer:
         begun: Sequence[str] = (),
     ) -> Scores:
         """Score completions. Prompts and completions are text or lists of messages; prompts and columns have one value
-        per completion. `state` is the trainer's (global_step, max_steps, epoch). `only`: the labels of those that are
-        asked. `begun`: of a thought that a prompt ends with, its beginning (tasks/rewards/thinking.py). Raises
-        StageError."""
+        per completion. `state` is the trainer's (global_step, max_steps, epoch). `only`: the labels of the rewards to
+        use.
+        `begun`: for each prompt that ends within a thought, the beginning of that thought (tasks/rewards/thinking.py).
+        Raises StageError."""
         asked = [reward for reward in self.rewards if only is None or reward.label in only]
         named = {name: list(values) for name, values in (columns or {}).items() if name != "prompt"}
         if completion_ids is not None:
@@ -106,16 +107,17 @@ class Scorer:
         return Scores(rewards, total(asked, rewards, len(completions)), metrics, extra)
 
     def needs(self, columns: Collection[str]) -> list[Problem]:
-        """Columns that the rewards need and rows with these columns lack; `completion_ids` counts as a column."""
+        """Return problems with columns that the rewards need and rows with these columns lack; `completion_ids` counts
+        as a column."""
         return [problem for reward in self.rewards for problem in self._lacking(reward, columns)]
 
     def _lacking(self, reward: RewardSpec, columns: Collection[str]) -> list[Problem]:
         return lacking(reward, self.columns[reward.label], columns)
 
     def refuse_partial(self, rows: Sequence[Row]) -> None:
-        """Raises StageError if a reward requires a column that only some of the rows have."""
+        """Raise StageError if a reward requires a column that only some of the rows have."""
         some = {name for row in rows for name in row}
-        without = {problem.allowed for problem in self.needs(some)}  # those come with the completions
+        without = {problem.allowed for problem in self.needs(some)}  # columns that come with the completions
         for problem in self.needs(some - partial_columns(rows)):
             if problem.allowed not in without:
                 raise StageError(
@@ -144,7 +146,7 @@ class Scorer:
         for number, members in enumerate(groups.values()):
             environment = [name for reward in members for name in _environment(reward)]
             owner = "user" if members[0].function else "builtin"
-            # what runs programs limits them itself, and their memory is not that of the worker
+            # Rewards that run programs limit them, and the programs' memory is not that of the worker
             memory_gb = 0 if _runs_code(members[0]) else max(reward.memory_gb for reward in members)
             process = UserProcess(home / str(number), environment, "tasks.rewards.worker", owner, str(memory_gb))
             stack.callback(process.close)
@@ -159,7 +161,7 @@ class Scorer:
             self.columns |= answer["columns"]
 
     def _ask(self, *requests: str, limit_s: float = LOAD_S) -> list[dict[str, Any]]:
-        """The answers of all processes to one request, or to one request each."""
+        """Return the answers of all processes to one request, or to one request each."""
         one_each = requests if len(requests) > 1 else list(requests) * len(self._processes)
         if not self._processes:
             return []
@@ -173,7 +175,7 @@ class Scorer:
 
 
 def _logged(answers: Sequence[dict[str, Any]], kind: str) -> dict[str, Any]:
-    """What the processes logged of a kind, by name. Raises StageError if two of them use one name."""
+    """Return the processes' logged metrics or columns by name. Raises StageError if two processes use the same name."""
     logged: dict[str, Any] = {}
     for answer in answers:
         if twice := sorted(logged.keys() & answer[kind].keys()):
@@ -186,14 +188,14 @@ def _logged(answers: Sequence[dict[str, Any]], kind: str) -> dict[str, Any]:
 
 
 def refuse_reserved(rows: Sequence[Row]) -> None:
-    """Raises StageError if a column of a set has the name of an argument that rewards get anyway."""
+    """Raise StageError if a column of a set has the name of an argument that rewards get anyway."""
     for name, allowed in reserved_columns(rows).items():
         raise StageError(f"column {name} of the rows: {allowed}")
 
 
 def lacking(reward: RewardSpec, parameters: Mapping[str, bool], columns: Collection[str]) -> list[Problem]:
-    """Columns that a reward needs and rows with these columns lack; `parameters` are the function's column parameters,
-    and whether each is required."""
+    """Return problems with columns that a reward needs and rows with these columns lack. `parameters`: the function's
+    column parameters, and whether each is required."""
     needed = (
         reward.builtin.wants() if reward.builtin else [(name,) for name, required in parameters.items() if required]
     )
@@ -202,8 +204,9 @@ def lacking(reward: RewardSpec, parameters: Mapping[str, bool], columns: Collect
 
 
 def total(specs: Sequence[RewardSpec], rewards: Mapping[str, Sequence[float | None]], count: int) -> list[float | None]:
-    """The weighted sum, as in TRL: a reward that does not apply adds nothing; None if none applies. Diversity subtracts
-    up to `weight` of the sum's magnitude. Raises StageError for a sum that is too large."""
+    """Return the weighted sums, as in TRL: a reward that does not apply adds nothing, and the sum is None if no reward
+    applies. Diversity subtracts up to `weight` of the sum's magnitude. Raises StageError for a sum that is too
+    large."""
     sums: list[float | None] = []
     for row in range(count):
         known = [(spec, value) for spec in specs if (value := rewards[spec.label][row]) is not None]
@@ -217,7 +220,7 @@ def total(specs: Sequence[RewardSpec], rewards: Mapping[str, Sequence[float | No
 
 
 def within_range(sums: list[float | None]) -> list[float | None]:
-    """The sums of a batch's rewards as they are. Raises StageError if one is too large to train on, or NaN."""
+    """Return the sums of a batch's rewards unchanged. Raises StageError if a sum is too large to train on, or NaN."""
     for row, value in enumerate(sums):
         if value is not None and not abs(value) <= LARGEST:
             raise StageError(
@@ -228,8 +231,8 @@ def within_range(sums: list[float | None]) -> list[float | None]:
 
 
 def _group(reward: RewardSpec) -> str:
-    """Key of the rewards that share a process: those of the same files with the same environment; built-in ones, but
-    those that run programs apart."""
+    """Return the key of the rewards that share a process: functions of the same files with the same environment,
+    built-in rewards that run programs, or other built-in rewards."""
     function = reward.function
     source = "builtin" if function is None else (function.source or f"{function.module} {function.version}")
     return json.dumps([source, sorted(_environment(reward)), _runs_code(reward)])
@@ -244,7 +247,7 @@ def _environment(reward: RewardSpec) -> list[str]:
 
 
 def _request(reward: RewardSpec) -> dict[str, Any]:
-    """The worker's request for a function or built-in reward."""
+    """Return the worker's request for a function or a built-in reward."""
     function = reward.function
     if function is None:
         options = reward.builtin

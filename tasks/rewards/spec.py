@@ -1,4 +1,4 @@
-"""Spec of a reward: a user's function or a built-in reward, with a weight.
+"""Spec of a reward, which is a user's function or a built-in reward, with a weight.
 
     rewards:
       - sums.py:right                                    # the same as {function: sums.py:right}
@@ -8,7 +8,7 @@
       - {diversity: {}, weight: 0.8}
 
 `rewards_problems(specs)` validates without running any function; `spec.pinned()` embeds the source of the function's
-or program's files. The columns that a function needs are known once it is imported: `Scorer.needs`.
+or program's files. The columns that a function needs are known once it is imported (`Scorer.needs`).
 """
 
 from collections.abc import Sequence
@@ -38,11 +38,11 @@ BUILTINS = (
     "math", "match", "regex", "json_schema", "length", "format", "similarity", "judge", "diversity", "code_tests",
     "python_output", "program",
 )  # fmt: skip
-MOST = 64  # rewards of one stage or evaluator: each is imported before any compute
+MOST = 64  # rewards of one stage or evaluator, since each is imported before any computation
 
 
 class RewardSpec(Spec):
-    """One reward: `function`, or exactly one of the built-in ones."""
+    """One reward, which is `function` or exactly one built-in reward."""
 
     function: Function | None = Field(None, description=f"your function: {FUNCTION}")
     math: Math | None = Field(None, description="the answer is mathematically equal to the row's")
@@ -52,7 +52,7 @@ class RewardSpec(Spec):
     length: Length | None = Field(None, description="the completion's length is within bounds")
     format: Format | None = Field(None, description="the completion consists of tagged sections")
     similarity: Similarity | None = Field(None, description="similarity to the row's answer")
-    judge: Judge | None = Field(None, description="score given by another model, by a rubric")
+    judge: Judge | None = Field(None, description="another model's score by a rubric")
     diversity: Diversity | None = Field(
         None, description="how distinct the completion is; it scales the sum of the other rewards"
     )
@@ -62,25 +62,25 @@ class RewardSpec(Spec):
     )
     program: Verifier | None = Field(None, description="a program of yours scores the completion, in a sandbox")
     weight: float = Field(
-        1.0, ge=-1000, le=1000, description="weight in the sum of rewards; diversity: largest fraction it can take away"
+        1.0, ge=-1000, le=1000, description="weight in the sum of rewards; diversity: largest fraction to take away"
     )
     name: str | None = Field(
         None,
         pattern=r"^[A-Za-z_][\w.-]*$",
-        description="name of its metric; null: the function's or the built-in's name",
+        description="name of the reward's metric; null: the name of the function or of the built-in reward",
     )
     gold: bool | None = Field(
         None,
-        description="whether it must score the rows' own answers higher than shuffled ones; null: if it compares "
-        "with a column of the rows",
+        description="whether the reward must score the rows' own answers higher than shuffled ones; null: yes if it "
+        "compares with a column of the rows",
     )
     timeout_s: float = not_identity(
         120.0, "time limit of one call with all completions of a step; seconds", gt=0, le=86_400
     )
     memory_gb: float = not_identity(
         4.0,
-        "memory of each process of the function; beyond it, allocations fail. Of the rewards of one file "
-        "the largest counts. GB",
+        "memory of each process of the function; beyond it, allocations fail. The largest value of a file's rewards "
+        "applies. GB",
         gt=0,
         le=10_000,
     )
@@ -105,7 +105,7 @@ class RewardSpec(Spec):
 
     @property
     def kind(self) -> str:
-        """`function`, or the built-in's name."""
+        """`function`, or the name of the built-in reward."""
         return self._given()[0]
 
     @property
@@ -114,7 +114,7 @@ class RewardSpec(Spec):
 
     @property
     def label(self) -> str:
-        """Name of its metric."""
+        """Name of the reward's metric."""
         return self.name or (self.function.attribute if self.function else self.kind)
 
     def problems(self) -> list[Problem]:
@@ -131,7 +131,7 @@ class RewardSpec(Spec):
         return problems
 
     def is_one(self) -> bool:
-        """Whether it is exactly one kind of reward, and so has a label."""
+        """Return whether exactly one kind of reward is given, so that there is a label."""
         return len(self._given()) == 1
 
     def _given(self) -> list[str]:
@@ -139,7 +139,7 @@ class RewardSpec(Spec):
 
 
 def tried_field() -> Any:
-    """Field of a stage that trains with rewards."""
+    """Return the field of a stage that records whether its rewards have been tried."""
     return not_identity(False, "Whether the rewards have been tried on the rows' own answers; filled in by Baton")
 
 
@@ -148,9 +148,9 @@ def rewards_problems(rewards: Sequence[RewardSpec]) -> list[Problem]:
     problems = [problem.under(str(index)) for index, reward in enumerate(rewards) for problem in reward.problems()]
     first: dict[str, int] = {}
     for index, reward in enumerate(rewards):
-        # in any case: the database of an MLflow server may not distinguish upper and lower case
+        # Case is ignored, since the database of an MLflow server may not distinguish upper and lower case
         if reward.is_one() and (other := first.setdefault(reward.label.lower(), index)) != index:
-            allowed = f"a unique name: rewards.{other} has the same one; set `name:` of one of the two"
+            allowed = f"a unique name: rewards.{other} has the same name; set `name:` of one of them"
             problems.append(Problem(f"{index}.name", reward.label, allowed))
     if rewards and all(reward.diversity for reward in rewards):
         labels = [reward.label for reward in rewards]

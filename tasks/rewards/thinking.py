@@ -1,20 +1,20 @@
-"""Leave out what a model thinks before it answers. Standard library only, since rewards use it beside users' code.
+"""Remove a model's thoughts before its answer. Standard library only, since rewards use this beside users' code.
 
     thinking = Thinking.of(think_end, template)
-    thinking.answer(thinking.opened(prompt) + text)      what follows the last end of a thought
+    thinking.answer(thinking.opened(prompt) + text)      the text after the last end of a thought
 
-One rule holds for lm-eval's tasks and for the rewards that read an answer, in evaluation and in training. A thought
-with an end is left out. A thought that has begun, in the completion or at the end of its prompt, and has no end leaves
-no answer. A text without a thought is an answer. The first marker in a text says which ones the model thinks with: it
-may write those of other models in its thought or its answer.
+The same rule holds for lm-eval's tasks and for the rewards that read an answer, in evaluation and in training. A
+thought with an end is removed. If a thought begins in the completion or at the end of its prompt and has no end, there
+is no answer. A text without a thought is an answer. The first marker in a text determines the model's markers, since
+the model may write those of other models in its thought or its answer.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-# what ends and begins a model's thinking in the chat templates of DeepSeek, Qwen and most others (<think>), of Mistral
-# ([THINK]), OpenAI's gpt-oss (channels), Seed-OSS, Kimi, Cohere and OpenThinker
+# Markers of the beginning and end of thinking in the chat templates of DeepSeek, Qwen and most others (<think>), of
+# Mistral ([THINK]), OpenAI's gpt-oss (channels), Seed-OSS, Kimi, Cohere and OpenThinker
 THINKING = {
     "<think>": "</think>", "<thinking>": "</thinking>", "<thought>": "</thought>", "[THINK]": "[/THINK]",
     "<|channel|>analysis": "<|channel|>final<|message|>", "<seed:think>": "</seed:think>", "◁think▷": "◁/think▷",
@@ -24,14 +24,14 @@ THINKING = {
 
 @dataclass(frozen=True)
 class Thinking:
-    """What begins and ends a thought of a model."""
+    """The markers that begin and end a model's thoughts."""
 
-    pairs: tuple[tuple[str, str], ...] = tuple(THINKING.items())  # the beginning may be "", if it is not known
-    expected: bool = False  # the model is known to think: a recipe or its chat template says so
+    pairs: tuple[tuple[str, str], ...] = tuple(THINKING.items())  # an unknown beginning is ""
+    expected: bool = False  # whether the recipe or the chat template shows that the model thinks
 
     @classmethod
     def of(cls, think_end: str | None, template: str = "") -> Self:
-        """`think_end` as a recipe has it: None stands for the usual ends, "" for no thought at all."""
+        """Return the markers for a recipe's `think_end`: None stands for the usual ends, "" for no thoughts at all."""
         if think_end is None:
             return cls(expected=any(end in template for end in THINKING.values()))
         if think_end == "":
@@ -40,45 +40,45 @@ class Thinking:
         return cls(known or (("", think_end),), expected=True)
 
     def ends(self, text: str) -> list[str]:
-        """The ends of thoughts that a text has."""
+        """Return the ends of thoughts in a text."""
         return [end for _, end in self._pair(text) if end in text]
 
     def opened(self, prompt: str) -> str:
-        """The beginning of a thought that a prompt ends with; "" if it does not."""
+        """Return the beginning of a thought at the end of a prompt, or ""."""
         prompt = prompt.rstrip()
         return next((begin for begin, _ in self.pairs if begin and prompt.endswith(begin)), "")
 
     def is_open(self, text: str) -> bool:
-        """Return whether a thought has begun in a text and has no end."""
+        """Return whether a thought begins in a text and has no end."""
         return any(begin and text.rfind(begin) > text.rfind(end) for begin, end in self._pair(text))
 
     def answer(self, text: str) -> str:
-        """The text after its thought: nothing if that has no end."""
+        """Return the text after its thought, or "" if the thought has no end."""
         if self.is_open(text):
             return ""
         return next((text.rpartition(end)[2] for _, end in self._pair(text)), text)
 
     def _pair(self, text: str) -> list[tuple[str, str]]:
-        """What begins and ends the thought of a text; empty if it has none."""
+        """Return the markers of a text's thought; empty if it has none."""
         places = [(at, pair) for pair in self.pairs for marker in pair if marker and (at := text.find(marker)) >= 0]
         return [min(places)[1]] if places else []
 
 
 @dataclass
 class ThinkingCounts:
-    """What was left out of completions, for a report."""
+    """Counts of the thoughts removed from completions, for a report."""
 
     named: str = ""  # the end that the recipe names
     completions: int = 0
-    left_out: int = 0  # with a thought that has an end
-    open: int = 0  # with a thought that has none
-    without: int = 0  # without a thought
-    ends: list[str] = field(default_factory=list)  # that were found
-    rewards: list[str] = field(default_factory=list)  # that leave thoughts out; none for lm-eval's tasks
-    others: list[str] = field(default_factory=list)  # that score a completion with its thought
+    left_out: int = 0  # completions with a thought that has an end
+    open: int = 0  # completions with a thought that has no end
+    without: int = 0  # completions without a thought
+    ends: list[str] = field(default_factory=list)  # ends that were found
+    rewards: list[str] = field(default_factory=list)  # rewards that ignore thoughts; none for lm-eval's tasks
+    others: list[str] = field(default_factory=list)  # rewards that score a completion with its thought
 
     def note(self, thinking: Thinking, text: str) -> None:
-        """Count a completion, which begins with the thought that its prompt has opened."""
+        """Count a completion, which includes the beginning of a thought in its prompt."""
         self.completions += 1
         ends = thinking.ends(text)
         self.ends += [end for end in ends if end not in self.ends]
@@ -90,12 +90,12 @@ class ThinkingCounts:
             self.without += 1
 
     def as_json(self) -> dict[str, Any]:
-        """Empty if there was no thought, unless the recipe names what ends one."""
+        """Return the counts; empty if there was no thought, unless the recipe names the end of thoughts."""
         return vars(self) if self.left_out or self.open or (self.named and self.completions) else {}
 
 
 def in_words(counts: Mapping[str, Any]) -> str:
-    """`ThinkingCounts.as_json` as a sentence."""
+    """Describe `ThinkingCounts.as_json` in a sentence."""
     ends = " or ".join(counts["ends"]) or counts["named"]
     thoughts = f"thoughts{f' up to {ends}' if ends else ''}"
     of = f"of {counts['completions']:,} completions"
@@ -115,14 +115,14 @@ def in_words(counts: Mapping[str, Any]) -> str:
 
 
 def markers(think_end: str | None = None) -> Iterator[str]:
-    """Texts that may begin or end a thought."""
+    """Yield the texts that may begin or end a thought."""
     yield from (text for pair in THINKING.items() for text in pair)
     if think_end:
         yield think_end
 
 
 def with_beginning(completion: Any, begin: str) -> Any:
-    """A completion, text or messages, after the beginning of a thought that its prompt has."""
+    """Put the beginning of a thought in the prompt before a completion, which is text or messages."""
     if not begin:
         return completion
     if isinstance(completion, str):
@@ -132,7 +132,7 @@ def with_beginning(completion: Any, begin: str) -> Any:
 
 
 def without_thoughts(thinking: Thinking, completion: Any) -> Any:
-    """A completion, text or messages, without the model's thoughts and the line ends after them."""
+    """Remove the model's thoughts, and the line ends after them, from a completion, which is text or messages."""
     if isinstance(completion, str):
         answer = thinking.answer(completion)
         return answer if answer == completion else answer.lstrip("\n")

@@ -1,8 +1,8 @@
 """Start a subprocess that runs users' functions (worker.py, tasks/environments/host.py), and send it requests.
 
-What the functions start ends with it, in whatever session or process group: the subprocess is two, and the first of
-them adopts what the second leaves behind (tasks/user_code/load_function.py: `end_together`). That takes neither root
-nor namespaces, and process ids are those of the machine.
+Processes that the functions start end with the subprocess, whatever their session or process group: there are two
+subprocesses, and the first adopts the processes that the second leaves behind (tasks/user_code/load_function.py:
+`end_together`). This requires neither root nor namespaces, and process ids are those of the machine.
 """
 
 import json
@@ -21,22 +21,22 @@ from infra.process.process_group import kill_group
 from tasks.core.job import StageError
 from tasks.user_code.load_function import SOURCES, STACKS, stuck_at
 
-# environment variables that a function may need to run; none that may contain a key
+# Environment variables that a function may need to run, but none that may contain a key
 VISIBLE = (
     "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_NUM_THREADS",
     "SSL_CERT_FILE", "SSL_CERT_DIR", "HF_HOME", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
 )  # fmt: skip
-GRACE_S = 5.0  # beyond the functions' timeouts, until a worker that hasn't ended itself is killed
-END_S = 5.0  # until a worker that has closed its pipe, or whose pipe is closed, has ended
+GRACE_S = 5.0  # time beyond the functions' timeouts after which a worker that hasn't ended itself is killed
+END_S = 5.0  # time for a worker to end after its pipe is closed
 
 
 class NotInstalled(StageError):
-    """A module that a function imports is missing on this machine."""
+    """Raised if a module that a function imports is missing on this machine."""
 
 
 class UserProcess:
-    """A running worker, `module` with the folder and `arguments`, whose environment has only VISIBLE and the variables
-    named in `environment`. `what` it runs is for messages."""
+    """A running worker: `module` with the folder and `arguments`, in an environment with only VISIBLE and the variables
+    named in `environment`. `what`: a noun for messages."""
 
     def __init__(
         self, folder: Path, environment: Sequence[str], module: str, *arguments: str, what: str = "reward"
@@ -62,7 +62,7 @@ class UserProcess:
 
     def ask(self, request: str, limit_s: float) -> dict[str, Any]:
         """Send a request, one line of JSON, and return the answer. `limit_s`: the longest time without a message, until
-        a message says how long the next one may take. Raises StageError with the function's failure."""
+        a message sets the limit for the next one. Raises StageError with the function's failure."""
         last: dict[str, Any] = {"at": "functions", "limit": f"{limit_s:g} s"}
         try:
             for message in self._messages(request.encode() + b"\n", limit_s):
@@ -77,7 +77,8 @@ class UserProcess:
         raise kind(f"{self.what} {last['error']}" if "error" in last else self._ended(last))
 
     def _messages(self, request: bytes, limit_s: float) -> Iterator[dict[str, Any]]:
-        """What the worker writes, until it ends. Raises TimeoutError, and StageError if it is no message."""
+        """Yield the worker's messages until it ends. Raises TimeoutError, and StageError for output that is not a
+        message."""
         if self._stdin.closed:
             return
         left, received = memoryview(request), bytearray()
@@ -107,13 +108,13 @@ class UserProcess:
                 except (TypeError, ValueError):  # a function has written to the pipe
                     self.close()
                     sent = f"{bytes(received[:end])!r:.60}"
-                    raise StageError(f"the process of {self.what} sent what is no message: {sent[1:]}") from None
+                    raise StageError(f"the process of {self.what} sent no message, but {sent[1:]}") from None
                 del received[: end + 1]
                 deadline = time.monotonic() + message.get("limit_s", limit_s) + GRACE_S
                 yield message
 
     def close(self) -> None:
-        """End the process and all that it has started."""
+        """End the process and all processes that it has started."""
         if self._process.poll() is None:
             os.kill(self._process.pid, signal.SIGCONT)  # it may be stopped with its group
         for stream in (self._stdin, self._stdout):
@@ -125,7 +126,7 @@ class UserProcess:
             self._process.wait()
 
     def _late(self, last: dict[str, Any]) -> str:
-        """Format the failure of a process that sent nothing in time; `last` are its last messages."""
+        """Format the failure of a process that sent nothing in time. `last`: its last messages."""
         stopped = "; its process is stopped (SIGSTOP)" if self._is_stopped() else ""
         self.close()
         where = stuck_at(self.folder / STACKS, self.folder / SOURCES)
@@ -145,18 +146,18 @@ class UserProcess:
         return f"the process of {self.what} {last['at']} {ending}; see the log for its output"
 
     def _is_stopped(self) -> bool:
-        """Whether the process, or its child, is stopped."""
+        """Return whether the process, or its child, is stopped."""
         pid = self._process.pid
         try:
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
             states = [Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[0] for each in (pid, *children)]
         except OSError:
-            return False  # it has ended meanwhile
+            return False  # the process has ended meanwhile
         return "T" in states
 
 
 def ended(code: int) -> str:
-    """How a process has ended, by subprocess's return code."""
+    """Describe how a process has ended, by subprocess's return code."""
     if code >= 0:
         return f"ended with exit code {code}"
     hint = " (out of memory? `dmesg` says so if it was)" if -code == signal.SIGKILL else ""

@@ -1,7 +1,7 @@
-"""Run rewards in a subprocess: `python -P -m tasks.rewards.worker FOLDER builtin|user MEMORY_GB`, see user_process.py.
-Beyond that memory, of each of its processes, allocations fail; 0 is no limit.
+"""Run rewards in a subprocess: `python -P -m tasks.rewards.worker FOLDER builtin|user MEMORY_GB` (user_process.py).
+MEMORY_GB is the limit of each of its processes, beyond which allocations fail; 0 is no limit.
 
-A request is a line of JSON on standard input, its answer a line of JSON on standard output:
+A request is a line of JSON on standard input, and its answer is a line of JSON on standard output:
 
     {"functions": [{"name", "module", "attribute", "in_folder"} or {"name", "builtin", "options"}], "timeout_s"}
     {"batch": {prompts, completions, columns, state}, "timeout_s": {name: seconds}}
@@ -9,8 +9,8 @@ A request is a line of JSON on standard input, its answer a line of JSON on stan
 
 Lines {"at": name, "limit", "limit_s"} before the answer report which function runs, and how long it may take. The
 functions' output goes to standard error. When a function exceeds its time limit, faulthandler ends the process, even if
-the function holds the GIL, and writes the stack to FOLDER/stacks. When standard input closes, the process and what it
-has started end.
+the function holds the GIL, and writes the stack to FOLDER/stacks. When standard input closes, the process and all
+processes that it has started end.
 """
 
 import faulthandler
@@ -88,7 +88,7 @@ class RewardWorker:
         rewards = {}
         for name, reward in self.rewards.items():
             if name not in timeouts_s:
-                continue  # not asked for
+                continue  # not requested
             with self._time_limit(name, timeouts_s[name], "its timeout_s"):
                 rewards[name] = reward.score(batch, log, lambda error, at=name: self.send({"at": at, "error": error}))  # type: ignore[misc]
         metrics = {name: sum(values) / len(values) for name, values in log.metrics.items()}

@@ -19,7 +19,7 @@ from tasks.rows.stored import ANSWERS, OPTIONAL, TRAIN, Row
 LONE = "a lone surrogate, which UTF-8 cannot represent; fix the text where it was cut"
 MOST_DIGITS = 17  # significant digits of a float of 64 bits
 ROLES = ("system", "developer", "user", "assistant", "tool")
-COLUMNS = {  # by kind of row
+COLUMNS = {  # columns by kind of row
     "messages": ("messages",),
     "prompt_completion": ("prompt", "completion"),
     "text": ("text",),

@@ -25,7 +25,7 @@ _LEARN = (
 )  # fmt: skip
 _DO_NOT_LEARN = ("masked", "mask")  # true or 1: without a loss
 TURN = (*_LEARN, *_DO_NOT_LEARN)
-LABELS = ("label", "kto_tag")  # of a completion; false marks one to avoid
+LABELS = ("label", "kto_tag")  # columns with the label of a completion; false marks one to avoid
 _WORTH = ("rating",)
 _WORDS = {"true": True, "false": False}
 

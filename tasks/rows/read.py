@@ -49,7 +49,7 @@ def read(spec: RowsSpec, folder: Path, corpus: Path | None = None) -> Iterator[S
     elif spec.huggingface is not None:
         rows = _hugging_face(spec.huggingface, spec.limit)
     else:
-        assert spec.function is not None  # by problems(): one of the three
+        assert spec.function is not None  # guaranteed by problems(): one of the three is set
         arguments = {"seed": spec.seed, "limit": spec.limit, **spec.arguments}
         if spec.documents:
             return _of_documents(spec.function, folder, arguments, corpus, spec.limit, {*spec.arguments})

@@ -134,7 +134,7 @@ def main(
 
 
 def _check_options(follows: bool) -> None:
-    """Raises click.UsageError for options of the other of PATH and --follow."""
+    """Raise click.UsageError for options that apply only to the other of PATH and --follow."""
     given = click.get_current_context().get_parameter_source
     for option in ("base",) if follows else ("alias", "every"):
         if given(option) is ParameterSource.COMMANDLINE:
@@ -142,7 +142,7 @@ def _check_options(follows: bool) -> None:
 
 
 def _spec(path: Path | None, default_share: float | None, share: float | None) -> ServeSpec:
-    """An Endpoint's spec, or the defaults."""
+    """Return an Endpoint's spec, or the defaults."""
     manifest = read_manifest(path) if path else None
     spec = ServeSpec(**manifest.spec) if manifest and manifest.kind == "endpoint" else ServeSpec()
     share = share or default_share

@@ -17,9 +17,9 @@ from tasks.serve.server import Served, Server, ServerFailed, report_waiting
 from tasks.serve.smoke import smoke_test
 from tasks.serve.switch import Backend, Switch, now
 
-POLL_S = 0.1  # between two checks of a server
+POLL_S = 0.1  # time between two checks of a server
 PROBES = 3  # probes of /health per health interval
-RETRY_S = 10.0  # after a replacement that failed
+RETRY_S = 10.0  # time before a retry of a failed replacement
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Active:
 
     switch: Switch
     start: Callable[[Served], Server]
-    health_s: float  # a server unhealthy for so long is replaced
+    health_s: float  # a server that is unhealthy for this time is replaced
     drain_s: float  # time to finish responses when another version takes over
     retry_s: float = RETRY_S
     backend: Backend | None = None  # the one at the switch, or to be restored
@@ -48,7 +48,7 @@ class Active:
             self._leaving = [running for running in self._leaving if running.is_alive()] + [thread]
 
     def rename(self, version: int, model: Callable[[], Served]) -> None:
-        """The active model is another version from now on, and a replacement gets its files."""
+        """Make the active model another version, whose files a replacement then serves."""
         with self._lock:
             self._model = model
             if self.backend:
@@ -116,7 +116,8 @@ class Active:
         self.switch.status |= {"restarting": None}
 
     def _restart(self, failed: Server, stopping: Event) -> None:
-        """Raises ServerFailed, ArtifactError, StageError, leaving no process."""
+        """Start a replacement of the failed server. Raises ServerFailed, ArtifactError, StageError, leaving no
+        process."""
         assert self._model is not None and self.backend is not None
         title = f"model {failed.model.digest[:12]}"
         server = self.start_healthy(self._model(), title, lambda: self.server is not failed or stopping.is_set())

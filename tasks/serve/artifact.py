@@ -6,7 +6,7 @@ from tasks.artifacts import Artifact
 
 
 class Endpoint(Artifact):
-    """`endpoint.json`: how a model is served, and its measured throughput and latency."""
+    """`endpoint.json`: the settings with which a model is served, and its measured throughput and latency."""
 
     kind = "endpoint"
     order = 140

@@ -1,8 +1,8 @@
-"""Who and what may pass to a server: the paths of its API, with the key in VLLM_API_KEY.
+"""Access to a server: the paths of its API, with the key in VLLM_API_KEY.
 
 vLLM (0.27 and 0.31) registers more paths than OpenAI's API and checks its key on some of them only: /invocations runs
-chats and completions without one. So the proxy passes on an allow-list, and each vLLM server, which listens on a port
-of this machine, gets a separate key, without which it answers nothing (`Guard`).
+chats and completions without one. So the proxy forwards only the paths of an allow-list, and each vLLM server, which
+listens on a port of this machine, gets a separate key, without which it answers nothing (`Guard`).
 """
 
 import hmac
@@ -15,14 +15,14 @@ from tasks.core.job import StageError
 
 KEY = "VLLM_API_KEY"
 MIDDLEWARE = f"{__name__}.Guard"
-# Neither escapes, nor dot segments, nor empty ones: whatever reads this path reads the same one
+# Without escapes, dot segments and empty segments, every program reads the same path
 _API = re.compile(r"(?:/health|/v1(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)+)(?:\?[!-~]*)?")
 
 Message = MutableMapping[str, Any]
 
 
 def api_key() -> str:
-    """The key that clients must send; empty: none. Raises StageError."""
+    """Return the key that clients must send; empty if none. Raises StageError."""
     key = os.environ.get(KEY, "")
     if key != key.strip() or not key.isprintable():
         raise StageError(
@@ -33,19 +33,19 @@ def api_key() -> str:
 
 
 def is_api(target: str) -> bool:
-    """Whether a request's target, as it was sent, is a path of the server's API."""
+    """Return whether a request's target, as received, is a path of the server's API."""
     return _API.fullmatch(target) is not None
 
 
 def may_pass(authorization: str, key: str) -> bool:
-    """Whether an Authorization header has the key, compared in constant time."""
+    """Return whether an Authorization header has the key, compared in constant time."""
     scheme, _, sent = authorization.partition(" ")
     same = hmac.compare_digest(sent.encode(errors="surrogateescape"), key.encode(errors="surrogateescape"))
     return same and scheme.lower() == "bearer"
 
 
 def authorization(key: str) -> dict[str, str]:
-    """The header that `may_pass`."""
+    """Return the header that `may_pass` accepts."""
     return {"authorization": f"Bearer {key}"}
 
 
@@ -65,7 +65,7 @@ class Guard:
         if scope["type"] == "lifespan" or may_pass(sent.decode(errors="surrogateescape"), self.key):
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close"})  # before it is accepted: uvicorn answers 403
+            await send({"type": "websocket.close"})  # not accepted yet, so uvicorn answers 403
         else:
             await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
             await send({"type": "http.response.body"})

@@ -70,7 +70,7 @@ class Follower:
         self._remove_others(target)
 
     def _remove_others(self, target: Version) -> None:
-        """Remove the fetched models, and their logs, that are neither active nor the alias'."""
+        """Remove the fetched models that are neither active nor the target of the alias, and their logs."""
         kept = [version for version in (self.serving, target) if version]
         try:
             removed = remove_fetched(self.name, but={version.content for version in kept})
@@ -81,8 +81,8 @@ class Follower:
             server_log(self.name, digest).unlink(missing_ok=True)
 
     def _target(self, stopping: Event) -> Version | None:
-        """The version that should serve: the alias', or the active one if there is none, it failed, or the registry is
-        unreachable."""
+        """Return the version that should serve: the target of the alias, or the active one if there is no target, the
+        target has failed, or the registry is unreachable."""
         try:
             target = self._query(stopping)
         except StageError as error:
@@ -101,8 +101,8 @@ class Follower:
         return target
 
     def _query(self, stopping: Event) -> Version | None:
-        """The version that has the alias. Raises StageError, also as soon as `stopping` is set: a hanging registry must
-        not delay the shutdown."""
+        """Return the version that has the alias. Raises StageError, also as soon as `stopping` is set, since a hanging
+        registry must not delay the shutdown."""
         result: Future[Version | None] = Future()
 
         def query() -> None:
@@ -120,7 +120,8 @@ class Follower:
         raise StageError("the service is shutting down")
 
     def _switch_to(self, version: Version, stopping: Event) -> None:
-        """Start the version's server and, if it is healthy and still the alias', send it the requests."""
+        """Start the version's server and, if it is healthy and the version still has the alias, send it the
+        requests."""
         self._set_status(coming=_status(version))
         try:
             server = self._start(version, stopping)
@@ -137,7 +138,7 @@ class Follower:
             self._set_status(coming=None)
 
     def _start(self, version: Version, stopping: Event) -> Server:
-        """Raises ServerFailed, ArtifactError, StageError, leaving no process."""
+        """Start the version's server. Raises ServerFailed, ArtifactError, StageError, leaving no process."""
         queried = time.monotonic()
 
         def cancelled() -> bool:
@@ -157,7 +158,7 @@ class Follower:
         return Served(open_model(fetch(version)), version.digest, self.name)
 
     def _moved_from(self, version: Version, stopping: Event) -> bool:
-        """Whether the alias is known to have moved."""
+        """Return whether the alias is known to have moved."""
         try:
             target = self._query(stopping)
         except StageError:
@@ -187,8 +188,8 @@ class Follower:
 
 
 def _is_same(version: Version, other: Version | None) -> bool:
-    """Whether they are one version. The number alone does not tell: a registry that was restored, or a model that was
-    deleted there and published again, begins with 1 again."""
+    """Return whether both are the same version. The number alone is not enough: in a registry that was restored, and
+    for a model that was deleted there and published again, numbers start with 1 again."""
     return other is not None and (version.version, version.content) == (other.version, other.content)
 
 

@@ -52,7 +52,7 @@ def requests(load: LoadSpec, clients: int) -> int:
 def _arguments(url: str, model: Served, load: LoadSpec, clients: int) -> list[str]:
     options = {
         "base-url": url,
-        "model": alone(model.directory),  # its tokenizer
+        "model": alone(model.directory),  # for the tokenizer
         "served-model-name": model.digest,
         "dataset-name": "random",
         "random-input-len": load.prompt_tokens,

@@ -1,11 +1,11 @@
 """Reverse proxy in front of the servers: forwards each request to the active model, which finishes it.
 
-Uses aiohttp (3.14) on both sides. Under raw-socket attacks, uvicorn waits forever for half-sent headers (and accepted
-60 MB of them with httptools), granian and hypercorn accept Content-Length beside Transfer-Encoding, and HAProxy, which
-passes, is not installed by pip. httpx compares headers pairwise: 10,000 of them took 11 s.
+Both sides use aiohttp (3.14). Under raw-socket attacks, uvicorn waits forever for half-sent headers (and accepted 60 MB
+of them with httptools), granian and hypercorn accept Content-Length together with Transfer-Encoding, and HAProxy, which
+withstands them, cannot be installed by pip. httpx compares headers pairwise: 10,000 of them took 11 s.
 
-A request is forwarded once it has arrived completely, so a slow client occupies no backend; it is sent once, on a
-new connection: when a kept-alive one breaks, nobody knows whether the backend has begun the request. Responses
+A request is forwarded once it has arrived completely, so a slow client occupies no backend. It is sent once, on a new
+connection: if a kept-alive connection broke, it would not be known whether the backend had begun the request. Responses
 are streamed, with the model's digest in `x-baton-model`. The proxy itself answers /healthz and /baton.
 """
 
@@ -62,7 +62,7 @@ class CutOff(Exception):
 
 
 class Proxy:
-    """The request handler and its state. A context manager, since it holds the client of the backends."""
+    """The request handler and its state. A context manager, since it owns the client of the backends."""
 
     def __init__(self, switch: Switch, limits: RequestLimits) -> None:
         self.switch, self.limits, self.key = switch, limits, api_key()
@@ -82,7 +82,7 @@ class Proxy:
         await self._client.close()
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer any request; its body is read once it may pass."""
+        """Answer any request. Its body is read only after access is granted."""
         path = request.raw_path.partition("?")[0]
         try:
             if path == "/healthz":
@@ -202,6 +202,6 @@ class Proxy:
 
 
 def _end_to_end(headers: Mapping[str, str], without: frozenset[str]) -> list[tuple[str, str]]:
-    """The headers except those in `without` and those named by Connection (RFC 9110, 7.6.1)."""
+    """Return the headers except those in `without` and those named by Connection (RFC 9110, 7.6.1)."""
     named = {name.strip().lower() for name in headers.get(hdrs.CONNECTION, "").split(",")}
     return [(name, value) for name, value in headers.items() if name.lower() not in without | named]

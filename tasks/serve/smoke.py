@@ -1,4 +1,4 @@
-"""Smoke-test a server: is it the right model, and does it respond? Uses OpenAI's client."""
+"""Smoke-test a server with OpenAI's client: it must serve the right model, and respond."""
 
 import math
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Answers:
 
     completion: str
     chat: str | None
-    max_model_len: int  # of prompt plus response, in tokens
+    max_model_len: int  # limit of prompt plus response, in tokens
 
 
 def smoke_test(url: str, model: Served, key: str = "none") -> Answers:
@@ -48,7 +48,7 @@ def smoke_test(url: str, model: Served, key: str = "none") -> Answers:
         finite = len(numbers) == TOKENS and all(number is not None and math.isfinite(number) for number in numbers)
         _check(url, finite, f"the log-probabilities of a completion are {numbers}")
         unnamed = client.completions.create(model="", prompt=PROMPT, max_tokens=TOKENS, extra_body={"ignore_eos": True})
-        _check_answer(url, model, unnamed.model, unnamed.usage)  # of an adapter it could be the base's
+        _check_answer(url, model, unnamed.model, unnamed.usage)  # with an adapter the base could have answered
         if expected := read_probe(model.directory):
             check_agreement(expected, _scores(client, model, expected.ids), "vLLM's server")
         length = max(getattr(served, "max_model_len", None) or 0 for served in listed.values())  # vLLM's own field
@@ -58,7 +58,8 @@ def smoke_test(url: str, model: Served, key: str = "none") -> Answers:
 
 
 def _scores(client: openai.OpenAI, model: Served, ids: list[int]) -> list[float]:
-    """The log-probabilities of a text's tokens but the first, as far as the server's positions go."""
+    """Return the log-probabilities of a text's tokens except the first, as far as the server's maximum length
+    allows."""
     most = min((getattr(card, "max_model_len", None) or len(ids) + 1 for card in client.models.list()), default=1) - 1
     answer = client.completions.create(model=model.digest, prompt=ids[:most], echo=True, logprobs=1, max_tokens=1)
     logprobs = answer.choices[0].logprobs

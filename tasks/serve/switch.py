@@ -15,16 +15,16 @@ class Backend:
     """A server behind the proxy."""
 
     url: str
-    digest: str  # of its model
+    digest: str  # the model's
     version: int | None = None  # in the registry
     requests: int = 0  # in flight
     since: str = field(default_factory=now)
-    key: str = field(default="", repr=False)  # sent to it in place of the client's; empty: the client's is
+    key: str = field(default="", repr=False)  # sent in place of the client's key; empty: the client's key is sent
 
 
 class Switch:
-    """Selecting a backend and counting the request is atomic: a backend that is no longer current and has no requests
-    will get no more."""
+    """The current backend. Its selection and the count of a request are one atomic step, so a backend that is no longer
+    current and has no requests gets no more."""
 
     def __init__(self) -> None:
         self.current: Backend | None = None
@@ -32,7 +32,7 @@ class Switch:
         self._lock = Lock()
 
     def take(self) -> Backend | None:
-        """Take the current backend for a new request, to be given back after its response."""
+        """Return the current backend for a new request, to be given back after its response."""
         with self._lock:
             if self.current:
                 self.current.requests += 1

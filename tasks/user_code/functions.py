@@ -32,14 +32,14 @@ from tasks.core.job import StageError
 from tasks.core.spec import Problem, Spec
 from tasks.user_code.load_function import Unusable, load_function
 
-LARGEST_BYTES = 1_000_000  # all files together: they are part of every message that has the spec
+LARGEST_BYTES = 1_000_000  # limit for all files together, which are part of every message with the spec
 NAME = r"^([^:]+\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):[A-Za-z_]\w*$"
 FUNCTION = "`file.py:function` or `package.module:function`"
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Function(Spec):
-    """A function by its name; a recipe may give the name alone."""
+    """A function identified by its name, to which a recipe may abbreviate it."""
 
     name: str = Field(pattern=NAME, description=FUNCTION)
     source: dict[str, str] | None = Field(
@@ -74,8 +74,8 @@ class Function(Spec):
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
     def pinned(self) -> Self:
-        """A copy with the current source of its files, named relative to their common folder; or with the version of
-        its installed package. Raises UserError."""
+        """Return a copy with the current source of the function's files, named relative to their common folder, or with
+        the version of its installed package. Raises UserError."""
         if self.source is not None or self.version is not None:
             return self
         if problems := self.problems():
@@ -91,7 +91,7 @@ class Function(Spec):
         return [Problem("name", self.name, allowed)] if allowed else []
 
     def _allowed(self) -> str:
-        """What would be accepted instead; empty if it is valid."""
+        """Return a description of a valid function for an error message; empty if this one is valid."""
         if self.version is not None:
             return ""
         try:
@@ -113,7 +113,8 @@ class Function(Spec):
         return _not_portable(sources)
 
     def sources(self) -> dict[str, str]:
-        """The text of its files by name; empty if it is installed, or cannot be read, which `problems` says."""
+        """Return the text of the function's files by name; empty if it is in an installed package, or its files cannot
+        be read, which `problems` reports."""
         try:
             located = self._locate()
         except (OSError, ValueError, SyntaxError, RuntimeError, MemoryError):
@@ -121,8 +122,8 @@ class Function(Spec):
         return located[1] if located else {}
 
     def write(self, folder: Path) -> None:
-        """Write its source files below the folder. Raises StageError, also if another function's file of the same name
-        exists: Python would reuse the module imported first."""
+        """Write the function's source files below the folder. Raises StageError, also if another function's file of the
+        same name exists, since Python would reuse the module imported first."""
         for name, text in (self.source or {}).items():
             target = folder / name
             if target.is_file() and target.read_bytes() != text.encode():
@@ -130,11 +131,11 @@ class Function(Spec):
         write_files(self.source or {}, folder)
 
     def request(self) -> dict[str, Any]:
-        """The arguments of `load_function` beside the folder, for another process."""
+        """Return the arguments of `load_function` other than the folder, for another process."""
         return {"module": self.module, "attribute": self.attribute, "in_folder": self.source is not None}
 
     def load(self, folder: Path) -> Callable[..., Any]:
-        """The function itself, imported from `folder` or from its package. Raises StageError."""
+        """Import the function from `folder` or from its package. Raises StageError."""
         self.write(folder)
         try:
             return load_function(folder, **self.request())
@@ -142,8 +143,8 @@ class Function(Spec):
             raise StageError(f"{self.name}: {error}") from error
 
     def _locate(self) -> tuple[str, dict[str, str]] | None:
-        """The relative name of its file, and the sources of that file and of those that it imports; None if it is
-        installed. Raises OSError, ValueError, SyntaxError."""
+        """Return the relative name of the function's file, and the sources of that file and of those that it imports;
+        None for an installed package. Raises OSError, ValueError, SyntaxError."""
         if self.source is not None:
             return self.place, self.source
         root = Path.cwd()
@@ -151,7 +152,7 @@ class Function(Spec):
         if self.place.endswith(".py"):
             file = Path(self.place).expanduser().absolute()
             root = file.parent
-            while (root / "__init__.py").is_file():  # in a package, `from .other import x` has to work
+            while (root / "__init__.py").is_file():  # `from .other import x` must work in a package
                 root = root.parent
         if file is None:
             return None
@@ -159,8 +160,8 @@ class Function(Spec):
 
 
 def python_text(path: Path) -> str:
-    """The text of a Python file, in the encoding that it names. Raises OSError, SyntaxError, ValueError if that is
-    not UTF-8, in which it is written again: what the file says of itself would no longer be right."""
+    """Read a Python file in the encoding that it declares. Raises OSError, SyntaxError, and ValueError if that is not
+    UTF-8: copies are written in UTF-8, so the declaration would be wrong."""
     with tokenize.open(path) as stream:
         text = stream.read()
     if not text.isascii() and stream.encoding not in ("utf-8", "utf-8-sig"):
@@ -169,8 +170,8 @@ def python_text(path: Path) -> str:
 
 
 def same_names(functions: Mapping[str, Function]) -> Iterator[Problem]:
-    """Functions, by their paths in a spec, that one process could not import beside the others: another file has the
-    same name. Functions with problems are skipped."""
+    """Yield a problem for each function that one process could not import together with the others, since another file
+    has the same name. `functions` are by their paths in a spec; those with other problems are skipped."""
     texts: dict[str, str] = {}
     for path, function in functions.items():
         for name, text in ({} if function.problems() else function.pinned().source or {}).items():
@@ -180,7 +181,7 @@ def same_names(functions: Mapping[str, Function]) -> Iterator[Problem]:
 
 
 def write_files(files: Mapping[str, str], folder: Path) -> None:
-    """Write texts to files below the folder, by their relative names. Raises StageError for a name that leaves it."""
+    """Write texts by relative file names below the folder. Raises StageError for a name that leaves the folder."""
     for name, text in files.items():
         path = inside(folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +189,7 @@ def write_files(files: Mapping[str, str], folder: Path) -> None:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The file of this name below the folder. Raises StageError for a name that leaves it."""
+    """Return the path of this name below the folder. Raises StageError for a name that leaves the folder."""
     path = folder / name
     if not path.parent.resolve().is_relative_to(folder.resolve()) or path.name in ("", ".."):
         raise StageError(f"the recipe has a file {name!r}, which is outside its folder; rename it")
@@ -196,14 +197,14 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def _not_portable(sources: dict[str, str]) -> str:
-    """What would be accepted instead of these files; empty if they can be sent to a pod."""
+    """Return a description of valid files for an error message; empty if these can be sent to a pod."""
     size = sum(len(text.encode(errors="replace")) for text in sources.values())
     if size > LARGEST_BYTES:
         return (
             f"at most {LARGEST_BYTES / 1e6:g} MB of source; it and the files that it imports have {size / 1e6:.1f} MB: "
             "import less, install it as a package, or put its data into the rows"
         )
-    # such a file would shadow the standard library's module for every library
+    # Such a file would shadow the standard library's module for every library.
     taken = {PurePosixPath(key).parts[0].removesuffix(".py") for key in sources} & sys.stdlib_module_names
     if taken:
         return f"file names that are not modules of Python's standard library; rename {min(taken)}"
@@ -212,7 +213,7 @@ def _not_portable(sources: dict[str, str]) -> str:
 
 
 def _sources(file: Path, root: Path) -> dict[str, str]:
-    """The file and every project file that it imports, directly or not, by their names below the root."""
+    """Return a file and every project file that it imports, directly or indirectly, by their names below the root."""
     sources: dict[str, str] = {}
     top_level = {path.name.removesuffix(".py") for path in root.iterdir()}
     waiting = [file]
@@ -223,17 +224,17 @@ def _sources(file: Path, root: Path) -> dict[str, str]:
             continue
         sources[key] = python_text(path)
         if sum(map(len, sources.values())) > LARGEST_BYTES:
-            break  # too much anyway
-        names = [".".join(parent.parts) for parent in PurePosixPath(key).parents[:-1]]  # its packages
+            break  # too large already
+        names = [".".join(parent.parts) for parent in PurePosixPath(key).parents[:-1]]  # the packages of the module
         names += imported(sources[key], key)
         project_modules = [name for name in names if name.partition(".")[0] in top_level]
         waiting += [module for name in project_modules if (module := module_file(root, name))]
     return dict(sorted(sources.items()))
 
 
-@cache  # a recipe's functions mostly share one file, and each is looked up more than once
+@cache  # a recipe's functions mostly share one file, which is read more than once
 def imported(text: str, key: str) -> list[str]:
-    """Every module that an import in this file may refer to, and its packages."""
+    """Return every module to which an import in this file may refer, and its packages."""
     package = PurePosixPath(key).parent.parts
     modules: dict[str, None] = {}
     for node in ast.walk(ast.parse(text, key)):
@@ -253,7 +254,7 @@ def imported(text: str, key: str) -> list[str]:
 
 @cache
 def _defined(text: str, key: str) -> tuple[list[str], list[str]]:
-    """(the names that a file defines, those of its top level's functions and classes). Raises SyntaxError."""
+    """Return the names that a file defines, and those of its top-level functions and classes. Raises SyntaxError."""
     body = ast.parse(text, key).body
     return [*_names(body)], [node.name for node in body if isinstance(node, _DEFINITIONS)]
 
@@ -265,11 +266,11 @@ def module_file(root: Path, name: str) -> Path | None:
 
 
 def _names(body: list[ast.stmt]) -> Iterator[str]:
-    """The names that a module's top level defines, also inside `if` and `try`; `*` for a star import."""
+    """Yield the names that a module's top level defines, also inside `if` and `try`; `*` for a star import."""
     for node in body:
         if isinstance(node, _DEFINITIONS):
             yield node.name
-            continue  # its body is another scope
+            continue  # the body is another scope
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield from (alias.asname or alias.name for alias in node.names)
         for child in ast.iter_child_nodes(node):

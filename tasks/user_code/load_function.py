@@ -1,4 +1,4 @@
-"""Import a user's function from a folder of sources, locate errors in those sources, and be a process for that.
+"""Import a user's function from a folder of sources, locate errors in these sources, and prepare a process for this.
 
 Standard library only, so that a process that only runs users' functions starts in 50 ms. Raises `Unusable` with a
 message for the user; tasks/user_code/functions.py has the spec of such a function.
@@ -22,16 +22,16 @@ from typing import Any, TextIO
 from infra.text import shown
 
 LONGEST_LINE = 200  # characters of a line of code in a message
-POLL_MS = 50  # of a process that waits for another
-END_S = 10.0  # until what a function has started is gone; a process can wait for a disk
+POLL_MS = 50  # interval at which a process waits for another
+END_S = 10.0  # time limit for the end of the processes that a function has started; one can wait for a disk
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-STACKS, SOURCES = "stacks", "sources"  # in a process's folder: faulthandler's output, the users' files
+STACKS, SOURCES = "stacks", "sources"  # names in a process's folder: faulthandler's output, and the users' files
 _PLACE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
 
 
 class Unusable(Exception):
-    """A function that cannot be loaded or called; the message says why. `not_installed`: a module that it imports is
-    missing here, and may exist elsewhere."""
+    """Raised if a function cannot be loaded or called; the message has the reason. `not_installed` is whether a module
+    that it imports is missing here, and may exist elsewhere."""
 
     def __init__(self, message: str, not_installed: bool = False) -> None:
         super().__init__(message)
@@ -39,7 +39,8 @@ class Unusable(Exception):
 
 
 def load_function(folder: Path, module: str, attribute: str, *, in_folder: bool) -> Callable[..., Any]:
-    """`attribute` of `module`, which is a file below `folder` if `in_folder`, else installed. Raises Unusable."""
+    """Import `attribute` of `module`, which is a file below `folder` if `in_folder`, else an installed module. Raises
+    Unusable."""
     if in_folder and str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
         importlib.invalidate_caches()
@@ -59,15 +60,17 @@ def load_function(folder: Path, module: str, attribute: str, *, in_folder: bool)
 
 
 def forget(folder: Path) -> None:
-    """Let the names of modules imported from below the folder be imported from another."""
+    """Remove the modules imported from below the folder, so that modules of these names can be imported from
+    another."""
     sys.path[:] = [place for place in sys.path if place != str(folder)]
     for name in [name for name, module in list(sys.modules.items()) if _below(module, folder)]:
         del sys.modules[name]
 
 
 def described(error: BaseException, folder: Path) -> str:
-    """`ZeroDivisionError: division by zero (sums.py, line 12: return 1 / total)`: with the innermost line of a file
-    below the folder, else with the innermost of all. The text is for a message or a log, however long it was."""
+    """Describe an error, such as `ZeroDivisionError: division by zero (sums.py, line 12: return 1 / total)`, with the
+    innermost line in a file below the folder, or else the innermost of all. The text is shortened for a message or a
+    log."""
     name = shown(type(error).__name__, LONGEST_LINE)
     if isinstance(error, SyntaxError) and error.filename:
         line = shown((error.text or "").strip(), LONGEST_LINE)
@@ -86,8 +89,8 @@ def described(error: BaseException, folder: Path) -> str:
 
 
 def stuck_at(stacks: Path, folder: Path) -> str:
-    """`stuck at sums.py, line 12, in right`: where faulthandler has ended a process, preferably in a file below the
-    folder. Empty if it has not."""
+    """Return the line at which faulthandler has ended a process, preferably in a file below the folder, such as `stuck
+    at sums.py, line 12, in right`. Empty if faulthandler has not ended it."""
     main = stacks.read_text(errors="replace").rpartition("Thread ")[2] if stacks.exists() else ""  # it comes last
     frames = list(_PLACE.finditer(main))
     if not frames:
@@ -99,19 +102,21 @@ def stuck_at(stacks: Path, folder: Path) -> str:
 
 
 def end_together() -> None:
-    """Make this process two. The caller goes on in the second. The first waits until it has ended, or until standard
-    input, whose other end the owner holds, is closed; then it kills all that is left of it and what it has started, and
-    ends as it has. Processes whose parent has ended are its children, whatever their session (prctl(2))."""
+    """Fork this process, and continue in the child. The parent waits until the child ends, or until standard input,
+    whose other end the owner has, is closed. It then kills the child and all processes that the child has started, and
+    ends with the child's status. Processes whose parent has ended become children of this parent, whatever their
+    session (prctl(2))."""
     libc = ctypes.CDLL(None)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        print("this kernel has no PR_SET_CHILD_SUBREAPER: what leaves its parent is not ended with it", file=sys.stderr)
+        lacks = "this kernel has no PR_SET_CHILD_SUBREAPER"
+        print(f"{lacks}: processes that leave their parent are not ended with it", file=sys.stderr)
     if not (worker := os.fork()):
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.setpgid(0, 0)  # a function may kill its group
         return
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the owner would not see that the worker has closed it
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # otherwise the owner would not notice that the worker has closed it
     owner = select.poll()
-    owner.register(0, 0)  # nothing but the end
+    owner.register(0, 0)  # polls only for the end
     status = None
     while status is None and not owner.poll(POLL_MS):
         status = _reaped().get(worker)
@@ -126,11 +131,12 @@ def end_together() -> None:
 
 
 def _end_children() -> None:
-    """Kill this process's children until there are none: those of a killed one become this one's."""
+    """Kill this process's children until there are none. The children of a killed process become children of this
+    one."""
     deadline = time.monotonic() + END_S
     while children := _children():
         for child in children:
-            os.kill(child, signal.SIGKILL)  # it is not reaped, so its id is not reused
+            os.kill(child, signal.SIGKILL)  # the child is not reaped yet, so its id is not reused
         if time.monotonic() > deadline:
             return
         time.sleep(0.002)
@@ -152,7 +158,7 @@ def _parent(process: Path) -> int | None:
 
 
 def _reaped() -> dict[int, int]:
-    """The children that have ended, and their statuses."""
+    """Return the children that have ended, and their statuses."""
     statuses = {}
     try:
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -163,8 +169,8 @@ def _reaped() -> dict[int, int]:
 
 
 def take_pipes() -> tuple[TextIO, TextIO]:
-    """Take standard input and output for messages: what a function prints goes to standard error, and it reads
-    nothing."""
+    """Reserve standard input and output for messages. The output of a function goes to standard error, and its input is
+    empty."""
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -176,7 +182,7 @@ def leave_project() -> None:
     ours = str(Path(__file__).parents[2])
     sys.path[:] = [place for place in sys.path if place != ours]
     program = sys.modules["__main__"]
-    program.__spec__, program.__file__ = None, None  # or processes spawned by a function would import it
+    program.__spec__, program.__file__ = None, None  # otherwise processes that a function spawns would import it
 
 
 def _short(file: str, folder: Path) -> str:

@@ -1,8 +1,8 @@
-"""What vLLM can open, without importing it (seconds): the architectures that its registry lists, and the sizes of
-attention heads that its kernels have.
+"""The architectures in vLLM's registry and the head sizes of its kernels, read without importing vLLM, which takes
+seconds.
 
 An architecture that the registry does not list runs on Transformers' code, if that passes attention through an
-interface. Where vLLM or Transformers is not installed nothing is known, and every answer is yes.
+interface. If vLLM or Transformers is not installed, every architecture counts as supported.
 """
 
 import ast
@@ -18,20 +18,20 @@ HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 MODELS = "model_executor/models"
 REGISTRY = f"{MODELS}/registry.py"
 MLP_OF = re.compile(r"^from \.(\w+) import (?:\([^)]*|.*)MLP\b", re.MULTILINE)
-# in the code of a class that refuses other activations, or windows in some of the layers
+# Messages in the code of classes that refuse other activations, or windows in some of the layers
 SILU_ONLY = "Only silu is supported"
 SAME_WINDOWS = "Sliding window for some but all layers is not supported"
 GENERATIVE = {"_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS", "_TRANSFORMERS_SUPPORTED_MODELS"}
 
 
 def has_architecture(name: str, model_type: str) -> bool:
-    """Whether vLLM has a class for config.json's `architectures` and `model_type`."""
+    """Return whether vLLM has a class for config.json's `architectures` and `model_type`."""
     listed = listed_architectures()
     return not listed or name in listed or runs_on_transformers(model_type)
 
 
 def unsupported(name: str, config: Mapping[str, Any]) -> list[str]:
-    """What config.json has that vLLM's class for the architecture refuses when it is built."""
+    """Return the settings in config.json that vLLM's class for the architecture refuses when it is built."""
     code = _code(listed_architectures().get(name, ""))
     layer = code + "".join(_code(module) for module in MLP_OF.findall(code))
     problems = []
@@ -48,7 +48,7 @@ def unsupported(name: str, config: Mapping[str, Any]) -> list[str]:
 
 @cache
 def listed_architectures() -> dict[str, str]:
-    """The module of each name in vLLM's registry, which it writes as literal dictionaries; empty if vLLM is not
+    """Return the module of each name in vLLM's registry, which consists of literal dictionaries; empty if vLLM is not
     installed."""
     path = _package("vllm") / REGISTRY
     if not path.is_file():
@@ -63,7 +63,7 @@ def listed_architectures() -> dict[str, str]:
 
 @cache
 def runs_on_transformers(model_type: str) -> bool:
-    """Whether Transformers' class can be run by vLLM (`PreTrainedModel.is_backend_compatible`)."""
+    """Return whether vLLM can run Transformers' class (`PreTrainedModel.is_backend_compatible`)."""
     path = _package("transformers") / "models" / model_type / f"modeling_{model_type}.py"
     if not re.fullmatch(r"\w+", model_type) or not path.is_file():
         return True  # not known
@@ -71,7 +71,7 @@ def runs_on_transformers(model_type: str) -> bool:
 
 
 def _code(module: str) -> str:
-    """The source of a module of vLLM's models; empty if it does not exist."""
+    """Return the source of a module of vLLM's models; empty if it does not exist."""
     path = _package("vllm") / MODELS / f"{module}.py"
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 

@@ -33,7 +33,7 @@ ON_GPU = prepare_process()
 CPU_CACHE_GIB = 1  # KV cache; see CPU_CACHE in tasks/posttrain/memory.py
 GIB = 1 << 30
 
-STEP_TOKENS = 4096  # that an engine of whole prompts computes in a step
+STEP_TOKENS = 4096  # tokens in a step of an engine that does not split prompts
 
 from vllm import LLM, SamplingParams  # noqa: E402 — after its environment is set
 from vllm.distributed import cleanup_dist_env_and_memory  # noqa: E402
@@ -63,9 +63,9 @@ class Engine(LLM):  # type: ignore[misc]
 class Completion:
     """A completion of one prompt."""
 
-    token_ids: tuple[int, ...]  # with the end-of-text token, if it was reached
-    logprobs: tuple[float, ...]  # per token, in nats, under the distribution it was drawn from
-    ended: bool  # by the end-of-text token, not by max_tokens
+    token_ids: tuple[int, ...]  # includes the end-of-text token if it was reached
+    logprobs: tuple[float, ...]  # for each token, in nats, under the distribution that it was drawn from
+    ended: bool  # whether the end-of-text token ended it, not max_tokens
 
 
 def open_engine(
@@ -82,9 +82,9 @@ def open_engine(
 ) -> LLM:
     """Load a Hugging Face directory, or an adapter's with the weights in `base`. `max_model_len` limits prompt plus
     completion, in tokens; `gpu_memory_share` is the fraction of the GPU's memory to use. `seed` determines all
-    sampling: the same calls in the same order on the same machine give the same tokens. `whole_prompts`: compute no
-    prompt in parts, without which the CPU build fails on requests with their own seeds (it would turn back a
-    generator, which torch's on CPUs cannot). `options` go to vLLM's LLM."""
+    sampling: the same calls in the same order on the same machine give the same tokens. With `whole_prompts` no prompt
+    is split into chunks, with which the CPU build fails on requests with their own seeds: it would have to rewind a
+    generator, which torch's generators on CPUs do not support. `options` are passed to vLLM's LLM."""
     opened = ModelFolders(model, base or model)
     with _errors_named(opened):
         if not ON_GPU:
@@ -112,12 +112,12 @@ def open_engine(
 
 @contextmanager
 def _errors_named(model: ModelFolders) -> Iterator[None]:
-    """Raises StageError if vLLM cannot load or run the model."""
+    """Raise StageError if vLLM cannot load or run the model."""
     try:
         yield
     except StageError:
         raise
-    except Exception as error:  # its code for an architecture raises any, for what it does not support
+    except Exception as error:  # the code of an architecture may raise anything for an unsupported feature
         log.warning("vLLM cannot run %s", model.weights, exc_info=error)
         lines = [line for line in str(error).splitlines() if line.strip()]
         reason = " ".join(" ".join(lines[:3]).split())[:400]
@@ -125,7 +125,7 @@ def _errors_named(model: ModelFolders) -> Iterator[None]:
 
 
 def check_engine(llm: LLM, model: Path) -> None:
-    """Raises StageError if the engine computes another model than Transformers, as the model's probe says."""
+    """Raise StageError if the engine computes another model than Transformers according to the model's probe."""
     if expected := read_probe(model):
         ids = expected.ids[: llm.llm_engine.model_config.max_model_len - 1]
         (scored,) = scores(llm, [ids])
@@ -134,7 +134,8 @@ def check_engine(llm: LLM, model: Path) -> None:
 
 
 def cpu_cache_gib(weights: Path, max_model_len: int) -> int:
-    """The KV cache of an engine on a CPU: larger than usual if one sequence needs more. Raises StageError."""
+    """Return the size of an engine's KV cache on a CPU: larger than the default if one sequence needs more. Raises
+    StageError."""
     needed = kv_cache_of(AutoConfig.from_pretrained(weights), max_model_len)
     stored = sum(file.stat().st_size for file in weights.glob("*.safetensors"))
     memory = this_machine().memory_bytes
@@ -165,9 +166,9 @@ def sample(
     seeds: Sequence[int] | None = None,
     **options: Any,
 ) -> list[Completion]:
-    """Sample `n` completions of each prompt (token ids), n × len(prompts) in all, those of one prompt consecutive. They
-    are determined by `seed`, by `seeds` of each, or else by the engine's seed and the previous calls. `max_tokens` may
-    be one of each prompt. `options` go to vLLM's SamplingParams."""
+    """Sample `n` completions of each prompt (token ids), n × len(prompts) in all; those of one prompt are consecutive.
+    They are determined by `seed`, by `seeds` for each prompt, or else by the engine's seed and the previous calls.
+    `max_tokens` may be a list with a limit for each prompt. `options` are passed to vLLM's SamplingParams."""
     # one request per completion instead of vLLM's n, so that each is scheduled by itself
     requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts for _ in range(n)]
     common = {"temperature": temperature, "top_p": top_p, "skip_special_tokens": False}
@@ -195,7 +196,8 @@ def sample(
 
 
 def scores(llm: LLM, windows: Sequence[Sequence[int]]) -> list[list[tuple[float, int]]]:
-    """(log-probability in nats, rank) of every token of a window but the first; rank 1 is the likeliest token."""
+    """Return (log-probability in nats, rank) of every token of each window but the first; the likeliest token has rank
+    1."""
     # vLLM generates at least one token; it is discarded
     params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
     requests = [{"prompt_token_ids": list(window)} for window in windows]

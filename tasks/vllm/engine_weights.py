@@ -1,7 +1,7 @@
-"""Read the weights of a live vLLM model back, under the names of its Hugging Face model.
+"""Read back the weights of a live vLLM model under the names of its Hugging Face model.
 
 vLLM fuses layers (q, k and v are one), and its CPU build repacks their weights and drops the originals. A layer is read
-through its own product with the identity, which is exact: every sum has at most one term that is not zero.
+by multiplying it with the identity matrix, which is exact: every sum has at most one nonzero term.
 """
 
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, 
 
 from tasks.vllm.tensor_digests import SORTED, in_order
 
-COLUMNS = 1024  # of a weight that are read at once
+COLUMNS = 1024  # columns of a weight that are read at once
 
 
 def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, weight) of a vLLM model that is whole in this process. An embedding that is the output layer too is
-    yielded twice, since both may have copies. Fused experts keep vLLM's names. Of a layer that is fused in the model's
-    files too, but not as in vLLM (GPT-NeoX: by head), the sorted values are yielded besides."""
+    """Yield (name, weight) of a vLLM model that is entirely in this process. An embedding that is also the output layer
+    is yielded twice, since both may have copies. Fused experts keep vLLM's names. For a layer that is also fused in the
+    model's files, but not as in vLLM (GPT-NeoX: by head), the sorted values are yielded in addition."""
     fused: dict[str, list[str]] = getattr(model, "packed_modules_mapping", {})
     for path, module in model.named_modules():
         parent, _, leaf = path.rpartition(".")
@@ -33,7 +33,7 @@ def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
                 elif tensor is not None:  # also one tensor in the model's files, maybe with its rows in another order
                     yield f"{path}.{kind}", tensor.data
                     yield f"{path}.{kind}{SORTED}", in_order(tensor.data)
-        elif isinstance(module, VocabParallelEmbedding):  # its rows are padded
+        elif isinstance(module, VocabParallelEmbedding):  # vLLM pads the rows of these
             weight, rows = module.weight.data, module.org_vocab_size
             yield f"{path}.weight", weight[:rows]
             if isinstance(module, ParallelLMHead) or hasattr(module, "cpu_linear"):
@@ -44,14 +44,15 @@ def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _weight(layer: LinearBase) -> torch.Tensor:
-    """Of the layers of a state space model that read their weight themselves, the CPU build makes no product."""
+    """Return the weight of a layer. The CPU build has no product for those layers of a state space model that read
+    their weight directly."""
     if layer.weight.device.type == "cpu" and not hasattr(layer, "cpu_linear"):
         return layer.weight  # type: ignore[no-any-return]
     return _product(layer, layer.input_size, layer.params_dtype)
 
 
 def _product(layer: Any, inputs: int, dtype: torch.dtype) -> torch.Tensor:
-    """The weight [outputs, inputs] that a layer multiplies with."""
+    """Return the weight [outputs, inputs] by which a layer multiplies."""
     device, columns = next(layer.parameters()).device, []
     for first in range(0, inputs, COLUMNS):
         identity = torch.zeros(min(COLUMNS, inputs - first), inputs, dtype=dtype, device=device)

@@ -1,7 +1,8 @@
-"""Private hooks into vLLM: everything that its public API cannot do. No heavy import at the top.
+"""Hooks into private parts of vLLM, for everything that its public API cannot do. Importing this module imports nothing
+heavy.
 
-VERSIONS are those the hooks are written for (the CPU's list and the GPUs'); tests/serve/test_vllm_hooks.py fails for
-others, and when a hook is no longer needed.
+VERSIONS are those for which the hooks are written (the one for CPUs and the one for GPUs);
+tests/serve/test_vllm_hooks.py fails for others, and when a hook is no longer needed.
 """
 
 import os
@@ -18,9 +19,9 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vllm/config/lora.py
 
 
 def prepare_process() -> bool:
-    """Configure vLLM, before it is imported, for this machine; returns whether there is a GPU.
+    """Configure vLLM for this machine before it is imported. Returns whether there is a GPU.
 
-    Looking for a GPU initializes CUDA, which a forked process could not do again: workers are spawned.
+    The search for a GPU initializes CUDA, which a forked process could not do again, so workers are spawned.
     Without a GPU, the engine runs in the calling process (a small model is ready in 3 s, an engine process takes 45 s),
     and nothing is compiled: the sampler's token ranks alone take inductor 2 to 20 s.
     """
@@ -30,7 +31,7 @@ def prepare_process() -> bool:
     from tasks.hardware import cpu_matmul
 
     if torch.cuda.is_available():
-        # Without it FlashInfer compiles its sampler when a server starts, and fails where there is no nvcc (vLLM 0.31,
+        # Otherwise FlashInfer compiles its sampler when a server starts, and fails if there is no nvcc (vLLM 0.31,
         # while `flashinfer_sampler_supported` does not look for one). A driver and the pinned wheels must suffice.
         os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
         return True
@@ -42,7 +43,7 @@ def prepare_process() -> bool:
 
 
 def max_lora_rank(rank: int) -> int:
-    """vLLM's `max_lora_rank` for an adapter of this rank, at most 512."""
+    """Return vLLM's `max_lora_rank` for an adapter of this rank, which is at most 512."""
     return next(allowed for allowed in LORA_RANKS if allowed >= rank)
 
 
@@ -66,17 +67,17 @@ def before_each_step(llm: "LLM", call: Callable[[], None]) -> None:
 
 
 def leave_transformers_alone() -> None:
-    """Where vLLM runs an architecture on Transformers' code, it changes the class of the decoder for torch.compile, and
-    so every other model of that class in this process: a trainer's would look for vLLM's attributes. Its engine then
-    runs uncompiled."""
+    """Keep vLLM from changing classes of Transformers. For an architecture that it runs on Transformers' code, vLLM
+    changes the class of the decoder for torch.compile, and with it every other model of that class in this process: a
+    trainer's model would look for vLLM's attributes. With this hook the engine runs uncompiled."""
     from vllm.model_executor.models.transformers.base import Base
 
     Base._decorate_for_torch_compile = lambda self, **kwargs: None
 
 
 def serve_adapter_only() -> None:
-    """Let the adapter answer requests by every served name but the first, which is the base's and is not served, and
-    requests that name no model. vLLM's server answers those by the base."""
+    """Let the adapter answer requests to every served name except the first, which is the base's and is not served, and
+    requests without a model, which vLLM's server otherwise sends to the base."""
     from vllm.entrypoints.openai.models.serving import OpenAIServingModels as Models
 
     load = Models.init_static_loras
@@ -97,7 +98,7 @@ def serve_adapter_only() -> None:
 
 @cache
 def score_prompts_of_adapter() -> None:
-    """Let an engine that has one adapter for all requests compute log-probabilities of several prompts on a CPU. There
+    """Let an engine with one adapter for all requests compute log-probabilities of several prompts on a CPU. There
     vLLM's LoRA of the logits has an index for each request, while these logits have a row for each token."""
     from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU as Wrapper
 

@@ -1,10 +1,10 @@
-"""Send a trainer's weights to the workers of vLLM engines in other processes, by torch.distributed: NCCL between GPUs,
-Gloo between CPUs.
+"""Send a trainer's weights to the workers of vLLM engines in other processes by torch.distributed, with NCCL between
+GPUs and Gloo between CPUs.
 
-vLLM's own engines for this (vllm/distributed/weight_transfer, 0.27 and 0.31) need NCCL, and their trainer's side
-differs between the two versions; the CPU build has repacked its weights and only `reload_weights` replaces them. This
-path is the same everywhere: a bucket of tensors is a header (its size, then names, types and shapes as JSON) and the
-tensors' bytes, one after the other; a header of size 0 ends the transfer.
+vLLM's own engines for this (vllm/distributed/weight_transfer, 0.27 and 0.31) need NCCL, and the trainer's side of them
+differs between the two versions. The CPU build repacks its weights, and only `reload_weights` replaces them. This
+protocol is the same everywhere: a bucket of tensors is a header (its size, then names, types and shapes as JSON) and
+the tensors' bytes, one after the other; a header of size 0 ends the transfer.
 """
 
 import json
@@ -21,13 +21,13 @@ from tasks.vllm.engine_weights import named_weights
 from tasks.vllm.tensor_digests import Held, digests
 
 BUCKET_BYTES = 256 << 20
-DTYPE = torch.bfloat16  # that of open_engine
-SENDER = 0  # its rank in the group
+DTYPE = torch.bfloat16  # the default of open_engine
+SENDER = 0  # the sender's rank in the group
 
 
 def open_group(address: str, port: int, rank: int, size: int, listening: socket | None = None) -> ProcessGroup:
-    """A process group beside torch.distributed's, of the trainer (rank 0, which is `listening` on the port: torch would
-    on all interfaces) and all workers."""
+    """Open a process group, separate from torch.distributed's, of the trainer and all workers. The trainer has rank 0,
+    and its socket `listening` is on the port already, since torch would listen on all interfaces."""
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     group: ProcessGroup = stateless_init_torch_distributed_process_group(
         address, port, rank, size, backend, listen_socket=listening
@@ -36,11 +36,11 @@ def open_group(address: str, port: int, rank: int, size: int, listening: socket 
 
 
 def send(group: ProcessGroup, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Broadcast named tensors: matrices in the type of the engines' weights, the small others as they are, since
-    engines keep some of them in fp32. They may be gathered from ranks one at a time."""
+    """Broadcast named tensors: matrices in the type of the engines' weights, the other, small ones unchanged, since
+    engines keep some of them in fp32. The tensors may be gathered from ranks one at a time."""
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     for bucket in _buckets(weights, device):
-        bucket.sort(key=lambda item: -item[1].itemsize)  # so that each begins at a multiple of its type's size
+        bucket.sort(key=lambda item: -item[1].itemsize)  # so that each begins at a multiple of the size of its type
         described = [[name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)] for name, tensor in bucket]
         header = torch.frombuffer(bytearray(json.dumps(described).encode()), dtype=torch.uint8).to(device)
         _broadcast(group, torch.tensor([len(header)], device=device))
@@ -73,11 +73,11 @@ class Receiver:
         self.transfer = open_group(address, port, first_rank + self.rank, size)
 
     def receive_weights(self) -> None:
-        """Replace the model's weights by those that the trainer sends."""
+        """Replace the model's weights with those that the trainer sends."""
         self.reload_weights(weights_iterator=receive(self.transfer, self.device))
 
     def held_weights(self) -> dict[str, Held]:
-        """Digests of the model's weights, if this worker has all of it."""
+        """Return digests of the model's weights, if this worker has the entire model."""
         return digests(named_weights(self.model_runner.model))
 
 

@@ -106,7 +106,7 @@ def _shards(shapes: dict[str, tuple[int, ...]]) -> Iterator[list[str]]:
 
 
 def convert(step: str, source: Path, target: Path, mbridge: Path) -> None:
-    """What a conversion's own process does; it prints its seconds."""
+    """Convert in a separate process, which prints its seconds."""
     started = time.perf_counter()
     work = (peer if step.startswith("mbridge") else ours)(step, source, target, mbridge)
     start = time.perf_counter() - started
@@ -147,7 +147,7 @@ def peer(step: str, source: Path, target: Path, mbridge: Path) -> Callable[[], o
     layer = "model.layers.{layer_number}."
 
     class OnCpu(Qwen3Bridge):  # type: ignore[misc]
-        """With Megatron's own layers, which have other names for two norms."""
+        """A model with Megatron's own layers, which have other names for two norms."""
 
         _MLP_MAPPING = Qwen3Bridge._MLP_MAPPING | {
             "pre_mlp_layernorm.weight": [layer + "post_attention_layernorm.weight"]
@@ -188,7 +188,7 @@ def peer(step: str, source: Path, target: Path, mbridge: Path) -> Callable[[], o
 
 
 def run(step: str, source: Path, target: Path, mbridge: Path | None = None) -> Run:
-    """A conversion in a process of its own."""
+    """Run a conversion in a separate process."""
     command = [sys.executable, "-m", "tests.benchmarks.convert", "--step", step, str(source), str(target)]
     resident = anonymous = 0
     with subprocess.Popen([*command, str(mbridge)], stdout=subprocess.PIPE, text=True) as process:
@@ -220,8 +220,8 @@ def copy(source: Path, target: Path) -> Run:
 
 
 def settle(source: Path) -> None:
-    """What was written is on the disk, and what will be read in the page cache. A virtual machine has given the
-    memory of deleted files back to its host, so that nobody has the one before to thank for memory at hand."""
+    """Sync written files to the disk, and load the files to read into the page cache. A virtual machine returns the
+    memory of deleted files to its host, so no contender profits from memory that the previous one freed."""
     os.sync()
     time.sleep(3)
     block = bytearray(1 << 20)

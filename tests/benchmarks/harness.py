@@ -1,4 +1,4 @@
-"""What every benchmark shares: timing side by side, and the way its figures are told.
+"""The shared code of the benchmarks: timing side by side, and the form of the figures.
 
 A benchmark prints a table and, as its last line, one JSON object:
 {"benchmark": name, "figures": {name: number}, "machine": …}.
@@ -29,8 +29,8 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def side_by_side(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each contender, round by round: all in turn in every round, the order reversed in
-    every second one, so that a machine that speeds up or slows down favours nobody."""
+    """Return the seconds of each contender in each round. All run in turn in every round, and in every second one in
+    reverse order, so that a machine whose speed changes favours none of them."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     names = list(contenders)
     for number in range(rounds):
@@ -66,7 +66,7 @@ def report(benchmark: str, rows: list[tuple[str, str]], figures: dict[str, float
 
 
 def machine() -> dict[str, object]:
-    """What the figures were taken on."""
+    """Describe the machine on which the figures were measured."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),

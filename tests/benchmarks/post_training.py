@@ -167,7 +167,7 @@ def turns(part: dict[str, str]) -> list[dict[str, str]]:
 
 
 def chat_tokenizer(root: Path) -> Path:
-    """That of tokenize.py, with the tokens of ChatML."""
+    """Make the tokenizer of tokenize.py with the tokens of ChatML."""
     from tokenizers import Tokenizer
 
     root.mkdir()

@@ -172,14 +172,14 @@ def write_data(folder: Path, size: Size) -> None:
 
 
 class Turnstile:
-    """In a contender's process: after each step, lets it on for as many steps as it was told to take."""
+    """Stops a contender's process after each step until it is asked for further steps."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._left, self.profiling = connection.recv()
 
     def __call__(self, **facts: Any) -> bool:
-        """Whether to take another step; tells the facts when those that were asked for are taken."""
+        """Return whether to take another step. Once the requested steps are taken, this reports the facts and waits."""
         self._left -= 1
         if self._left == 0:
             _free_gpu_cache()  # contenders share one GPU: while it waits, each keeps its weights and optimizer alone
@@ -208,7 +208,7 @@ class Remote:
         self.last: dict[str, Any] = {}
 
     def take(self, steps: int, profiling: bool = False) -> dict[str, Any]:
-        """Returns what it tells when the steps are taken."""
+        """Request steps, and return the facts that the contender reports after them."""
         try:
             self._here.send((steps, profiling))
             self.last = self._here.recv()

@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def write_corpus(corpus: Path, folders: Sequence[Path], megabytes: float) -> int:
-    """Returns its size in bytes."""
+    """Write the corpus, and return its size in bytes."""
     corpus.mkdir()
     writers = SplitWriter(corpus, "train"), SplitWriter(corpus, "held_out")
     seen = set[str]()

@@ -79,7 +79,7 @@ def test_of_an_unknown_direction_there_is_no_best(tmp_path: Path) -> None:
 
 
 def test_the_base_of_a_chosen_adapter_is_where_the_run_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not where it was on the machine that trained the adapter."""
+    """The base is not at its place on the machine that trained the adapter."""
     monkeypatch.setenv("BATON_HOME", str(tmp_path / "home"))
     facts = MODEL | {"label": "sft", "base": {"digest": "0" * 64, "place": "/another/machine"}}
     adapter = seal(tmp_path / "sft", HFModel, facts, {"config.json": "{}"})

@@ -26,7 +26,7 @@ Id = tuple[str, str, str, str]  # project, domain, name, version
 
 
 class Admin(flyte_admin.Admin, dataproxy_pb2_grpc.DataProxyServiceServicer):  # type: ignore[misc]
-    """What was registered; what was registered first under an id and a version stays."""
+    """The registered entities. The first one under an id and a version stays."""
 
     def __init__(self, storage: Storage) -> None:
         super().__init__()
@@ -56,7 +56,8 @@ class Admin(flyte_admin.Admin, dataproxy_pb2_grpc.DataProxyServiceServicer):  # 
         return literals_pb2.LiteralMap(literals=given)
 
     def CreateTask(self, request: Any, context: Any) -> Any:
-        """As the real one: the same under a known version is known, and another is refused."""
+        """Register a task. Like the real admin, this accepts the same task again under a known version, and refuses
+        another."""
         for known in self.tasks:
             if id_of(known.id) == id_of(request.id):
                 same = _content(known.spec) == _content(request.spec)

@@ -24,7 +24,7 @@ VARIABLE = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
 
 @dataclass(frozen=True)
 class Asked:
-    """What a node asks of the cluster: its task's words, and the node's own over them."""
+    """A node's request to the cluster: the settings of its task, overridden by the node's own."""
 
     image: str
     args: tuple[str, ...]
@@ -71,7 +71,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {  # Flyte's task_resources, unless 
 
 
 def clamped(expected: Asked, allowed: Mapping[str, Mapping[str, str]]) -> Asked:
-    """What a pod gets of what it asked for: as flyteplugins' ApplyResourceOverrides has it, which tells nobody."""
+    """Limit the requested resources of a pod as flyteplugins' ApplyResourceOverrides does, which reports no change."""
     requests, limits = dict(expected.requests), dict(expected.limits)
     for name in {"cpu", "memory", *requests, *limits}:
         request = requests.get(name) or limits.get(name) or allowed["defaults"].get(name)
@@ -188,11 +188,12 @@ class Attempt:
         return f"\r\n[{name}] terminated with exit code ({exit_code}). Reason [{reason}]. Message: \n{said}."
 
     def out_of_memory(self, exit_code: int) -> Failed:
-        """As flyteplugins' DeterminePrimaryContainerPhase has it, which looks at nothing that such a pod has left."""
+        """Judge a pod as flyteplugins' DeterminePrimaryContainerPhase does, which ignores everything that such a pod
+        has left."""
         return Failed(self._ended(exit_code, "OOMKilled"), recoverable=True)
 
     def result(self, exit_code: int, storage: Storage, said: str = "") -> LiteralMap | DynamicJobSpec:
-        """What the pod left: outputs, or the nodes of a dynamic workflow. Raises Failed.
+        """Return the result of the pod: outputs, or the nodes of a dynamic workflow. Raises Failed.
 
         A pod whose task has failed exits with 0 and leaves error.pb; one that was lost leaves nothing."""
         if exit_code:

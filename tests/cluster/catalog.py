@@ -1,4 +1,4 @@
-"""Flyte's cache of tasks' outputs, by its rules for keys; it believes an entry for ever, whatever became of the files.
+"""Flyte's cache of tasks' outputs, with its rules for keys. An entry stays valid forever, even if its files are gone.
 
 An entry's dataset is the task's project, domain and name, its cache version and its interface, descriptions of types
 included. Its tag is made of the inputs but the ignored ones; a literal that has a hash counts as that hash.

@@ -20,7 +20,7 @@ KILLS = {"v1": "memory.oom_control", "v2": "memory.events"}
 
 @cache
 def version() -> str | None:
-    """Of the controllers that this user may use; None: of neither."""
+    """Return the version of the cgroup controllers that this user may use; None if there is none."""
     if os.access(ROOT / "memory/cgroup.procs", os.W_OK) and os.access(ROOT / "cpu/cgroup.procs", os.W_OK):
         return "v1"
     control = ROOT / "cgroup.subtree_control"
@@ -65,7 +65,7 @@ class Cgroup:
             (folder / "cgroup.procs").write_text(str(process))
 
     def memory_kills(self) -> int:
-        """How many of its processes the kernel has killed for memory."""
+        """Return the number of processes of a cgroup that the kernel has killed for lack of memory."""
         (found,) = re.findall(r"^oom_kill (\d+)$", (self._folders[0] / KILLS[self._kind]).read_text(), re.MULTILINE)
         return int(found)
 

@@ -59,12 +59,12 @@ def submit(
 
 
 def baton(storage: Storage) -> str:
-    """Where pods keep what they make, unless BATON_STORAGE says otherwise."""
+    """Return the location of the pods' artifacts, unless BATON_STORAGE names another."""
     return f"{storage.root}/raw/baton"
 
 
 def manifests(storage: Storage) -> list[dict[str, Any]]:
-    """Of the artifacts in storage."""
+    """Return the manifests of the artifacts in storage."""
     folder = f"{baton(storage)}/artifacts/"
     return [json.loads(storage.get(uri) or b"") for uri in storage.list(folder) if uri.endswith("/manifest.json")]
 
@@ -80,7 +80,7 @@ def digests(storage: Storage, kinds: Collection[str] = KINDS) -> set[tuple[str, 
 
 
 def whole(storage: Storage) -> bool:
-    """Whether every artifact in storage is what its manifest says."""
+    """Return whether every artifact in storage agrees with its manifest."""
     return all(
         blake3(storage.get(f"{folder_of(storage, each)}/{name}") or b"").hexdigest() == file["blake3"]
         for each in manifests(storage)
@@ -96,7 +96,7 @@ def lose(cluster: Cluster, kind: str) -> None:
 
 
 def forget(cluster: Cluster, stage: str, function: str, kind: str) -> None:
-    """As if a stage had never run: in the catalog, its artifact, its job."""
+    """Remove every trace of a stage: its entry in the catalog, its artifact and its job."""
     lose(cluster, kind)
     cluster.storage.remove(f"{baton(cluster.storage)}/jobs/{stage}-")
     cluster.catalog.forget(function)
@@ -109,7 +109,7 @@ def stored_step(storage: Storage, stage: str) -> int:
 
 
 class Disturbed:
-    """Does something to each attempt at a stage in turn, when a new checkpoint of it is in storage."""
+    """Disturbs each attempt at a stage in turn, once a new checkpoint of the attempt is in storage."""
 
     def __init__(self, storage: Storage, stage: str, *acts: Callable[[Pod], None]) -> None:
         self._storage, self.stage, self._acts = storage, stage, acts
@@ -132,7 +132,7 @@ class Disturbed:
 
 
 def steps_on_disk(pod: Pod) -> list[int]:
-    """Of a training that goes on there."""
+    """Return the steps in the metrics of the trainings on the pod's disk."""
     lines = [line for path in pod.home.glob("root/.baton/jobs/*/metrics.jsonl") for line in json_lines(path)]
     return [line["step"] for line in lines]
 

@@ -55,7 +55,8 @@ def client(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Client
 
 @pytest.fixture(scope="session")
 def docker_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Of the daemon and the registry, gigabytes; BATON_IMAGES is a folder that is kept for the next time."""
+    """The folder of the daemon and the registry, which has gigabytes; BATON_IMAGES is a folder that is kept for the
+    next run of the tests."""
     if kept := os.environ.get("BATON_IMAGES"):
         yield Path(kept)
         return

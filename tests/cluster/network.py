@@ -1,4 +1,4 @@
-"""A pod's network: a loopback of its own, where a few servers of this machine can be reached, and nothing else.
+"""A pod's network: a separate loopback, where only a few servers of this machine can be reached.
 
 Each server's port is relayed twice: in the pod's namespace to a Unix socket, and from there, here, to the server. This
 file is run in the namespace too, as `python -c`: it imports nothing but the standard library.

@@ -1,4 +1,4 @@
-"""What pods that share a corpus' partitions leave in storage, and what they worked on."""
+"""The files that pods with a shared corpus leave in storage, and the partitions on which each pod worked."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def _documents(storage: Storage, manifest: str) -> int:
 
 
 class Ran:
-    """What is in storage after a run, and what its pods worked on and fetched."""
+    """The content of the storage after a run, and the partitions that its pods processed and fetched."""
 
     def __init__(self, storage: Storage, done: Done) -> None:
         self.done = done

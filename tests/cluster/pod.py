@@ -1,6 +1,6 @@
-"""A pod: a process with a home of its own and only a pod's environment. Where root may make namespaces it also sees
-neither this machine's temporary files, nor the project's folder, nor the user's home, has a network of its own, and
-its processes end with it."""
+"""A pod: a process with a separate home and only a pod's environment. Where root may make namespaces, the pod also sees
+neither this machine's temporary files, nor the project's folder, nor the user's home, has a separate network, and its
+processes end with it."""
 
 import os
 import shlex
@@ -51,7 +51,7 @@ exec "$@"
 
 @cache
 def can_be_alone() -> bool:
-    """Whether this user may make namespaces, which takes root."""
+    """Return whether this user may make namespaces, which needs root."""
     if os.geteuid() or not shutil.which("unshare"):
         return False
     return subprocess.run([*NAMESPACES, "true"], capture_output=True, check=False).returncode == 0
@@ -142,7 +142,7 @@ class Pod:
         kill_tree(self.process.pid)
 
     def delete(self) -> None:
-        """As Kubernetes deletes a pod: SIGTERM for its first process, and SIGKILL after the grace period."""
+        """Delete the pod as Kubernetes does: SIGTERM for its first process, and SIGKILL after the grace period."""
         self.deleted = True
         try:
             top = psutil.Process(self.process.pid)

@@ -46,13 +46,13 @@ class Ran:
 
     @property
     def said(self) -> str:
-        """What the pod printed."""
+        """Return the output of the pod."""
         return self.log.read_text(errors="replace") if self.log else ""
 
 
 @dataclass
 class Done:
-    """What became of an execution."""
+    """The outcome of an execution."""
 
     name: str
     outputs: LiteralMap | None = None
@@ -67,14 +67,14 @@ class Done:
         return [each.task for each in self.ran if not each.cached]
 
     def why(self) -> str:
-        """For a test that expected no failure."""
+        """Return the reason of a failure, for a test that expected none."""
         logs = [f"--- {each.task}, attempt {each.attempt}\n{each.said[-3000:]}" for each in self.ran if each.failed]
         return f"{self.failed}\n" + "\n".join(logs)
 
 
 @dataclass
 class Cluster:
-    """What executions have in common, and what the operator has set."""
+    """The state that executions share, and the operator's settings."""
 
     storage: Storage
     admin: Admin
@@ -90,7 +90,7 @@ class Cluster:
     network: Network = field(default_factory=Network)
 
     def execute(self, execution: Any, watch: Watch | None = None) -> Done:
-        """Run an execution that was created in the admin. `watch` gets each pod, in a thread of its own."""
+        """Run an execution that was created in the admin. `watch` gets each pod, in a separate thread."""
         done: Done = _Run(self, execution, watch).run()
         self.admin.results[execution.name] = done
         return done
@@ -161,7 +161,7 @@ class _Run:
         return bind(graph.outputs, known)
 
     def stop(self) -> None:
-        """What Flyte does with the other pods when a node has failed."""
+        """Stop the other pods after a node has failed, as Flyte does."""
         self.stopped.set()
         with self.lock:
             left = [*self.pods]

@@ -17,7 +17,7 @@ _buckets = itertools.count()
 
 
 class Storage:
-    """One bucket of the server, as this process sees it; pods see it at an address of their own."""
+    """One bucket of the server, as this process sees it. Pods see it at another address."""
 
     def __init__(self, bucket: str, here: str, for_pods: str, faults: Faults) -> None:
         self.bucket, self.for_pods, self.faults = bucket, for_pods, faults
@@ -30,7 +30,7 @@ class Storage:
         return f"s3://{self.bucket}"
 
     def environment(self) -> dict[str, str]:
-        """What a cluster's operator gives to every pod."""
+        """Return the environment variables that the operator of a cluster gives to every pod."""
         return {
             "FLYTE_AWS_ENDPOINT": self.for_pods,
             "FLYTE_AWS_ACCESS_KEY_ID": KEY,

@@ -1,4 +1,4 @@
-"""Text → tokenizer → shards → pretraining → model, each stage in a pod of its own that shares no files."""
+"""Text → tokenizer → shards → pretraining → model, each stage in a separate pod that shares no files."""
 
 import shutil
 from pathlib import Path
@@ -193,8 +193,9 @@ def before(tracked: Cluster, run: Done) -> set[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def disturbed(tracked: Cluster, client: Client, before: Any, submitted: Any) -> tuple[Done, Disturbed]:
-    """Pretraining and conversion anew: the first is killed once, and the second's storage is slow, refuses requests
-    and cuts connections. In it is half of what a pod before them has sent: a checkpoint, and the artifact."""
+    """Pretraining and conversion run again: the first is killed once, and the storage of the second is slow, refuses
+    requests and cuts connections. The storage already has half of the output of an earlier pod: a checkpoint, and the
+    artifact."""
     (model,) = [each for each in manifests(tracked.storage) if each["kind"] == "hf_model"]
     (done,) = [uri for uri in tracked.storage.list(f"{baton(tracked.storage)}/jobs/pretrain-") if "result" in uri]
     half = [
@@ -235,7 +236,7 @@ def test_a_killed_pretraining_continues_in_the_next_pod(
 def test_a_pretraining_that_is_asked_to_end_saves_what_it_has(
     tracked: Cluster, client: Client, before: set[tuple[str, str]], disturbed: Any, submitted: Any
 ) -> None:
-    """As when a node is drained: SIGTERM, and SIGKILL after the grace period."""
+    """A drained node does this: SIGTERM, and SIGKILL after the grace period."""
     forget(tracked, "pretrain", "pretrain", "megatron_checkpoint")
     ended = Disturbed(tracked.storage, "pretrain", Pod.delete)
     done = tracked.execute(client.again(submitted), ended)
@@ -256,7 +257,7 @@ def test_a_storage_that_refuses_and_cuts_connections_for_a_while_is_asked_again(
 def test_files_that_are_gone_end_in_the_command_that_helps(
     tracked: Cluster, client: Client, disturbed: Any, submitted: Any
 ) -> None:
-    """The catalog believes in the checkpoint for ever."""
+    """The catalog's entry of the checkpoint stays valid forever."""
     forget(tracked, "convert", "convert", "hf_model")
     ((_, digest),) = digests(tracked.storage, ["megatron_checkpoint"])
     lose(tracked, "megatron_checkpoint")

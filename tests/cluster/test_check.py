@@ -73,7 +73,7 @@ def test_a_pod_with_less_than_the_recipe_s_largest_stage_asks_for(cluster: Clust
 
 
 def test_a_pod_without_access_to_the_storage(cluster: Cluster, client: Client) -> None:
-    """What is shown is the last line that says something, and the cure."""
+    """The check shows the last meaningful line of the log, and the cure."""
     without = {name: each for name, each in cluster.environment.items() if "KEY" not in name}
     run_what_is_created(replace(cluster, environment={**without, "AWS_EC2_METADATA_DISABLED": "true"}))
     code, said = check(client.config)

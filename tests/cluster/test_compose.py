@@ -54,7 +54,7 @@ class Stack:
         return ended.stdout
 
     def up(self, service: str) -> None:
-        """Until it is healthy, after those that it depends on."""
+        """Start a service after those on which it depends, and wait until it is healthy."""
         deadline = time.monotonic() + START_S
         try:
             self.compose("up", "--detach", service)
@@ -66,7 +66,7 @@ class Stack:
             raise
 
     def services(self) -> list[str]:
-        """Those that have been started."""
+        """Return the services that were started."""
         return self.compose("ps", "--services", "--filter", "status=running").split()
 
     def inspect(self, service: str) -> dict[str, Any]:

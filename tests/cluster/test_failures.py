@@ -1,4 +1,4 @@
-"""What a user reads when something is wrong in a pod: Flyte's message and MLflow have the sentence, and no recipe."""
+"""The messages for users about failures in a pod. Flyte and MLflow have the sentence, and no recipe."""
 
 import json
 import time
@@ -76,7 +76,7 @@ class Started:
         return replace(self._cluster, **of_the_cluster).execute(again, watch)
 
     def of_text(self, what: str, memory: str = "2Gi", **of_the_cluster: Any) -> Done:
-        """Of one stage, which reads the text of a function of the user's."""
+        """Run a recipe of one stage that reads the text of a user's function."""
         source = self._corpus["source"] | {"arguments": {"what": what}}
         corpus = self._corpus | {"source": source, "pod": {"resources": {"memory": memory}}}
         return self.of({"name": "text", "audit": None, "corpus": corpus}, **of_the_cluster)
@@ -90,7 +90,7 @@ def started(
 
 
 def read(done: Done, mlflow: Server) -> str:
-    """What Flyte shows, after checking that MLflow says the same."""
+    """Return Flyte's message, after checking that MLflow has the same."""
     message = str(done.failed)
     assert len(message.splitlines()) <= 10, message
     assert "msgpack" not in message and '"vocab_size"' not in message and "Traceback" not in message
@@ -133,7 +133,7 @@ def test_what_the_first_pod_reads(started: Started, mlflow: Server, recipe: dict
 
 
 def test_a_pod_without_the_gpus_that_it_asked_for(started: Started, mlflow: Server) -> None:
-    """It would train on its CPUs instead."""
+    """Without the error the pod would train on its CPUs."""
     done = started.of(with_corpus(pod={"resources": {"gpu": 1}}))
     assert read(done, mlflow).startswith(
         "this pod asked for GPUs (1) and has none: raise gpu in Flyte's task_resources"

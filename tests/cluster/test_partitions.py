@@ -1,4 +1,4 @@
-"""Partitions that are read and tokenized by pods of their own, which share nothing but the storage."""
+"""Partitions that are read and tokenized by separate pods, which share only the storage."""
 
 import json
 import time
@@ -79,7 +79,7 @@ def submitted(tracked: Cluster, client: Client, mlflow: Server) -> Any:
 
 @pytest.fixture(scope="module")
 def first(tracked: Cluster, submitted: Any, killed: Killed) -> Ran:
-    """With two machines, of which one is killed in each stage; storage is slow meanwhile."""
+    """Run with two machines, of which one is killed in each stage, and a slow storage."""
     for number in {*FILES} - {NEW}:
         put(tracked, number)
     faults = tracked.storage.faults

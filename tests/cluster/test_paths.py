@@ -46,7 +46,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(
     tracked: Cluster, client: Client, mlflow: Server, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Done:
-    """Of rows and a tokenizer that are on the client's disk."""
+    """Run a recipe with rows and a tokenizer on the client's disk."""
     here = rows(tmp_path_factory.mktemp("rows") / "mine")
     submitted = submit(client, recipe(f"{here}/**/*.jsonl", tokenizer), MLFLOW_TRACKING_URI=mlflow.uri)
     return tracked.execute(submitted)

@@ -51,7 +51,7 @@ def test_dynamics_in_dynamics_with_optional_inputs(cluster: Cluster, registered:
 
 
 class AtOnce:
-    """How many pods ran at the same time."""
+    """Counts the pods that run at the same time."""
 
     def __init__(self) -> None:
         self.now = self.most = 0
@@ -164,7 +164,8 @@ def asked_for(**limits: str) -> Asked:
 
 
 def test_flyte_s_own_limits_clamp_what_a_pod_asks_for() -> None:
-    """As ApplyResourceOverrides of flyteplugins 1.16.8, with the limits that an operator did not set."""
+    """This is the behaviour of ApplyResourceOverrides in flyteplugins 1.16.8, with the limits that an operator did not
+    set."""
     got = clamped(asked_for(cpu="16", memory="4Gi", gpu="8", ephemeral_storage="500Gi"), BUILT_IN)
     assert got.limits == got.requests == {"cpu": "2", "memory": "1Gi", "gpu": "1", "ephemeral_storage": "500Gi"}
     assert clamped(asked_for(), BUILT_IN).limits == {"cpu": "2", "memory": "200Mi"}

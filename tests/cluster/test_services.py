@@ -72,7 +72,7 @@ def started(docker: Docker, image: str, pod: dict[str, Any]) -> str:
 
 
 def healthy(docker: Docker, name: str, container: dict[str, Any]) -> bool:
-    """Whether its readiness probe has an answer in time."""
+    """Return whether the readiness probe of a service has an answer in time."""
     probe = container["readinessProbe"]
     (kind,) = probe.keys() & PROBES.keys()
     port = next(each["containerPort"] for each in container["ports"])

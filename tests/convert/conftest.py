@@ -25,5 +25,5 @@ def direction(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def source(direction: str, models: Path) -> Path:
-    """What is read: a model of `models` in Hugging Face's format, or in Megatron's."""
+    """The model to read: one of `models` in Hugging Face's format, or in Megatron's."""
     return models / ("theirs" if direction == "import" else "ours")

@@ -142,7 +142,7 @@ def make(name: str, folder: Path, dtype: torch.dtype = torch.float32) -> Path:
 
 
 def architecture(folder: Path) -> Architecture:
-    """What the converter reads from a model's config, with transformers' defaults filled in."""
+    """Read a model's config as the converter does, with Transformers' defaults filled in."""
     return read(AutoConfig.from_pretrained(folder).to_dict())
 
 

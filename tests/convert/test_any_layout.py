@@ -122,7 +122,7 @@ def test_a_layout_s_chunks_are_really_parts(saved: Saved) -> None:
 
 
 def test_it_is_what_megatron_reads(saved: Saved, tmp_path: Path) -> None:
-    """From Megatron's checkpoint to Hugging Face and back: Megatron loads the same weights from both."""
+    """Convert Megatron's checkpoint to Hugging Face and back: Megatron loads the same weights from both."""
     first = saved("llama", TP2)
     second = to_megatron(to_hugging_face(first, tmp_path / "out"), tmp_path / "megatron")
     with alone():
@@ -168,7 +168,7 @@ def test_layers_that_are_not_stacked(saved: Saved, tmp_path: Path) -> None:
 
 @pytest.fixture
 def theirs(saved: Saved, tmp_path: Path) -> Path:
-    """As in Hugging Face."""
+    """The checkpoint as a Hugging Face model."""
     return to_hugging_face(saved("qwen3_moe", ONE), tmp_path / "theirs")
 
 

@@ -184,7 +184,7 @@ CONFIGS: dict[str, tuple[str, str, Any]] = {
 
 
 def caught(checkpoint: Path, model: Path) -> str:
-    """What tells a damaged pair from an intact one."""
+    """Return the problem by which the audit distinguishes a damaged pair from an intact one."""
     try:
         problems = audited(checkpoint, model).problems()
     except ConversionError as error:
@@ -326,7 +326,7 @@ def test_a_cast_is_no_difference(pairs: Callable[[str], tuple[Path, Path]], tmp_
 
 
 def test_the_verdict_names_what_was_not_compared(pairs: Callable[[str], tuple[Path, Path]], tmp_path: Path) -> None:
-    """For a checkpoint that was trained here, which has no tokenizer and no eos token."""
+    """The checkpoint was trained here, and has no tokenizer and no EOS token."""
     model, checkpoint = (Path(shutil.copytree(path, tmp_path / path.name)) for path in pairs("qwen3"))
     shutil.rmtree(checkpoint / "huggingface")
     (model / "tokenizer.json").write_text("{}")

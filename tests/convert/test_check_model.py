@@ -18,7 +18,7 @@ MIXTURE: dict[str, Any] = {
 
 
 def test_no_weight_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even those of experts, which Transformers merges: a large mixture has hundreds of gigabytes."""
+    """Not even the experts' weights are read, which Transformers merges: a large mixture has hundreds of gigabytes."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise AssertionError("a file was opened")

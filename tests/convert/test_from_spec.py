@@ -1,5 +1,5 @@
-"""What `pretrain` can train and `convert` does not refuse beforehand has a Hugging Face config, which Transformers
-runs."""
+"""Every model that `pretrain` can train and `convert` does not refuse beforehand has a Hugging Face config that
+Transformers runs."""
 
 from typing import Any
 

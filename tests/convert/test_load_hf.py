@@ -125,8 +125,8 @@ def test_a_model_at_an_address_is_downloaded_and_loaded(
 
 
 def test_its_files_arrive_unchanged(model: Path, tmp_path: Path) -> None:
-    """Also several shards, norms in another type than config.json says, and a generation config that Transformers reads
-    and does not save."""
+    """This includes several shards, norms in another type than in config.json, and a generation config that
+    Transformers reads but does not save."""
     rewrite(model, lambda found: found.update({name: found[name].float() for name in found if "norm" in name}))
     found = load_file(model / "model.safetensors")
     halves = {"a.safetensors": sorted(found)[::2], "b.safetensors": sorted(found)[1::2]}
@@ -334,7 +334,7 @@ def test_a_model_that_cannot_be_used_as_it_is(case: str, model: Path, tmp_path: 
 
 
 def test_tensors_with_other_names_get_those_that_vllm_reads(model: Path, tmp_path: Path) -> None:
-    """As a base model saves them; its class is not the one that is tuned."""
+    """A base model saves such names; its class is not the one that is tuned."""
     rewrite(model, lambda found: [found.update({name.removeprefix("model."): found.pop(name)}) for name in [*found]])
     change(model, architectures=["Qwen3Model"])
     assert load_hf(model, tmp_path / "job")[0] == 0
@@ -459,7 +459,7 @@ def test_a_model_without_positions_is_refused(model: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", ["LlamaTokenizerFast", "Qwen2Tokenizer", "GemmaTokenizer"])
 def test_the_tokenizer_stays_what_it_is(model: Path, kind: str, tmp_path: Path) -> None:
-    """Of whatever class: Llama's would lose spaces, Qwen2's add a token, Gemma's refuse the vocabulary."""
+    """This holds for any class: Llama's would lose spaces, Qwen2's add a token, Gemma's refuse the vocabulary."""
     config = json.loads((model / "tokenizer_config.json").read_text())
     (model / "tokenizer_config.json").write_text(json.dumps(config | {"tokenizer_class": kind}))
     code, result = load_hf(model, tmp_path / "job")

@@ -48,7 +48,7 @@ def tables_and_models(draw: st.DrawFn) -> tuple[Table, Architecture]:
 
 
 def rows_of(segments: list[Segment]) -> list[tuple[int, int]]:
-    """For each row: its part, and the row in the part."""
+    """Return, for each row, its part and its row in the part."""
     return [(segment.part, row) for segment in segments for row in range(segment.start, segment.stop)]
 
 

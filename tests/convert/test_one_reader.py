@@ -19,12 +19,12 @@ INDEX = "model.safetensors.index.json"
 
 
 def text(name: str, content: str | bytes) -> Callable[[Path], object]:
-    """With this content of a file."""
+    """Replace the content of a file."""
     return lambda folder: (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def twice(name: str, field: str) -> Callable[[Path], object]:
-    """With a field of a file twice."""
+    """Repeat a field of a file."""
     return lambda folder: (folder / name).write_text(
         (folder / name).read_text().rstrip().removesuffix("}") + f', "{field}": 1, "{field}": 2}}'
     )
@@ -136,10 +136,10 @@ def test_buffers_of_old_checkpoints_are_left_out_at_both(model: Path, tmp_path: 
             "its front matter cannot be read (license occurs twice)",
         ),
         ("---\nlicense: ''\n---\n", {}, ""),
-        ("---\n- mit\n---\n", {}, "it is no mapping"),
+        ("---\n- mit\n---\n", {}, "it is not a mapping"),
         ("---\nlicense: no\n---\n", {}, "license is False, not one name"),
         ("---\nlicense: mit: x\n---\n", {}, "its front matter cannot be read (mapping values are not allowed"),
-        ("---\nlicense: mit\n", {}, "its front matter cannot be read (it has no end"),
+        ("---\nlicense: mit\n", {}, "its front matter cannot be read (it has no final line"),
     ],
 )
 def test_a_license_that_cannot_be_taken_over_is_named(

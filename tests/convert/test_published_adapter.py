@@ -118,7 +118,7 @@ LAYER = "base_model.model.model.layers.1.self_attn.q_proj"
         (tensors(lambda each: each.pop(f"{LAYER}.lora_A.weight")), "layers.1.self_attn.q_proj.lora_A.weight: its tens"),
         (tensors(lambda each: each.update(more=torch.zeros(1))), "more: its tensors are not those of the layers"),
         (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b"x"), "cannot be read"),
-        (lambda folder: (folder / "base/model.safetensors").unlink(), "no weights in the format safetensors"),
+        (lambda folder: (folder / "base/model.safetensors").unlink(), "no weights in safetensors files"),
     ],
 )
 def test_what_would_be_merged_into_another_model_is_refused(

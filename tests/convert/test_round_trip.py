@@ -60,7 +60,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def change_config(folder: Path, **changes: Any) -> None:
-    """None removes the field."""
+    """Change fields of the config; None removes a field."""
     path = folder / "config.json"
     fields = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({name: value for name, value in fields.items() if value is not None}, indent=4))

@@ -33,8 +33,8 @@ def convert(direction: str, source: Path, target: Path, progress: Progress = qui
 
 
 def convert_slowly(direction: str, source: Path, target: Path, begun: Path) -> None:
-    """With a slow progress callback, which the conversion waits for after every weight. `begun` exists from the second
-    weight on."""
+    """Convert with a slow progress callback, for which the conversion waits after every weight. `begun` exists from the
+    second weight on."""
 
     def slow(done: int, total: int) -> None:
         if done:
@@ -122,7 +122,7 @@ def test_a_second_one_at_the_same_time_is_refused(direction: str, source: Path, 
 def test_without_a_valid_listing_a_folder_is_left_alone(
     direction: str, source: Path, listing: bytes, tmp_path: Path
 ) -> None:
-    """It may not be ours. The listing is synced before anything else, so no power failure can remove it."""
+    """The folder may be a user's. The listing is synced before anything else, so no power failure can remove it."""
     stop(direction, source, tmp_path / "target")
     (tmp_path / "target.partial" / LISTING).write_bytes(listing)
     before = files(tmp_path)
@@ -144,7 +144,7 @@ def test_a_file_that_no_conversion_wrote_is_left_alone(direction: str, source: P
 def test_another_conversion_to_the_same_target_deletes_what_the_first_wrote(
     direction: str, source: Path, tmp_path: Path
 ) -> None:
-    """It has other files: an import has no file of an export."""
+    """The other conversion has other files: an import has no file of an export."""
     other = "export" if direction == "import" else "import"
     stop(other, source.parent / ("ours" if direction == "import" else "theirs"), tmp_path / "target")
     convert(direction, source, tmp_path / "target")

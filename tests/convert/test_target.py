@@ -119,7 +119,7 @@ def test_a_source_behind_a_symlink_overlaps_as_well(direction: str, source: Path
 
 
 def test_a_source_whose_files_are_links_into_the_target_overlaps_as_well(models: Path, tmp_path: Path) -> None:
-    """As in the hub's cache."""
+    """The hub's cache has such links."""
     there = copied(models / "theirs", tmp_path / "there")
     (tmp_path / "linked").mkdir()
     for path in there.iterdir():

@@ -51,7 +51,7 @@ class Environment:
         return job / "output"
 
     def losses(self, job: Path, layout: Layout) -> list[float]:
-        """Of all steps, when it takes those that are left in this layout."""
+        """Finish the training in this layout, and return the losses of all steps."""
         again_in(job, layout)
         self.succeed("tasks.pretrain.train", job, layout.processes)
         assert f"continuing from step {STEPS // 2}" in (job / "log.txt").read_text()

@@ -1,4 +1,4 @@
-"""Which checkpoint a training continues from."""
+"""The choice of the checkpoint from which a training continues."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tasks.core.manifest import ArtifactError, remove, write_manifest
 
 @pytest.fixture
 def folder(tmp_path: Path) -> CheckpointFolder:
-    """With the complete checkpoints of steps 5, 20 and 100."""
+    """A folder with the complete checkpoints of steps 5, 20 and 100."""
     for step in (5, 20, 100):
         path = tmp_path / f"checkpoint-{step}"
         path.mkdir()

@@ -1,4 +1,4 @@
-"""What the next pod of an execution knows of an engine's death."""
+"""The record of an engine's death for the next pod of an execution."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a job is given of an input, and the key that stands for it."""
+"""The files of an input that a job gets, and the cache key of these."""
 
 import errno
 import json

@@ -40,7 +40,7 @@ def anywhere(request: pytest.FixtureRequest, where: str, tmp_path: Path) -> str:
 
 
 def pod(tmp_path: Path, name: str, where: str) -> Offsite:
-    """The same job in a home of its own."""
+    """The same job in a separate home."""
     job_dir = tmp_path / name / "jobs/sft-0"
     job_dir.mkdir(parents=True)
     return Offsite(job_dir, where)
@@ -69,7 +69,7 @@ def in_storage(s3: S3, job: Offsite) -> list[str]:
 
 
 def parts(names: Iterable[str]) -> list[str]:
-    """Of the files in `work` their checkpoints and their names."""
+    """Return the checkpoints and names of the files in `work`."""
     return sorted(f"{name.split('/')[2]}/{name.split('/')[-1]}" for name in names if name.startswith("work/"))
 
 
@@ -230,7 +230,7 @@ def test_after_sigterm_it_waits_for_the_last_one_but_not_beyond_the_grace(
 
 
 def other_checkpoint(job: Offsite, step: int) -> Path:
-    """As `checkpoint`, with other bytes: a file's order or its time may differ from pod to pod."""
+    """Write a `checkpoint` with other bytes: the order or time of its files may differ between pods."""
     path = checkpoint(job, step)
     remove(path)
     path.mkdir()
@@ -248,7 +248,7 @@ def test_two_pods_that_send_the_same_step_leave_it_whole(
     write = storage.write
 
     def meanwhile(*words: Any) -> None:
-        """The retry sends all of its own before the manifest of the other's."""
+        """Let the retry send all of its files before the other's manifest."""
         monkeypatch.undo()
         send(retry)
         write(*words)

@@ -1,5 +1,5 @@
-"""What a store refuses ends at once with the store's words; what may pass is tried again. The store is an HTTP server
-that answers every request like S3 with the same error."""
+"""A refusal by a store ends the work at once with the store's message; errors that may be temporary are retried. The
+store is an HTTP server that answers every request like S3 with the same error."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -121,13 +121,13 @@ def test_what_may_pass_is_tried_again(tmp_path: Path, status: int, code: str, mo
 
 
 class AzureError(Exception):
-    """As azure-core's."""
+    """An error like azure-core's."""
 
     status_code = 400
 
 
 class GoogleError(Exception):
-    """As gcsfs's."""
+    """An error like gcsfs's."""
 
     code = 400
 

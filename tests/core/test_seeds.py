@@ -1,4 +1,4 @@
-"""What becomes of metrics that were measured for several seeds."""
+"""Metrics that were measured for several seeds."""
 
 import pytest
 

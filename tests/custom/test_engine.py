@@ -259,7 +259,7 @@ def test_a_merge_has_the_turns_of_the_tuned_model(tmp_path: Path, of_base: str |
 
 
 def sequence_of_ends(folder: Path) -> list[int]:
-    """What the model generates, by Transformers, if it prefers the end of a turn to all else."""
+    """Generate with Transformers from a model that prefers the end of a turn to all other tokens."""
     model = AutoModelForCausalLM.from_pretrained(folder)
     ids = torch.tensor([[5, 6]])
     said = model.generate(ids, max_new_tokens=4, do_sample=False, sequence_bias=[[[3], 1e4]])

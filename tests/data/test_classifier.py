@@ -20,7 +20,7 @@ WEIGHT = 3.0
 
 
 def write_model(path: Path, labels: dict[str, list[str]], kind: int = SUPERVISED) -> Path:
-    """A model in fastText's format, version 12: each label has words of its own, and a vector of words counts them.
+    """Write a model in fastText's format, version 12. Each label has its own words, and a vector of words counts them.
     The logit of a label is WEIGHT times the share of its words among the known ones."""
     words = [word for of_label in labels.values() for word in of_label]
     size = len(labels)
@@ -65,7 +65,7 @@ def test_documents_of_other_labels_are_dropped_by_name(model: Path) -> None:
 
 
 def test_a_small_probability_of_a_label_may_be_enough(model: Path) -> None:
-    """As thresholds of classifiers of quality are."""
+    """Thresholds of quality classifiers are small."""
     assert curated(step(model, min_score=0.02), "der Fluss")[0] == ["der Fluss"]
 
 

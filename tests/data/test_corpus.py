@@ -65,7 +65,7 @@ def test_duplicates_empty_documents_and_invalid_utf8_are_left_out_and_counted(fo
 
 
 def test_utf_16_and_binary_files_are_left_out_and_named(folder: Path, tmp_path: Path) -> None:
-    """As UTF-8 they are valid: text with NUL characters."""
+    """These files are valid UTF-8: text with NUL characters."""
     clean = digest(prepared(tmp_path / "clean", folder))
     (folder / "y1.txt").write_bytes("hello".encode("utf-16-le"))
     (folder / "y2.txt").write_bytes(b"\x7fELF\2\1\0\0")
@@ -175,7 +175,8 @@ def test_what_is_broken_and_what_is_not_read_is_told_file_by_file(tmp_path: Path
 def test_what_was_skipped_as_broken_stops_a_corpus_that_allows_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether a corpus may exist is part of what it is, and of no partition: what was read is not read again."""
+    """The condition for a corpus belongs to the corpus, and not to its partitions: text that was read is not read
+    again."""
     monkeypatch.setenv("BATON_HOME", str(tmp_path / "home"))
     tmp_path.joinpath("a.jsonl").write_text("\n".join(json.dumps({"text": f"document {n}"}) for n in range(400)))
     tmp_path.joinpath("b.jsonl").write_text('{"text": "whole"}\n{"text": "cut o')

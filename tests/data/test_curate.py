@@ -32,7 +32,7 @@ def prose(seed: int, lines: int = 12) -> str:
 
 
 def curated(step: dict[str, Any], *texts: str, folder: Path = Path()) -> tuple[list[str | None], Tally]:
-    """What one step makes of each text."""
+    """Apply one step to each text."""
     tally = Tally()
     curation = Curation([CurateStep.model_validate(step).pinned()], folder)
     found = [curation.apply(document(f"a.txt#{number}", text), None, tally) for number, text in enumerate(texts)]

@@ -86,7 +86,7 @@ def days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Days:
 
 
 def second_day(days: Days) -> None:
-    """What arrives in `web`, in a file that comes before all others."""
+    """Add new documents to `web`, in a file that comes before all others."""
     similar = words("books 3 1").replace("word1", "other1", 2)
     days.write(
         "web/0.jsonl", words("new"), words("books 5 0"), similar, f"unwanted {words('x')}", f"{words('y')} {EXAM}"

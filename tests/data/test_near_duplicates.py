@@ -61,7 +61,8 @@ def edited(source: random.Random, words: list[str], edits: int) -> list[str]:
 
 
 def test_planted_pairs(tmp_path: Path) -> None:
-    """Of the pairs with a true similarity of at least 0.85, 95 % are found; of those up to 0.5, at most 1 %."""
+    """At least 95 % of the pairs with a true similarity of 0.85 or more are found, and at most 1 % of those up to
+    0.5."""
     source = random.Random(1)
     pairs = []
     for _ in range(2_000):

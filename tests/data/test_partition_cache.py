@@ -1,4 +1,4 @@
-"""What is removed of earlier partitions' results, and when."""
+"""The removal of earlier partitions' results."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""How a source is cut, and that its partitions together are the source."""
+"""The division of a source into partitions, which together are the source."""
 
 import json
 from pathlib import Path

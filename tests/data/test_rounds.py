@@ -96,7 +96,8 @@ def test_a_killed_engine_goes_on_with_what_is_missing(source: Path, home: Path, 
 
 
 def folders(job: Job) -> int:
-    """How many results of items are there; none once the engine removes them, which it does when it ends."""
+    """Count the results of items that exist. There are none after the engine has removed them, which it does at its
+    end."""
     try:
         return len([*(job.directory / SCANS).glob("*.scan"), *job.work.glob("*.rounds/*")])
     except FileNotFoundError:  # removed while it was listed

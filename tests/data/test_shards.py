@@ -118,7 +118,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def large_shards(large: Path, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """By one worker."""
+    """Shards that were made by one worker."""
     spec = {"concurrency": 1}
     job = new_job(tmp_path_factory.mktemp("large-shards"), "shards", spec, corpus=large, tokenizer=tokenizer)
     shards_engine.work(job)

@@ -17,7 +17,7 @@ Day = dict[str, str]
 
 @dataclass
 class Told:
-    """What is told of a day."""
+    """The reported facts of a day."""
 
     changes: Changes
     new: set[str]
@@ -38,7 +38,7 @@ def look(known: Known, today: Day) -> Told:
 
 
 def after(*days: Day) -> Known:
-    """What is known after an increment on each of these days."""
+    """Return the known facts after an increment on each of these days."""
     known = Known()
     for today in days:
         changes, before = look(known, today).changes, ids(known)
@@ -173,7 +173,7 @@ def test_every_change_is_told_once(history: list[Day]) -> None:
 
 
 class Model:
-    """What `Known` does, in dictionaries."""
+    """A model of `Known` with dictionaries."""
 
     def __init__(self) -> None:
         self.documents: dict[str, Split] = {}
@@ -245,8 +245,8 @@ some = st.dictionaries(st.sampled_from("abcd"), st.sampled_from("UVWXYZ"), min_s
 def test_sql_finds_what_dictionaries_do(
     history: list[tuple[Day, Day, bool]], more: list[tuple[str, str]], today: Day
 ) -> None:
-    """Also when corpora have a document twice, lack one that was new (a near duplicate), or list one as deleted that
-    was not there."""
+    """This includes corpora that have a document twice, lack one that was new (a near duplicate), or list one as
+    deleted that did not exist."""
     known, model = Known(), Model()
     for day, added, as_told in history:
         told, expected = known.compare([placed(enumerate(day.items()))]), model.look(day)

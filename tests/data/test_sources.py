@@ -340,7 +340,7 @@ def test_a_dataset_that_cannot_be_had_says_so(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_dataset_of_the_hub_is_as_its_newest_commit_says(tmp_path: Path) -> None:
-    """Otherwise nobody would notice that it grew. The hub is a local server, which then stops."""
+    """Otherwise its growth would go unnoticed. The hub is a local server, which then stops."""
     info = tmp_path / "api" / "datasets" / "a" / "b"
     info.parent.mkdir(parents=True)
     info.write_text(json.dumps({"id": "a/b", "sha": "5" * 40}))
@@ -376,7 +376,7 @@ BOM = b"\xef\xbb\xbf"
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
 def test_a_byte_order_mark_is_no_part_of_jsonl(tmp_path: Path, suffix: str) -> None:
-    """Also in the middle, of files that were put together, and as what a plan reads first."""
+    """This includes marks in the middle of concatenated files, and the beginning that a plan reads first."""
     path = tmp_path / f"x.{suffix}"
     path.write_bytes(compressed(BOM + lines({"text": "one"}, {"text": "two"}) + BOM + lines({"text": "three"}), suffix))
     source = JsonlSource(path=str(path))
@@ -463,7 +463,7 @@ def test_broken_lines_are_skipped_one_by_one_and_counted_by_file(tmp_path: Path)
 @pytest.mark.parametrize("suffix", ["jsonl.gz", "jsonl.zst"])
 @pytest.mark.parametrize("cut", [4, 30])
 def test_of_a_damaged_compressed_file_all_before_the_damage_is_read(tmp_path: Path, suffix: str, cut: int) -> None:
-    """Also within the second of two members, and of a file that fits into the buffers."""
+    """The damage may be in the second of two members, or in a file that fits into the buffers."""
     first, second = (lines(*({"text": str(number**9)} for number in some)) for some in (range(100), range(100, 200)))
     whole = compressed(first, suffix) + compressed(second, suffix)
     (tmp_path / f"a.{suffix}").write_bytes(whole[:-cut])

@@ -1,4 +1,4 @@
-"""What the data specs reject, and what they find missing before a run."""
+"""Errors of the data specs, and missing files that they report before a run."""
 
 import json
 import os
@@ -130,7 +130,7 @@ def test_a_saved_dataset_without_the_split_or_the_column(tmp_path: Path) -> None
 
 
 def test_the_state_changes_with_a_file_of_the_same_size_and_time(tmp_path: Path) -> None:
-    """As `cp -p`, `rsync -t` and `tar` leave it."""
+    """`cp -p`, `rsync -t` and `tar` leave such files."""
     path = tmp_path / "a.txt"
     path.write_text("Monday")
     before, times = corpus(kind="files", path=str(path)).pinned().state, path.stat()

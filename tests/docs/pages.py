@@ -45,7 +45,7 @@ def commands() -> Iterator[tuple[Block, list[str]]]:
 
 
 def links(page: Path) -> list[str]:
-    """What a page links to inside the repository."""
+    """Return the links of a page inside the repository."""
     found = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
     return [target for target in found if not target.startswith(("http", "mailto:"))]
 

@@ -103,7 +103,7 @@ def add(a: int, b: int) -> int:
 
 
 class Free:
-    """It has no reward of its own."""
+    """An environment without a reward."""
 
     def reset(self, **columns: Any) -> None:
         pass
@@ -135,5 +135,5 @@ class Hostile:
         return "forged"
 
     def stay(self) -> int:
-        """Start a process in a session of its own."""
+        """Start a process in a new session."""
         return subprocess.Popen(["setsid", "sleep", "611"], start_new_session=True).pid

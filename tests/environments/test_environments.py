@@ -1,4 +1,4 @@
-"""Each conversation's environment is a process of its own: what one does harms no other, and not the trainer."""
+"""Each conversation's environment is a separate process, which affects neither the others nor the trainer."""
 
 import re
 import resource
@@ -231,7 +231,7 @@ def test_a_process_that_may_have_run_anything_loses_its_own_conversation_and_lea
 
             assert answers == {1: [ToolResult("forged")]}, written
             first, second = environments.finish()
-            assert "its process sent what is no answer" in first.lost and second.lost == "", written
+            assert "its process sent an invalid answer" in first.lost and second.lost == "", written
 
         environments.reset([{}], [0])
         environments.call({0: [("stay", {})]})

@@ -1,4 +1,4 @@
-"""Which text is measured; every token of it counts once."""
+"""The text on which bits per byte are measured. Every token of it counts once."""
 
 import pytest
 from hypothesis import given

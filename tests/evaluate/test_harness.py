@@ -98,7 +98,7 @@ def test_a_group_s_metric_is_a_share_if_that_of_every_member_is() -> None:
 
 
 def test_which_direction_is_better_is_not_guessed() -> None:
-    """`loss` is listed without it; `em` is one that lm-eval knows, and `mine` nobody does."""
+    """`loss` is listed without a direction, lm-eval knows that of `em`, and `mine` is unknown."""
     listed = "process_results: !function utils.losses\nmetric_list: [{metric: loss, aggregation: mean}]\n"
     found = metrics(write("mine", CHOICE + listed))
     assert {name: metric.higher_is_better for name, metric in found.items()} == {

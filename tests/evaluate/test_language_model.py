@@ -173,7 +173,7 @@ def test_the_lengths_of_requests_are_known_without_an_engine(tmp_path: Path) -> 
 
 
 def test_an_empty_choice_is_refused(tmp_path: Path) -> None:
-    """It would win each time: nothing has the highest log-probability."""
+    """An empty choice would always win, since empty text has the highest log-probability."""
     from lm_eval.api.instance import Instance
 
     from tasks.core.job import StageError

@@ -74,7 +74,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def of_training(model: Path) -> list[list[int]]:
-    """As SFT, DPO and GRPO have them."""
+    """Tokenize the prompts as SFT, DPO and GRPO do."""
     encoder = RowEncoder(load(model))
     ids = [encoder.prompt(row) for row in ROWS]
     assert ids == [encoder.completion(row | {"completion": " yes"})[0] for row in ROWS]
@@ -136,7 +136,7 @@ def serve(model: Path, answer: Path) -> None:
 
 @pytest.mark.long  # vLLM starts
 def test_serving_and_lm_eval_have_them_too(vllm: None, model: Path, tmp_path: Path) -> None:
-    """Of a tuned model, which has a chat template."""
+    """The model is tuned, and has a chat template."""
     tuned, answer = tmp_path / "tuned", tmp_path / "answer.json"
     shutil.copytree(model, tuned)
     encoder = RowEncoder(load(model))

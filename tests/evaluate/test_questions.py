@@ -47,7 +47,7 @@ def test_a_text_asks_nothing() -> None:
 
 @pytest.mark.parametrize(("begin", "start"), [("", [0]), (BEGIN, [2])])
 def test_held_out_text_follows_bos_or_the_end_of_a_document(begin: str, start: list[int], tmp_path: Path) -> None:
-    """As in the shards: without BOS a model that has always seen one predicts nothing (lm-eval#1465)."""
+    """The shards have these tokens too. Without BOS, a model that has always seen one predicts badly (lm-eval#1465)."""
     place = folder(tmp_path / "model", byte_level(END, PAD, BEGIN, begin=begin))
     (tmp_path / "corpus").mkdir()
     writer = SplitWriter(tmp_path / "corpus", "held_out")

@@ -20,7 +20,7 @@ def test_an_evaluator_without_think_end_is_identified_as_before_there_was_one() 
     rows = EvaluatorSpec(data="sums", rewards=[RewardSpec.model_validate({"format": {"tags": ["think", "answer"]}})])
     assert rows.problems() == []
     (looks_at_it,) = rows.model_copy(update={"think_end": "</think>"}).problems()
-    assert "the reward format looks at the section that this ends" in str(looks_at_it)
+    assert "the reward format reads the section that this text ends" in str(looks_at_it)
     (nothing,) = rows.model_copy(update={"think_end": ""}).problems()
     assert nothing.path == "think_end"
 

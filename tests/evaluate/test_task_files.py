@@ -88,19 +88,19 @@ def test_tasks_by_name_have_no_files() -> None:
 def test_a_task_in_the_current_directory_is_refused_with_a_way_out() -> None:
     """Every change of a recipe beside it would be another evaluation."""
     write(mine_yaml=task())
-    with pytest.raises(UserError, match=r"contains the current directory: put the task, .* into a folder of its own"):
+    with pytest.raises(UserError, match=r"contains the current directory: put the task, .* into a separate folder"):
         gathered(["mine.yaml"])
 
 
 def test_a_folder_of_too_many_files_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_files, "MOST_FILES", 2)
     write(tasks__mine_yaml=task(), tasks__a_txt="1", tasks__b_txt="2")
-    with pytest.raises(UserError, match="has 3 files, of at most 2: put the task into a folder of its own"):
+    with pytest.raises(UserError, match="has 3 files, more than 2: put the task into a separate folder"):
         gathered(["tasks/mine.yaml"])
 
 
 def test_a_python_file_that_imports_from_elsewhere_is_refused() -> None:
-    """It would be missing where the evaluation runs."""
+    """The imported file would be missing on the machine of the evaluation."""
     write(tasks__mine_yaml=task(), tasks__utils_py="import json\nfrom shared import words\n", shared__words_py="")
     with pytest.raises(UserError, match=r"utils.py: imports shared.words from .*: copy it into .*tasks, all of which"):
         gathered(["tasks/mine.yaml"])
@@ -141,7 +141,7 @@ def test_an_included_file_outside_of_the_folder_is_refused(project: Path, name: 
 )
 def test_a_key_that_occurs_twice_is_named(text: str) -> None:
     write(tasks__mine_yaml=task(text))
-    with pytest.raises(StageError, match=r"mine\.yaml: (output_type|n) occurs twice in one mapping; lm-eval takes the"):
+    with pytest.raises(StageError, match=r"mine\.yaml: (output_type|n) occurs twice in one mapping, of which lm-eval"):
         load_config(Path("tasks/mine.yaml").absolute(), Path("tasks").absolute())
 
 

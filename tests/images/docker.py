@@ -39,7 +39,7 @@ class Docker:
     environment: Mapping[str, str]  # of a process that uses it
 
     def __call__(self, *words: str) -> str:
-        """What the client prints. Raises CalledProcessError."""
+        """Run a command of the client, and return its output. Raises CalledProcessError."""
         return self.run(*words).stdout.strip()
 
     def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -55,7 +55,7 @@ class Docker:
 
 @contextmanager
 def daemon(folder: Path) -> Iterator[Docker]:
-    """Until it is left. Its data stay in the folder."""
+    """Run a daemon until the context ends. Its data stay in the folder."""
     client = folder / "bin/docker"
     client.parent.mkdir(parents=True, exist_ok=True)
     client.write_text(CLIENT % shutil.which("docker"))

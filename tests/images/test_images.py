@@ -25,7 +25,7 @@ RESOLVE = ["--quiet", "--no-header", "--no-annotate", "--python-platform=x86_64-
 
 
 def resolve(name: str) -> str:
-    """What `uv pip compile` makes of a family's .in when each pin of its .txt is a constraint."""
+    """Return the result of `uv pip compile` for a family's .in with each pin of its .txt as a constraint."""
     uv = str(Path(sys.executable).with_name("uv"))
     words = [uv, "pip", "compile", *RESOLVE, f"images/{name.removesuffix('-cpu')}.in"]
     words += ["--constraints", f"images/{name}.txt", "--python-version", "3.11" if name in CPU_LISTS else "3.12"]
@@ -70,7 +70,7 @@ def test_an_image_has_the_versions_of_the_one_resolution_for_gpus(family: str) -
 
 @pytest.mark.parametrize("family", images.FAMILIES)
 def test_an_image_without_cuda_has_the_versions_that_the_tests_run_with(family: str) -> None:
-    """Those of requirements.txt, from which torch alone is left out; it comes from requirements.in."""
+    """The versions are those of requirements.txt, except torch, which comes from requirements.in."""
     pinned, one = requirements(ROOT / f"images/{family}-cpu.txt"), requirements(ROOT / "requirements.txt")
     direct = requirements(ROOT / "requirements.in")
     assert pinned == {package: one.get(package, direct.get(package)) for package in pinned}
@@ -136,7 +136,7 @@ def build(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_an_image_that_cannot_be_looked_up_is_not_taken_for_built(tmp_path: Path) -> None:
-    """Flyte takes it for that: nobody listens at the registry."""
+    """Flyte would assume that it is built. No server listens at the registry."""
     config = tmp_path / "config.yaml"
     ended = build("localhost:1", "train", "--config", str(config))
     assert ended.returncode == 1

@@ -1,5 +1,5 @@
-"""With the packages of an image's list, and no others, all that its stages import can be imported: what is installed
-beside them (images/gpu.txt) is hidden."""
+"""All imports of an image's stages succeed with the packages of its list alone. Other packages that are installed here
+(images/gpu.txt) are hidden."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(sys.version_info < (3, 12), reason="the images' 
 
 
 def modules(family: str) -> list[str]:
-    """What the stages of a family are made of, and then the modules of other projects that these import."""
+    """Return the modules of a family's stages, and then the modules of other projects that these import."""
     word = f"image=images.{family.upper().replace('-', '_')}"
     tasks = [path for path in files("tasks") if path.name == "task.py" and word in path.read_text()]
     ours = closure(*(path for task in tasks for path in task.parent.rglob("*.py")))
@@ -24,7 +24,7 @@ def modules(family: str) -> list[str]:
 
 
 def is_module(name: str) -> bool:
-    """Not a function or class, which `from a import b` may name too."""
+    """Return whether a name is a module, rather than a function or class, which `from a import b` may name too."""
     try:
         return find_spec(name) is not None
     except ModuleNotFoundError:  # what it is in is none

@@ -33,7 +33,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def login(home: Path, host: str, monkeypatch: pytest.MonkeyPatch, **credentials: str) -> None:
-    """What `docker login` leaves."""
+    """Write the file that `docker login` leaves."""
     home.joinpath("config.json").write_text(json.dumps({"auths": {host: credentials}}))
     monkeypatch.setenv("DOCKER_CONFIG", str(home))
 
@@ -93,7 +93,7 @@ def test_a_private_registry_by_password(tmp_path: Path, monkeypatch: pytest.Monk
 @needs_registry
 @pytest.mark.parametrize("kind", ["password", "identity token"])
 def test_a_private_registry_by_token(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Docker Hub's, GitHub's and Azure's: credentials are exchanged for a token at another address."""
+    """Docker Hub, GitHub and Azure exchange credentials for a token at another address."""
     tokens = Tokens(tmp_path)
     threading.Thread(target=tokens.serve_forever, daemon=True).start()
     realm = f"http://127.0.0.1:{tokens.server_port}/token"

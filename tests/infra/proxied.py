@@ -17,7 +17,7 @@ TO_CHANGE = "/ajax-api/2.0/mlflow/experiments/create"
 
 
 def passwords_and_certificate(folder: Path) -> None:
-    """As docs/lineage.md says, for localhost."""
+    """Make the passwords and the certificate for localhost as described in docs/lineage.md."""
     words = ["openssl", "passwd", "-6", "-stdin"]
     hashed = subprocess.run(words, input=PASSWORD, capture_output=True, text=True, check=True).stdout
     (folder / "htpasswd").write_text(f"{USER}:{hashed}")
@@ -72,7 +72,7 @@ def the_pages_and_mlflow_answer(proxied: Proxied) -> None:
 
 
 def mlflow_s_client_works(proxied: Proxied, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """It logs a metric and a file that is larger than what nginx takes by default, and reads both; the run's id."""
+    """Log a metric and a file above nginx's default limit with MLflow's client, and read both. Returns the run's id."""
     client = proxied.client(monkeypatch)
     run = str(client.create_run(client.create_experiment("proxied")).info.run_id)
     client.log_metric(run, "loss", 0.5)

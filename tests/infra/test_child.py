@@ -1,4 +1,4 @@
-"""A process of its own that is asked one thing."""
+"""A separate process that answers one request."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ def is_alive(pid: int) -> bool:
 
 
 def gone(pid: int) -> bool:
-    """Whether it ends soon."""
+    """Return whether a process ends soon."""
     deadline = time.monotonic() + 10
     while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.02)

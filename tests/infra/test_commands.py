@@ -15,7 +15,7 @@ DESCRIBE = "python -m workflows.describe convert"
 
 
 def run(line: str) -> str:
-    """What a user's shell prints, in the current folder."""
+    """Run a command in a user's shell in the current folder, and return its output."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(line, shell=True, check=True, capture_output=True, text=True, env=environment).stdout
 

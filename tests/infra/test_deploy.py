@@ -1,5 +1,5 @@
-"""What is deployed: compose.yaml and the objects of Kubernetes and SkyPilot in infra/, against the schemas of those who
-read them and against each other."""
+"""The deployed files: compose.yaml and the objects of Kubernetes and SkyPilot in infra/, checked against the schemas of
+the programs that read them and against each other."""
 
 import copy
 import json
@@ -140,7 +140,7 @@ def test_what_restricted_refuses_is_found(path: str, value: Any, refused: str) -
 
 
 def containers() -> dict[str, Any]:
-    """Those of all our pods, and of Flyte's."""
+    """Return the containers of all our pods, and of Flyte's."""
     pods = PODS | {"Flyte's": FLYTE_S_PODS[True]}
     return {
         f"{name}: {each['name']}": each
@@ -171,7 +171,7 @@ def test_flyte_has_a_share_of_its_node() -> None:
 
 @pytest.mark.parametrize("name", [*(name for name in PODS if "PodTemplate" not in name), "Flyte's"])
 def test_a_service_stands_before_stages_pods(name: str) -> None:
-    """Those that the pods wait for evict one if necessary; those that people wait for, and the champion, evict none."""
+    """Services for which the pods wait evict one if necessary; services for people, and the champion, evict none."""
     named = (PODS | {"Flyte's": FLYTE_S_PODS[False]})[name]["priorityClassName"]
     shared = yaml.safe_load_all((INFRA / "flyte/priority.yaml").read_text())
     priority = next(each for each in shared if each["metadata"]["name"] == named)
@@ -202,8 +202,8 @@ def test_a_tracking_job_that_cannot_start_gives_way_to_the_next() -> None:
 
 
 def test_a_stage_s_pod_is_restricted() -> None:
-    """What Flyte makes of the template and of a stage's own pod (MergeBasePodSpecOntoTemplate: fields of the stage's
-    over those of the template, and each container over the one that is named default)."""
+    """Flyte merges the template and a stage's own pod (MergeBasePodSpecOntoTemplate: fields of the stage override those
+    of the template, and each container overrides the one named default)."""
     from tasks.pretrain.task import pretrain
 
     settings = SerializationSettings(ImageConfig.create_from(None, [Image.look_up_image_info("baton-train", "r/t:1")]))
@@ -277,7 +277,7 @@ def test_a_second_apply_has_the_images_too(tmp_path: Path) -> None:
 
 
 def without_a_gpu() -> Any:
-    """The patch that champion/kustomization.yaml tells of."""
+    """Return the patch that champion/kustomization.yaml describes."""
     lines = (INFRA / "champion/kustomization.yaml").read_text().splitlines()
     start, end = lines.index("#   patches:"), next(n for n, line in enumerate(lines) if not line.startswith("#"))
     (patch,) = yaml.safe_load("\n".join(line.removeprefix("#") for line in lines[start:end]))["patches"]

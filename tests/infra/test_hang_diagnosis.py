@@ -19,8 +19,8 @@ def beat(step: int, phase: Phase) -> Beat:
 
 
 def stack(words: str) -> str:
-    """Of two threads, as faulthandler prints it: the main thread, the last, is at the line of this file that
-    has these words first."""
+    """Return the stack of two threads as faulthandler prints it. The main thread, which is the last, is at the line of
+    this file that has these words first."""
     line = next(number for number, text in enumerate(HERE.read_text().splitlines(), start=1) if words in text)
     other = 'Thread 0x01 (most recent call first):\n  File "threading.py", line 1 in run\n'
     return f'{other}\nCurrent thread 0x02 (most recent call first):\n  File "{HERE}", line {line} in step\n'

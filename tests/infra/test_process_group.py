@@ -82,7 +82,7 @@ def test_a_group_is_stopped_twice_without_harm() -> None:
 
 
 def earlier(pid: int) -> Beat:
-    """Of a process that had this pid before."""
+    """Return the record of a process that had this pid before."""
     started = start_time(pid)
     assert started
     return Beat(pid, "optimizer", 3, 1, 0.0, started - 1)

@@ -41,7 +41,7 @@ def train(job_dir: Path, what: str, *, max_restarts: int = 0, died: Death | None
 
 
 def last_words(job_dir: Path, what: str, *, max_restarts: int = 0, **spec: Any) -> str:
-    """What is said when it has failed, with nothing of it left behind."""
+    """Return the message of a failed engine, after which none of its processes is left."""
     with pytest.raises(EngineFailed) as failed:
         train(job_dir, what, max_restarts=max_restarts, **spec)
     assert not processes_of(job_dir)

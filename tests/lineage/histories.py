@@ -26,7 +26,7 @@ class Folder:
 
     @property
     def handed_on(self) -> bool:
-        """Whether it is one of its inputs, unchanged."""
+        """True if the output is one of the inputs, unchanged."""
         return self.digest in {parent.digest for parent in self.parents.values()}
 
     def manifests(self) -> Iterator["Folder"]:

@@ -132,8 +132,8 @@ def _above(boxes: list[Box], focus: str) -> set[str]:
 @settings(max_examples=100, deadline=None)
 @given(past=HISTORIES, late=st.floats(-100, 100))
 def test_a_machine_with_another_clock_loses_no_ancestor(past: History, late: float) -> None:
-    """Of an execution whose every second stage ran where the clock is wrong, what its stages read from each other is
-    still known."""
+    """If every second stage of an execution ran on a machine with a wrong clock, the inputs that its stages read from
+    each other are still known."""
     name = "e0"
     runs = [run for run in past.runs.values() if run.execution == name and not run.handed_on]
     wrong = {run.id for run in sorted(runs, key=lambda run: run.started)[::2]}

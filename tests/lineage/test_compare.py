@@ -138,7 +138,7 @@ def answered(store: Store, label: str, of: str, rewards: list[float], where: Pat
 
 
 def test_compare_gives_the_answer_of_the_report(store: Store) -> None:
-    """Of the same prompts, whose difficulty cancels out; and the same samples."""
+    """Both compare the same prompts, whose difficulty cancels out, and show the same samples."""
     before = [float(number % 3 == 0) for number in range(100)]
     after = [0.0 if number % 6 == 0 else reward for number, reward in enumerate(before)]
     id = begin_execution("mine", {})

@@ -167,7 +167,7 @@ def without_root() -> Iterator[None]:
 
 @pytest.fixture
 def closed() -> Iterator[Path]:
-    """A folder that nobody else may look into, as /root is."""
+    """Make a folder that no other user may read, like /root."""
     with TemporaryDirectory() as name:
         folder = Path(name) / "root"
         folder.mkdir()

@@ -135,7 +135,7 @@ def test_a_model_is_not_made_from_data_that_arrived_later(home: Path, tmp_path: 
 
 
 def test_choosing_a_model_does_not_make_it(home: Path, tmp_path: Path) -> None:
-    """As it was recorded when the chosen model was the output of the stage that chose it."""
+    """Earlier records had the chosen model as the output of the stage that chose it."""
     candidates = {"models.0": "b", "models.1": "s", "reports.0": "e"}
     id = made(
         {
@@ -165,7 +165,7 @@ def test_choosing_a_model_does_not_make_it(home: Path, tmp_path: Path) -> None:
 
 
 def test_a_made_again_artifact_is_not_made_from_itself(home: Path, tmp_path: Path) -> None:
-    """What was read before it was made is older than any run on record."""
+    """An artifact that was read before it was made is older than any recorded run."""
     made({"one": {"model": "t"}, "two": {"model": "o"}}, tmp_path)
     lineage = Lineage()
     assert letters(lineage.ancestors("t" * 64)) == set()

@@ -136,7 +136,7 @@ def test_the_settings_that_differ_from_the_defaults_are_shown_as_yaml(page: Test
 
 
 def test_an_execution_of_a_cluster_links_to_flytes_console(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when its pods, started by a schedule, did not know where that is."""
+    """This includes pods that were started by a schedule and did not know the console's address."""
     for name, value in {"ID": "f0", "PROJECT": "llm", "DOMAIN": "production"}.items():
         monkeypatch.setenv(f"FLYTE_INTERNAL_EXECUTION_{name}", value)
     begin_execution("nightly", {})
@@ -303,7 +303,7 @@ def test_the_best_model_of_an_execution_is_by_the_headline_of_its_evaluations(pa
 
 
 def test_the_best_model_of_an_execution_is_one_that_it_made(home: Path, tmp_path: Path) -> None:
-    """Not the champion that it was compared with."""
+    """The champion with which it was compared is not a candidate."""
     id = begin_execution("night", {})
     note_cached("convert", "hf_model", "b" * 64, {"label": "base"})
     for title, model, right in (("evaluate-base", "b" * 64, 0.1), ("evaluate-champion", "a" * 64, 0.25)):
@@ -316,7 +316,7 @@ def test_the_best_model_of_an_execution_is_one_that_it_made(home: Path, tmp_path
 
 
 def test_the_best_model_of_an_execution_is_the_one_that_it_chose(home: Path, tmp_path: Path) -> None:
-    """By its own metric, not by the headline of the evaluations."""
+    """The choice has another metric than the headline of the evaluations."""
     id = begin_execution("run", {})
     for label, digest, right in (("base", "a" * 64, 0.25), ("sft", "b" * 64, 0.1)):
         note_cached(label, "hf_model", digest, {"label": label})
@@ -396,7 +396,7 @@ def test_stages_to_come_are_listed_with_the_time_they_took_before(home: Path, tm
 
 
 def test_stages_are_in_the_plan_s_order_and_what_ended_an_execution_is_told(home: Path, tmp_path: Path) -> None:
-    """What a cluster's cache served is recorded last."""
+    """Results from a cluster's cache are recorded last."""
     id = begin_execution("cached", {}, plan=["corpus", "sft", "report"])
     with tracked("report", tmp_path / "report", spec={}, inputs={}):
         pass

@@ -1,4 +1,4 @@
-"""What a model's files say of it, as other tools write them."""
+"""The properties of models whose files were written by other tools."""
 
 import json
 from pathlib import Path
@@ -75,7 +75,7 @@ def test_a_generation_ends_at_the_tokens_of_all_three_files(
 
 
 def test_the_end_of_text_may_be_in_a_file_of_its_own(tmp_path: Path) -> None:
-    """As older versions of Transformers wrote it; newer ones read it if tokenizer_config.json lists no tokens."""
+    """Older versions of Transformers wrote it so; newer ones read it if tokenizer_config.json lists no tokens."""
     special = {"eos_token": {"content": "<end>"}}
     found = model_in(write(tmp_path, tokenizer_config={}, special_tokens_map=special))
     assert (found.eos_of_tokenizer, found.problems()) == (3, [])

@@ -49,7 +49,7 @@ def logits(model: PreTrainedModel) -> torch.Tensor:
 
 
 def test_a_soft_cap_of_the_attention_is_applied(tmp_path: Path) -> None:
-    """As vLLM does; Transformers' default leaves it out."""
+    """vLLM applies it; Transformers' default ignores it."""
     config = Gemma2Config(**SIZES, num_key_value_heads=1, head_dim=8, attn_logit_softcapping=0.1)
     make(tmp_path, config)
     capped, given = load_causal_lm(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -141,7 +141,7 @@ def by_head(tensor: torch.Tensor) -> torch.Tensor:
 def test_the_engine_may_arrange_a_weight_in_another_way(
     arranged: Callable[[torch.Tensor], torch.Tensor], fused: bool, equal: bool
 ) -> None:
-    """With its rows in another order only if it is a layer that vLLM fuses."""
+    """Its rows may be in another order only in a layer that vLLM fuses."""
     weight = torch.randn(3, 4).bfloat16()
     tensors = {"a": arranged(weight), **({f"a{SORTED}": in_order(weight)} if fused else {})}
     held = digests(tensors.items())

@@ -87,8 +87,8 @@ def test_a_setting_beside_it_does_not_change_its_tokens(setting: dict[str, Any],
 @pytest.mark.parametrize(
     ("setting", "begin", "said"),
     [
-        ({"add_bos_token": True, "bos_token": END}, None, "tokenizer_config.json says add_bos_token: true, and"),
-        ({"add_bos_token": False}, BEGIN, "says add_bos_token: false, and tokenizer.json does otherwise"),
+        ({"add_bos_token": True, "bos_token": END}, None, "tokenizer_config.json says add_bos_token: true, but"),
+        ({"add_bos_token": False}, BEGIN, "says add_bos_token: false, but tokenizer.json, which Baton follows"),
         (
             {"add_eos_token": True, "split_special_tokens": True},
             None,
@@ -104,7 +104,7 @@ def test_a_setting_that_tokenizer_json_contradicts_is_named(
     tokenizer = byte_level(END, PAD, BEGIN, begin=begin) if begin else byte_level()
     (tmp_path / "written").mkdir()
     told = write(folder(tmp_path / "given", tokenizer, **setting), tmp_path / "written")
-    assert [each for each in told if "does otherwise" in each] == [each for each in told if said and said in each]
+    assert [each for each in told if "which Baton follows" in each] == [each for each in told if said and said in each]
     assert any(said in each for each in told) == bool(said)
 
 
@@ -261,7 +261,7 @@ def test_without_tokenizer_json_it_is_refused(name: str | None, tmp_path: Path) 
     """Transformers' conversion of a sentencepiece model has other ids for texts that begin with a space (5.17)."""
     if name:
         (tmp_path / name).write_bytes(b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02")
-    with pytest.raises(StageError, match=r"has no tokenizer\.json.*take a revision that has one"):
+    with pytest.raises(StageError, match=r"has no tokenizer\.json.*use a revision that has one"):
         load(tmp_path)
 
 
@@ -303,8 +303,8 @@ def test_a_value_of_the_wrong_type_is_named(config: dict[str, Any], tmp_path: Pa
 def test_a_copy_is_right_for_everyone_who_loads_it(
     model_type: str | None, kind: str, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    """tokenizer.json is copied byte for byte. Beside a config.json of Qwen2's type AutoTokenizer takes its own class
-    whatever tokenizer_config.json says, which is told; engines get the tokenizer alone."""
+    """tokenizer.json is copied byte for byte. With a config.json of Qwen2's type AutoTokenizer uses its own class,
+    whatever tokenizer_config.json says. A notice reports this, and engines get a folder with the tokenizer alone."""
     place = folder(tmp_path / "it", tokenizer, model_type=model_type, tokenizer_class=kind, chat_template=CHATML)
     copy = tmp_path / "copy"
     copy.mkdir()
@@ -436,7 +436,7 @@ def test_a_tokenizer_that_would_make_a_special_token_of_text_is_refused(tmp_path
 
 
 def test_a_tokenizer_that_makes_a_special_token_of_a_whole_text_is_refused(tmp_path: Path) -> None:
-    """With `ignore_merges` a piece that is in the vocabulary is one token, merges or not."""
+    """With `ignore_merges` a piece that is in the vocabulary is one token, whatever the merges are."""
     tokenizer = metaspace()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
     tokenizer.model.ignore_merges = True

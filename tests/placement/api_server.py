@@ -25,7 +25,7 @@ NAMES = {"/jobs/launch": "jobs.launch", "/jobs/cancel": "jobs.cancel", "/jobs/qu
 
 @dataclass
 class ApiServer:
-    """What a test sees of it, and says to it."""
+    """The interface of a test to SkyPilot's API server."""
 
     url: str = ""
     jobs: list[ManagedJobRecord] = field(default_factory=list)
@@ -52,7 +52,7 @@ class ApiServer:
             gate.set()
 
     def forget(self) -> None:
-        """As if nothing had been asked of it yet."""
+        """Reset the server to a state without requests."""
         self.jobs, self.log, self.refuses, self.fails, self.asked = [], "", None, None, []
 
     def statuses(self) -> list[str]:
@@ -76,7 +76,7 @@ class ApiServer:
         return request
 
     def open_launches(self) -> list[dict[str, Any]]:
-        """Those of a server whose executors have ended are never begun."""
+        """Return the launches that have not ended. Those of a server whose executors have ended never begin."""
         status = RequestStatus.PENDING if "/api/get" in self._closed else RequestStatus.RUNNING
         return [
             payload(request, name, status, json.dumps(body))
@@ -85,7 +85,7 @@ class ApiServer:
         ]
 
     def result(self, number: str) -> dict[str, Any]:
-        """What a request came to."""
+        """Return the result of a request."""
         name, body = self._requests[number]
         if name == "jobs.launch":
             self.wait_at("launch")

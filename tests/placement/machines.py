@@ -1,5 +1,5 @@
-"""The script of a job, run by bash as on the machines of a cloud: each has a home of its own, and they share nothing
-but the storage."""
+"""The script of a job, run by bash as on the machines of a cloud: each has a separate home, and they share only the
+storage."""
 
 import shlex
 import subprocess

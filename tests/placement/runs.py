@@ -51,7 +51,7 @@ def placement(*infra: str, **more: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Run:
-    """One `pyflyte run` in a folder of its own."""
+    """One `pyflyte run` in a separate folder."""
 
     folder: Path
     process: subprocess.Popen[bytes]
@@ -62,7 +62,7 @@ class Run:
         return self.folder / "baton"
 
     def said(self) -> str:
-        """What it printed."""
+        """Return the output of the run."""
         return (self.folder / "terminal.txt").read_text()
 
     def ends(self, timeout_s: float = 1200.0) -> int:
@@ -79,13 +79,13 @@ class Run:
 
     @property
     def digest(self) -> str:
-        """Of what the stage made."""
+        """Return the digest of the stage's artifact."""
         output = self.record().output
         assert output is not None, self.said()
         return str(output["digest"])
 
     def losses(self) -> dict[int, float]:
-        """By step."""
+        """Return the losses by step."""
         return {point["step"]: point["loss"] for point in self._metrics() if point["step"]}
 
     def reaches(self, step: int) -> None:
@@ -120,7 +120,7 @@ def done(run: Run) -> Run:
 
 
 def pids(word: str, run: Run) -> list[int]:
-    """Of processes of a run's job, by a word of their command line."""
+    """Return the ids of processes of a run's job, by a word of their command line."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

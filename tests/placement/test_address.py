@@ -88,7 +88,7 @@ def test_a_whole_file_is_read_in_blocks(s3: S3, where: str, tmp_path: Path) -> N
 
 
 def damage(folder: Path, how: str) -> None:
-    """As a disk, a person or a program may: without a change of the name, size or time."""
+    """Damage a file as a disk, a person or a program may, without a change of its name, size or time."""
     file, times = folder / "a.txt", (folder / "a.txt").stat()
     if how == "changed":
         file.write_bytes(b"eno")

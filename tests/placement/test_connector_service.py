@@ -225,7 +225,7 @@ def test_what_skypilot_waits_for_is_said_with_the_cause(sky: ApiServer, connecto
 
 
 def test_an_error_within_the_server_is_no_answer(sky: ApiServer, connector: Connector) -> None:
-    """As seen on a busy machine: the answer of its own process was cut off."""
+    """This was seen on a busy machine, where the answer of the server's own process was cut off."""
     job = connector.create()
     connector.reaches(job, TaskExecution.RUNNING)
     sky.fails = json.JSONDecodeError("Unterminated string starting at", "x" * 20, 18)
@@ -259,7 +259,7 @@ def test_a_failed_job_tells_its_last_lines_its_place_and_its_recoveries(
     said = connector.reaches(job, TaskExecution.FAILED).message
     assert said.startswith("job 1 failed on Slurm/alpha (1x(cpus=2)), recovered 2 times\nexit code 1\n")
     assert "line 99\n" in said
-    assert said.endswith("\nAll of its log: sky jobs logs 1")
+    assert said.endswith("\nFull log: sky jobs logs 1")
     assert len(said.splitlines()) <= 8
     assert "ZZZ" not in said
 

@@ -1,4 +1,4 @@
-"""What a job's machines agree on through its storage, a shared folder or a bucket."""
+"""The agreement of a job's machines through its storage, a shared folder or a bucket."""
 
 import os
 import signal

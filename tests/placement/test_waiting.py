@@ -1,4 +1,5 @@
-"""What a job waits for, from SkyPilot's record and its controller's log, which SkyPilot's own functions write here."""
+"""The reasons for which a job waits, from SkyPilot's record and its controller's log, which SkyPilot's own functions
+write here."""
 
 import logging
 import time
@@ -27,7 +28,7 @@ NO_QUOTA = "Found no quota for m6i.large in region eu-west-1. To request quotas,
 
 
 def line(text: str) -> str:
-    """As a controller writes it."""
+    """Return a line as a controller writes it."""
     record = logging.LogRecord("sky", logging.INFO, "recovery_strategy.py", 1173, text, None, None)
     record.created = time.mktime((2026, 11, 30, 7, 1, 2, 0, 0, -1))
     return str(sky_logging.FORMATTER.format(record)).replace("\r", "\n") + "\n"
@@ -63,7 +64,7 @@ def test_different_reasons_are_all_said_and_only_those_of_the_last_launch() -> N
 
 
 def test_the_cloud_s_answers_are_taken_from_the_log_where_the_summary_has_none() -> None:
-    """As SkyPilot 0.14.1 has it on AWS."""
+    """SkyPilot 0.14.1 has such summaries on AWS."""
     answer = line("create_instances: Attempt failed with " + NO_CAPACITY.partition("Reason: ")[2])
     summary = "Failed to acquire resources in us-east-1a for {AWS(m6i.large[Spot], cpus=2+), AWS(m6i.large)}. "
     found = failed_launch(answer * 2 + unavailable(alpha=summary, beta=summary.replace("1a", "1b")))

@@ -1,4 +1,5 @@
-"""What all worlds of placed stages have: this repository, SkyPilot's API server, unmodified, and waiting."""
+"""The parts that all worlds of placed stages share: this repository, SkyPilot's unmodified API server, and functions
+that wait."""
 
 import os
 import signal

@@ -37,8 +37,8 @@ def train(job: Job) -> None:
 
 
 class Watch(TrainerCallback):
-    """What wraps a trainer's models; what a sharded one keeps between micro batches; and each step's gradients, which
-    it saves in the job's directory."""
+    """Records the wrappers of a trainer's models, the state that a sharded model keeps between micro batches, and each
+    step's gradients, which it saves in the job's directory."""
 
     def __init__(self, built: Any, job: Path) -> None:
         self.built, self.job, self.keeps = built, job, set[str]()

@@ -216,7 +216,7 @@ def test_a_template_of_prompts_alone_does_not_make_the_begin_of_a_turn_its_end(t
 
 
 def test_a_turn_with_calls_may_end_with_a_token_of_its_own(tmp_path: Path) -> None:
-    """As in gpt-oss: generation stops there too, and it is learned."""
+    """In gpt-oss, generation also stops at this token, and the token is learned."""
     call = "{{ m.tool_calls[0].function | tojson }}<|call|>"
     said = "{{ m.content }}<|im_end|>"
     template = ALL_TURNS.replace(said, f"{{% if m.tool_calls %}}{call}{{% else %}}{said}{{% endif %}}", 1)

@@ -70,7 +70,7 @@ def test_a_template_that_prints_none_for_null_is_refused(encoder: RowEncoder, lo
 
 
 def test_special_tokens_that_begin_and_end_a_thought_are_decoded(encoder: RowEncoder) -> None:
-    """Others are not. Without the end, a thought could not be told from the answer."""
+    """Other special tokens are not decoded. Without the end of a thought, the answer could not be separated from it."""
     encoder.tokenizer.add_special_tokens({"additional_special_tokens": ["[THINK]", "[/THINK]", "[END]", "[X]"]})
     ids = encoder.tokenizer("[X][THINK]It is 7.[/THINK]42[END]")["input_ids"]
     assert encoder.decoded(ids) == "[THINK]It is 7.[/THINK]42"
@@ -97,7 +97,7 @@ def test_a_prompt_is_the_same_tokens_alone_and_before_its_completion(encoder: Ro
 
 
 def prepended() -> Tokenizer:
-    """As `metaspace`, with the space put by a normalizer."""
+    """Return `metaspace` with a normalizer that adds the space."""
     content = json.loads(metaspace().to_str())
     content["pre_tokenizer"] = None
     steps = [{"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]
@@ -321,7 +321,7 @@ def test_no_turn_is_left_out_where_the_template_marks_other_parts_once_others_fo
 
 
 def test_a_last_turn_is_left_out_also_if_it_alone_has_the_end_of_turn(encoder: RowEncoder) -> None:
-    """As in GPT-OSS's template."""
+    """GPT-OSS's template has such a turn."""
     encoder.tokenizer.chat_template = (
         "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
         "{{ eos_token if loop.last else ';' }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
@@ -440,7 +440,7 @@ ANY_ROW = (
 
 
 def encoded(encoder: RowEncoder, row: Row) -> object:
-    """What SFT learns of a row, or why it is refused."""
+    """Return the tokens that SFT learns of a row, or the reason why the row is refused."""
     try:
         return encoder.learned(row, "assistant" if "messages" in row else "all")
     except StageError as error:

@@ -24,7 +24,7 @@ def problems(layout: dict[str, Any], spec: type[PostTrainSpec] = SFTSpec, **fiel
         ({"micro_batch": 12}, "layout.micro_batch: 12: a divisor of batch_size 32"),
         (
             {"cpu_offload": True},
-            "layout.cpu_offload: True: false with sharding none; fsdp2 offloads, with one process too",
+            "layout.cpu_offload: True: false with sharding none; fsdp2 can offload, even with one process",
         ),
         ({"nodes": 2}, "layout.sharding: 'none': ddp or fsdp2 with nodes x processes (2)"),
         (

@@ -138,8 +138,8 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
     ],
 )
 def test_trl_holds_what_is_estimated(model: Path, tmp_path: Path, spec: PostTrainSpec, checkpointing: bool) -> None:
-    """With each layer computed again it is the GPU's estimate, whose kernels need no fp32 logits: those of a CPU are
-    few here."""
+    """With recomputed layers the estimate is the GPU's, whose kernels need no fp32 logits; those of a CPU are few
+    here."""
     found = measured(model, spec, tmp_path, checkpointing)
     expected = estimated(spec, GPU if checkpointing else CPU)
     for part in ("weights", "gradients", "optimizer", "reference"):

@@ -48,7 +48,7 @@ TOLERANCE, GRADIENT_TOLERANCE = 1e-6, 1e-5
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Path]]:
-    """For each stage, a model in fp32 and rows: 30 and 29."""
+    """A model in fp32 for each stage, and 30 or 29 rows."""
     root = tmp_path_factory.mktemp("parity")
     model = tiny_model(root / "model", dtype="float32")
     preferences = [row | {"chosen": row["completion"], "rejected": " no, not this"} for row in said_twice(29)]
@@ -180,7 +180,7 @@ def test_the_training_changes_the_model(
 @pytest.mark.parametrize("sharding", SHARDINGS)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_rank_s_engine_gets_the_whole_merged_weights(runs: Runs, method: str, sharding: str) -> None:
-    """Those of the last sync; an adapter is merged into sharded weights."""
+    """The weights are those of the last sync; an adapter is merged into sharded weights."""
     ours, theirs = (load_file(job / SYNCED) for job in (runs.of("grpo", method, sharding, 2), runs.of("grpo", method)))
     assert ours.keys() == theirs.keys()
     assert max(float((ours[name] - theirs[name]).abs().max()) for name in ours) < TOLERANCE

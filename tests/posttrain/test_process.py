@@ -1,4 +1,4 @@
-"""What ranks hand to each other without a process group."""
+"""The exchange of values between ranks without a process group."""
 
 from pathlib import Path
 

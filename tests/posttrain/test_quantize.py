@@ -23,7 +23,7 @@ def test_every_linear_layer_but_the_head_takes_4_bits(model: Path) -> None:
 
 
 def test_the_weights_that_reach_vllm_are_the_originals_with_the_adapter(model: Path) -> None:
-    """Not the 4-bit ones: these differ by several per cent."""
+    """The 4-bit weights differ from these by several per cent."""
     base = load_in_4_bits(model, torch.float32, torch.float32)
     both = get_peft_model(base, peft_config(AdapterSpec(quantize="nf4"), base))
     for name, weight in both.named_parameters():

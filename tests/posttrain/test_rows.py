@@ -134,5 +134,5 @@ def test_a_kind_of_row_that_the_stage_cannot_use_is_refused(job: Callable[..., J
     made = job(said_twice(4))
 
     assert kind_of(made, "text", "prompt_completion") == "prompt_completion"
-    with pytest.raises(StageError, match="takes rows of kind preference or text; the rows of this set are prompt_co"):
+    with pytest.raises(StageError, match="needs rows of kind preference or text; the rows of this set are prompt_co"):
         kind_of(made, "preference", "text")

@@ -66,7 +66,7 @@ def gradients(model: Any, loss: torch.Tensor) -> list[torch.Tensor]:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[int]]:
-    """How many tokens the model's layers are given, padding included, call by call."""
+    """Count the tokens that the model's layers get in each call, padding included."""
 
     def count(model: Any) -> list[int]:
         tokens: list[int] = []

@@ -54,7 +54,7 @@ def test_trl_seeds_each_process_s_engine() -> None:
 
 
 def test_a_generator_on_a_cpu_cannot_be_turned_back() -> None:
-    """Which vLLM does after a part of a prompt (open_engine's `whole_prompts`)."""
+    """vLLM rewinds it after a chunk of a prompt (open_engine's `whole_prompts`)."""
     with pytest.raises(RuntimeError, match="offset"):
         torch.Generator().get_offset()
 

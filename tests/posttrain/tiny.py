@@ -161,7 +161,7 @@ def environment() -> dict[str, str]:
 
 
 def start(module: str, job: Path) -> forked.Forked:
-    """Start the engine as a process of its own, with its output in log.txt."""
+    """Start the engine as a separate process, with its output in log.txt."""
     return forked.module(module, job)
 
 

@@ -1,4 +1,4 @@
-"""What each rank reads under several layouts; `torchrun … -m tests.pretrain.order FOLDER DATA MORE`.
+"""Record the data that each rank reads under several layouts: `torchrun … -m tests.pretrain.order FOLDER DATA MORE`.
 
 Leaves FOLDER/order.json: for each layout and each step, each rank's data parallel rank and its micro
 batches as lists of sequences.

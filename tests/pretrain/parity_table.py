@@ -68,7 +68,7 @@ def _line(item: Difference) -> str:
 
 
 def _place(line: str) -> tuple[int, int]:
-    """By model, then by processes."""
+    """Sort by model, then by processes."""
     _, subject, world, *_ = (word.strip() for word in line.split("|"))
     return list(SUBJECTS).index(subject), int(world)
 

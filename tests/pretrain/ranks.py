@@ -1,4 +1,4 @@
-"""Ranks as processes of their own, forked from one that has loaded the libraries (tests/forked.py).
+"""Ranks as separate processes, forked from one that has loaded the libraries (tests/forked.py).
 
 They find each other as torchrun's workers do, and their output goes to a file each.
 """

@@ -1,4 +1,4 @@
-"""Two ranks on nodes that share no folder: each has the job's folder under a path of its own."""
+"""Two ranks on nodes that share no folder: each has the job's folder at its own path."""
 
 import json
 import os

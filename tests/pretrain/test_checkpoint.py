@@ -1,4 +1,4 @@
-"""What checkpoints contain, which are kept, and which is resumed from."""
+"""The content of checkpoints, the checkpoints that are kept, and the one from which training resumes."""
 
 import os
 import resource

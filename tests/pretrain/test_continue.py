@@ -103,7 +103,7 @@ def test_under_another_layout_too(
 
 
 def test_weights_alone_would_go_another_way(repeated: Path, fp32: Callable[[int, str], Path], tmp_path: Path) -> None:
-    """What the tests above can tell apart: the same weights without AdamW's state."""
+    """The tests above can detect a difference: here the same weights continue without AdamW's state."""
     first = fp32(4, "one process") / "output"
     fresh = metrics(trained(pretrain_job(tmp_path / "fresh", repeated, flat(4, precision="fp32"), begin=first)))
     whole = metrics(fp32(8, "one process"))
@@ -144,7 +144,7 @@ def test_schedule_steps_and_place_in_the_data_are_its_own(data: Path, tmp_path: 
 def test_killed_again_and_again_it_ends_as_if_it_had_not_been(
     name: str, count: int, before: Path, data: Path, tmp_path: Path
 ) -> None:
-    """Also before its first own checkpoint; and once it has one, it goes on from that."""
+    """It is killed before its own first checkpoint too; once it has one, it continues from that."""
     spec = killable(LAYOUTS[name], steps=16)
     reference = pretrain_job(tmp_path / "undisturbed", data, spec, resume=before)
     seconds = undisturbed(engine, reference)

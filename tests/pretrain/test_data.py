@@ -1,4 +1,4 @@
-"""What a step reads: order, data sets, masks and prefetching."""
+"""The data that a step reads: order, data sets, masks and prefetching."""
 
 import json
 import os
@@ -139,7 +139,7 @@ def of_one_token(folder: Path, token: int, documents: int, tokenizer_digest: str
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Of 2,000, 1,000 and 1,000 tokens."""
+    """Data sets of 2,000, 1,000 and 1,000 tokens."""
     folder = tmp_path_factory.mktemp("three")
     return [of_one_token(folder / str(token), token, count) for token, count in ((1, 20), (2, 10), (3, 10))]
 
@@ -248,7 +248,7 @@ def training() -> Training:
 
 
 def losses(training: Training, batch: Batch) -> torch.Tensor:
-    """Of each token, (sequence)."""
+    """Return the loss of each token, (sequence)."""
     with torch.no_grad():
         (chunk,) = training.chunks
         found: torch.Tensor = chunk(batch.tokens, batch.position_ids, batch.attention_mask, labels=batch.labels)[0]
@@ -271,7 +271,7 @@ def test_only_without_the_mask_does_an_earlier_document_matter(training: Trainin
 
 
 def test_with_the_mask_a_document_is_read_as_if_it_were_alone(training: Training) -> None:
-    """Position ids go on counting: rotary embeddings tell distances only."""
+    """Position ids are not reset, since rotary embeddings depend on distances only."""
     together = losses(training, batch_of(torch.cat([FIRST, SECOND])[None]))[len(FIRST) : -1]
     alone = losses(training, batch_of(SECOND[None]))[:-1]
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
@@ -391,7 +391,8 @@ def test_a_run_with_a_blend_a_mask_and_growing_batches(tmp_path: Path) -> None:
 
 
 def share_of_waiting(job: Path) -> float:
-    """For data, of all steps' time but the first one's: nobody could read ahead for that."""
+    """Return the share of time that steps wait for data, without the first step, for which nothing could be read
+    ahead."""
     _, *steps = [json.loads(line) for line in (job / "metrics.jsonl").read_text().splitlines()]
     total = sum(step[phase] for step in steps for phase in ("data_s", "forward_backward_s", "optimizer_s"))
     return float(sum(step["data_s"] for step in steps) / total)

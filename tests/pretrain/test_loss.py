@@ -84,7 +84,7 @@ def test_in_bf16_it_errs_no_more_than_whole_logits_do() -> None:
 
 
 def test_the_gradient_of_any_micro_batch_is_its_share() -> None:
-    """As Megatron's schedule has it: the sum, over the number of tokens, over that of micro batches."""
+    """Megatron's schedule divides the sum by the number of tokens, and by that of micro batches."""
     hidden, weight, labels, mask = problem(20, 8, 30)
     for factor in (1.0, 1 / 3, 1024.0):
         gradients = [

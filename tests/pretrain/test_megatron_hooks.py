@@ -73,7 +73,7 @@ def test_only_the_hooks_use_private_names_of_megatron() -> None:
 
 
 def test_the_hooks_are_for_the_pinned_versions() -> None:
-    """When both lists pin the same version, the branches for the other can be removed."""
+    """If both lists pin the same version, the branches for the other can be removed."""
     lists = [ROOT / "requirements.txt", ROOT / "images" / "gpu.txt"]
     pinned = {pin for path in lists for pin in re.findall(r"^megatron-core==(\S+)", path.read_text(), re.MULTILINE)}
     assert len(pinned) == 2

@@ -156,7 +156,7 @@ def test_a_run_goes_on_under_another_layout(chain: Chain, undisturbed: Undisturb
 
 
 def weights_are_read_in_one_process(chain: Chain, folder: Path, held_out_loss: float, data: Path) -> None:
-    """As an export reads them."""
+    """Read the weights as an export does."""
     wanted = spec(chain.model, chain.precision, ONE)
     (path,) = (folder / "checkpoints").glob(f"step-{4 * STEPS:08d}")
     with alone():

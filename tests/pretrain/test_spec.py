@@ -1,4 +1,4 @@
-"""What a pretraining spec rejects, and what it computes."""
+"""The values that a pretraining spec rejects, and those that it computes."""
 
 from typing import Any
 
@@ -141,7 +141,7 @@ def test_samples_are_the_sum_of_the_batches_before(warmup: tuple[BatchWarmup, in
 
 
 def test_experts_take_the_place_of_the_feed_forward_width_where_models_are_compared() -> None:
-    """What an export of a mixture says of ffn_hidden, which its layers do not have, is its experts' width."""
+    """In an export of a mixture, whose layers have no ffn_hidden of their own, this field has the experts' width."""
     trained = ModelSpec(family="mixtral", experts=ExpertsSpec(ffn_hidden=40))
     exported = trained.model_copy(update={"ffn_hidden": 40})
     assert trained.unlike(exported) == {}

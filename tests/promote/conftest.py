@@ -1,3 +1,3 @@
-"""A registry of its own for each test that asks for one."""
+"""A separate registry for each test that requests one."""
 
 from tests.tracking.conftest import empty_store, home  # noqa: F401 - fixtures

@@ -1,4 +1,4 @@
-"""Who is at work on a model, by a registry that several machines share."""
+"""The lease on a model, in a registry that several machines share."""
 
 import shutil
 import subprocess
@@ -48,7 +48,7 @@ def flyte_run(execution: str, status: str, age_s: float) -> None:
 
 
 def expire(name: str) -> None:
-    """As if its holder had not renewed it."""
+    """Let the lease expire, as if its holder had not renewed it."""
     client = MlflowClient(tracking_uri())
     told = client.get_registered_model(name).tags[LEASE_TAG]
     client.set_registered_model_tag(name, LEASE_TAG, told.replace('"until": ', '"until": 1 , "was": '))

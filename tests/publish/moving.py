@@ -1,4 +1,4 @@
-"""Move a champion from a process of its own: python -m tests.publish.moving NAME VERSION EXPECTED"""
+"""Move a champion from a separate process: python -m tests.publish.moving NAME VERSION EXPECTED"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What a card says is true, and its code loads the model that was published."""
+"""The statements of a card are true, and its code loads the published model."""
 
 import json
 import shutil
@@ -123,7 +123,7 @@ def test_a_published_adapter_is_served_beside_its_base(tmp_path: Path) -> None:
 
 
 def test_the_best_model_keeps_the_stage_that_trained_it(sealed: Chain, tmp_path: Path) -> None:
-    """Of all models of a run, those that it was not made from are not told as its past."""
+    """The card does not show models of the run from which this one was not made as its past."""
     rows, other = tmp_path / "rows", tmp_path / "other"
     rows.mkdir()
     (rows / "train.jsonl").write_text("{}")
@@ -150,7 +150,7 @@ def test_the_best_model_keeps_the_stage_that_trained_it(sealed: Chain, tmp_path:
 
 @pytest.mark.parametrize("conversational", [False, True])
 def test_messages_are_for_a_model_that_was_tuned_on_them(sealed: Chain, tmp_path: Path, conversational: bool) -> None:
-    """Not for every model with a chat template: each tokenizer that Baton trains has one."""
+    """A chat template alone is not enough, since each tokenizer that Baton trains has one."""
     rows, model = tmp_path / "rows", tmp_path / "model"
     rows.mkdir()
     parents = {"rows": write_manifest(rows, "rows", {"conversational": conversational}).digest}

@@ -52,7 +52,7 @@ NAME = "baton-test"
 
 
 def make(root: Path, count: int, name: str = NAME, of: str | None = None) -> None:
-    """That many versions; with the files of the model `of`."""
+    """Make that many versions, with the files of the model `of`."""
     for number in range(1, count + 1):
         directory = root / f"published {number}"
         directory.mkdir(parents=True)
@@ -85,7 +85,7 @@ def decide(*outcomes: str) -> None:
 
 
 def reasons(version: int) -> list[str | None]:
-    """Why each of its terms as champion ended; None: it has not."""
+    """Return the reason for the end of each term as champion; None for a term that has not ended."""
     (found,) = [each for each in versions(NAME) if each.version == version]
     return [term["why"] for term in terms(found)]
 
@@ -351,7 +351,7 @@ def test_the_files_are_those_that_were_published(three: None, tmp_path: Path) ->
 
 
 def fetched(count: int, monkeypatch: pytest.MonkeyPatch) -> list[Version]:
-    """That many versions of one model, downloaded."""
+    """Download that many versions of one model."""
 
     def download(version: Version, place: Path) -> None:
         place.mkdir(parents=True)

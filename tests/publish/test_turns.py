@@ -62,7 +62,8 @@ def folders(base: Path, tuned: dict[str, Path], tmp_path_factory: pytest.TempPat
 
 
 def said(model: Any) -> list[int]:
-    """What a model generates that prefers the end of a turn to all else: it goes on if it does not stop there."""
+    """Generate from a model that prefers the end of a turn to all other tokens, and continues if it does not stop
+    there."""
     ids = torch.tensor([[5, 6]])
     with torch.no_grad():
         whole = model.generate(input_ids=ids, max_new_tokens=MOST, sequence_bias=[[[END], 1e4]], do_sample=False)
@@ -108,7 +109,8 @@ def test_a_published_adapter_s_base_is_asked_as_the_adapter(folders: dict[str, P
 def test_peft_s_own_class_loads_a_published_adapter_as_its_card_says(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It seeks the base in the current folder. Where this fails elsewhere no more, the card can say less."""
+    """PEFT searches for the base in the current folder. If this no longer fails in other folders, the card can be
+    shorter."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OSError, match=r"\./base"):
         AutoPeftModelForCausalLM.from_pretrained(folders["adapter"])

@@ -31,7 +31,7 @@ def root(tmp_path: Path) -> Path:
 def evaluation(
     root: Path, label: str, metrics: Mapping[str, dict[str, Any]], rights: list[float] | None = None
 ) -> Results:
-    """With items of `sums.right` where they are given."""
+    """Make an evaluation, with items of `sums.right` if they are given."""
     lines = [
         {"evaluator": "sums", "id": str(number), "rewards": {"right": right}}
         for number, right in enumerate(rights or [])
@@ -42,7 +42,7 @@ def evaluation(
 
 
 def line(root: Path, before: dict[str, Any], after: dict[str, Any], *rights: list[float]) -> Line:
-    """Of one metric in two evaluations."""
+    """Compare one metric in two evaluations."""
     old, new = rights or (None, None)
     reports = evaluation(root, "sft", {"sums.right": before}, old), evaluation(root, "grpo", {"sums.right": after}, new)
     (found,) = compare(*reports)

@@ -31,7 +31,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["report.md", "report.html"])
 def text(request: pytest.FixtureRequest, output: Path) -> str:
-    """What is read in the terminal, and on the page: the words of its cells."""
+    """Return the text of the report in the terminal, and the words of the cells on the page."""
     return " ".join(re.sub("<[^>]*>|[|]", " ", (output / request.param).read_text()).split())
 
 

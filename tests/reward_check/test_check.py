@@ -121,7 +121,7 @@ def test_a_reward_that_fails_ends_the_run() -> None:
     "reward", ["sums.py:fails", "sums.py:fails_once", {"function": "sums.py:fails", "gold": False}]
 )
 def test_a_reward_that_raises_ends_the_run_in_a_pod_too(reward: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the row, the reward and the exception; whether it is compared with the answers or not."""
+    """The message has the row, the reward and the exception, whether or not the reward compares with the answers."""
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "f1")
     told = r"grpo.rewards: .*fails\w* raised ZeroDivisionError: .*sums.py, line .* for row \d+ of 10 \(prompt"
     with pytest.raises(StageError, match=told):

@@ -1,4 +1,4 @@
-"""What a reward may return, without a subprocess."""
+"""The valid results of a reward, without a subprocess."""
 
 import math
 from decimal import Decimal

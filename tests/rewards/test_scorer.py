@@ -341,7 +341,7 @@ def gone(pid: int) -> bool:
         ("import os, time; os.closerange(3, 64); time.sleep(0.2); os._exit(5)",
          "the process of reward f ended with exit code 5"),
         ("import os\n    for n in range(3, 9):\n        try: os.write(n, b'garbage\\n')\n        except OSError: pass",
-         "the process of reward sent what is no message: 'garbage"),
+         "the process of reward sent no message, but 'garbage"),
         ("bytearray(5 << 30)", r"raised MemoryError \(bad.py, line 2: bytearray.*`memory_gb`"),
         ("class E(Exception):\n        def __str__(self): raise self\n    raise E", "raised E: its text raises E"),
         ("class L(list):\n        def __len__(self): raise KeyError('x')\n    return L()",

@@ -53,7 +53,7 @@ def test_what_a_program_may_import_is_part_of_what_it_is() -> None:
 
 
 def test_a_change_of_what_passes_tests_is_a_change_of_the_reward() -> None:
-    """Those of other rewards stay as they are."""
+    """The identities of other rewards do not change."""
     assert spec({"code_tests": {}}).pinned().identity()["code_tests"]["rules"] == 3
     assert "rules" not in spec({"python_output": {}}).identity()["python_output"]
 
@@ -106,7 +106,7 @@ def test_several_have_names_of_their_own_and_one_that_counts() -> None:
     (same,) = rewards_problems([spec("match"), spec("match")])
     (alone,) = rewards_problems([spec("diversity")])
 
-    assert same.path == "1.name" and "rewards.0 has the same one; set `name:` of one of the two" in same.allowed
+    assert same.path == "1.name" and "rewards.0 has the same name; set `name:` of one of them" in same.allowed
     assert "another reward beside diversity" in alone.allowed
     assert rewards_problems([spec("match"), spec({"match": {}, "name": "again"}), spec("diversity")]) == []
 

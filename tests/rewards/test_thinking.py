@@ -77,7 +77,7 @@ def test_the_counts_say_what_was_left_out_and_what_has_no_end() -> None:
 def test_a_thought_that_the_prompt_has_begun_and_that_has_no_end_is_no_answer(
     reward: Any, value: float, as_messages: bool
 ) -> None:
-    """It was cut off. What looks at a completion's form gets it as TRL has it."""
+    """The thought was cut off. Rewards for a completion's form get it as in TRL."""
     completion: Any = [{"role": "assistant", "content": "42"}] if as_messages else "42"
     spec = RewardSpec.model_validate(reward)
     with Scorer([spec]) as scorer:

@@ -47,7 +47,7 @@ def record(rows: Path) -> dict[str, Any]:
 
 
 def notices(rows: Path) -> list[str]:
-    """What the user was told about the set."""
+    """Return the notices for the user about the set."""
     path = rows / "record" / "notices.jsonl"
     return [json.loads(line)["text"] for line in path.read_text().splitlines()] if path.exists() else []
 

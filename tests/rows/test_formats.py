@@ -167,7 +167,7 @@ def test_a_prompt_that_the_answers_do_not_begin_with_is_refused(prompt: Any) -> 
 @pytest.mark.parametrize("other", ["question", "instruction", "query"])
 @pytest.mark.parametrize("as_messages", [False, True])
 def test_another_column_may_be_the_prompt_of_a_preference(other: str, as_messages: bool) -> None:
-    """What two answers begin with, "It is", is no prompt then."""
+    """The common beginning of two answers, "It is", is then not the prompt."""
     answers = ([ASSISTANT], [WRONG]) if as_messages else (ANSWER, "It is 5.")
     row = {other: QUESTION, "chosen": answers[0], "rejected": answers[1], "system": "Be brief."}
     with pytest.raises(

@@ -295,7 +295,7 @@ def test_null_that_arrow_has_filled_in_before_is_named(tmp_path: Path) -> None:
 
 
 def test_a_column_that_is_null_in_all_first_rows_decides_nothing(tmp_path: Path) -> None:
-    """As of a table of several kinds of rows."""
+    """A table with several kinds of rows has such columns."""
     rows = [
         {"prompt": f"{n}?", "completion": "a", "chosen": None, "rejected": None, "messages": None} for n in range(4)
     ]

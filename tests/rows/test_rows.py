@@ -116,7 +116,7 @@ def test_an_interrupted_attempt_leaves_no_trace(source: Path, tmp_path: Path) ->
 
 
 def test_rows_of_a_corpus_that_has_held_out_documents_alone(tmp_path: Path) -> None:
-    """What continuous training asks its second generation."""
+    """The second generation of continuous training may have such a corpus."""
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     held_out, train = SplitWriter(corpus, "held_out"), SplitWriter(corpus, "train")
@@ -133,7 +133,7 @@ def test_rows_of_a_corpus_that_has_held_out_documents_alone(tmp_path: Path) -> N
 
 
 def test_a_limit_of_rows_made_of_documents_is_one_of_each_split(tmp_path: Path) -> None:
-    """It must not leave a set that can only be evaluated."""
+    """The limit must not leave a set that can only be evaluated."""
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     for name in SPLITS:
@@ -206,7 +206,7 @@ def test_columns_that_json_has_no_word_for_make_no_row_faulty(tmp_path: Path) ->
 
 
 def test_rows_may_have_different_columns_and_the_user_is_told(tmp_path: Path) -> None:
-    """As of two files of a table. Whether it matters, only a reward knows."""
+    """Two files of a table may differ in this way. Only a reward can know whether it matters."""
     rows = [{"prompt": "a", "answer": "4"}, {"prompt": "b", "answer": 4}, {"prompt": "c", "anwser": "4"}]
     made = prepared(tmp_path / "job", path=str(jsonl(tmp_path / "a.jsonl", *rows)), held_out=0.0)
     assert both(made) == rows
@@ -235,7 +235,7 @@ def test_numbers_are_kept_and_one_that_is_rounded_is_named(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("answers", [{"completion": "{}4"}, {"chosen": "{}4", "rejected": " {}5"}])
 def test_answers_that_begin_with_the_prompt_are_named(answers: dict[str, str], tmp_path: Path) -> None:
-    """As of a set that has both the prompt and the whole text."""
+    """A set with both the prompt and the full text has such answers."""
     asked = [f"{number} + 1 = " for number in range(5)]
     both_times = [{"prompt": one} | {name: text.format(one) for name, text in answers.items()} for one in asked[:3]]
     once = [{"prompt": one} | {name: text.format("") for name, text in answers.items()} for one in asked[3:]]

@@ -1,6 +1,6 @@
-"""Open the engine with one model, sample, load another model's weights and sample again, and compare it with what
-Transformers computes of the first; print JSON. A process of its own, because vLLM binds the threads of the process that
-it runs in.
+"""Open the engine with one model, sample, load another model's weights and sample again, and compare the samples with
+Transformers' results for the first; print JSON. This is a separate process, since vLLM binds the threads of the process
+in which it runs.
 
     python -m tests.serve.probe MODEL OTHER_MODEL
 """

@@ -1,4 +1,4 @@
-"""What is read from vLLM's and Transformers' sources is what they answer themselves."""
+"""The facts that are read from the sources of vLLM and Transformers agree with their own answers."""
 
 import pytest
 import transformers

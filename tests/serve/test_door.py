@@ -1,4 +1,4 @@
-"""What passes the proxy: the paths of OpenAI's API, and only with the key."""
+"""The requests that pass the proxy: those for paths of OpenAI's API, with the key."""
 
 import socket
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def door() -> Iterator[str]:
 
 
 def status(url: str, request: str) -> int:
-    """Of a request as it is written; curl and httpx normalize paths."""
+    """Return the status of a request that is sent unchanged, since curl and httpx normalize paths."""
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=30) as client:
         client.sendall(request.encode("latin-1"))

@@ -239,7 +239,7 @@ def test_a_server_that_dies_while_the_registry_hangs_is_restarted(
 def test_a_replacement_gets_the_files_of_the_version_that_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if that version has the model that was serving: the files of the one before may be gone."""
+    """The version may have the model that was already serving, and the previous version's files may be gone."""
     one, two = (Version(NAME, number, "same model", f"card {number}", "", {}) for number in (1, 2))
     backend = Backend("http://127.0.0.1:1", one.digest, one.version)
     active = Active(Switch(), start=lambda _: pytest.fail("is started"), health_s=1, drain_s=1, backend=backend)

@@ -126,7 +126,8 @@ def test_a_server_that_is_gone_is_an_error_in_openai_s_form(front: tuple[Switch,
 
 
 def test_a_connection_that_closes_just_as_it_is_used_again_costs_no_request(front: tuple[Switch, str]) -> None:
-    """As servers do after some idle seconds: this one answers once per connection and closes it on the next request."""
+    """Servers close idle connections after some seconds. This one answers once per connection, and closes it on the
+    next request."""
     with rude_server() as (backend, arrived):
         front[0].turn(Backend(backend, OLD))
         with httpx.Client() as client:

@@ -104,7 +104,7 @@ def tuned(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def answer(tuned: Path, models: dict[str, Path]) -> str:
-    """What Transformers and PEFT answer to the prompt, which is not what the base does."""
+    """Return the answer of Transformers and PEFT to the prompt, which differs from the base's."""
     base = AutoModelForCausalLM.from_pretrained(models["first"])
     tokenizer = AutoTokenizer.from_pretrained(models["first"])
     prompt = tokenizer(PROMPT, return_tensors="pt")

@@ -70,7 +70,8 @@ def test_vllm_s_lora_of_the_logits_has_an_index_for_each_request_on_a_cpu() -> N
 
 
 class Engine:
-    """What the server's table of models asks of an engine. With a real one: test_vllm.py, on a CPU."""
+    """A stand-in for the engine, as far as the server's table of models uses one. test_vllm.py tests a real engine on a
+    CPU."""
 
     model_config = SimpleNamespace(max_model_len=64)
     renderer = input_processor = None

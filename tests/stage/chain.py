@@ -1,6 +1,5 @@
-"""A DAG of two toy stages, run by Flyte in a process of its own:
-python -m tests.stage.chain MAKE_SPEC COUNT_SPEC [MAKE_SPEC]   prints the two artifacts;
-a third spec makes another text that is counted along"""
+"""A DAG of two toy stages, run by Flyte in a separate process: python -m tests.stage.chain MAKE_SPEC COUNT_SPEC
+[MAKE_SPEC] prints the two artifacts; a third spec makes another text that is also counted."""
 
 import json
 import os
@@ -28,7 +27,7 @@ class Text(Artifact):
 
 
 class Count(Artifact):
-    """How often its letter is in it."""
+    """The number of times that a letter occurs in a text."""
 
     kind = "count"
     found: int

@@ -24,7 +24,7 @@ def compiled_dag(recipe: Recipe) -> Report:
 
 
 def settings(pinned: list[Image]) -> SerializationSettings:
-    """What travels into a dynamic's pod."""
+    """Return the settings that reach a dynamic's pod."""
     code = FastSerializationSettings(enabled=True, destination_dir=".", distribution_location="s3://bucket/fast.tar.gz")
     images_ = ImageConfig.create_from(Image("default", "registry.invalid/default", "1"), pinned)
     return SerializationSettings(images_, project="p", domain="d", version="1", fast_serialization_settings=code)
@@ -43,7 +43,7 @@ def job_spec(recipe: Recipe, pinned: list[Image] = IMAGES) -> Any:
 
 
 def templates(spec: Any) -> dict[str, TaskTemplate]:
-    """By the stage's name; of several of one name Flyte takes the first."""
+    """Return the task templates by the stage's name. Flyte uses the first of several with one name."""
     found: dict[str, TaskTemplate] = {}
     for task in spec.tasks:
         found.setdefault(task.id.name.rpartition(".")[2], task)
@@ -59,9 +59,9 @@ def nodes(spec: Any) -> dict[str, list[Any]]:
 
 
 def keys(spec: Any) -> dict[str, list[Any]]:
-    """What Flyte 1.16 makes of each node's key (flytepropeller's catalog/datacatalog/transformer.go and flyteplugins'
-    catalog/hashing.go): the task's name, cache version and interface, and the literals of the inputs that are not
-    ignored; a promised input stands for what it is a promise of."""
+    """Return the key of each node as Flyte 1.16 computes it (flytepropeller's catalog/datacatalog/transformer.go and
+    flyteplugins' catalog/hashing.go): the task's name, cache version and interface, and the literals of the inputs that
+    are not ignored. A promised input stands for its promise."""
     return {stage: [_key(templates(spec)[stage], node) for node in found] for stage, found in nodes(spec).items()}
 
 

@@ -16,7 +16,7 @@ from tasks.core.spec import StageSpec
 
 
 class CountingSpec(StageSpec):
-    """How far to count."""
+    """The spec of a stage that counts up to a limit."""
 
     steps: int = Field(20, ge=1, description="how far")
     every: int = Field(5, ge=1, description="steps between checkpoints")

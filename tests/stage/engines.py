@@ -20,7 +20,7 @@ class MakeSpec(StageSpec):
 
 
 class CountSpec(Spec):
-    """What to count."""
+    """The spec of a stage that counts a letter."""
 
     letter: str = Field("a", description="the letter to count")
 

@@ -1,4 +1,4 @@
-"""A stage on two nodes that share no folder, only S3: processes in homes of their own, as a placement starts them."""
+"""A stage on two nodes that share no folder, only S3: processes in separate homes, as a placement starts them."""
 
 import socket
 from pathlib import Path
@@ -8,7 +8,7 @@ from tests.stage.pod import Pod, start
 
 
 class Nodes:
-    """Both nodes of a job, each with a home of its own. What they have on their disks is gone with them."""
+    """Both nodes of a job, each with a separate home. The files on their disks are lost with them."""
 
     def __init__(self, s3: S3, folder: Path, storage: str, *words: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:

@@ -42,7 +42,7 @@ class Pod:
         self.process.communicate()
 
     def stop(self) -> str:
-        """What Kubernetes does first."""
+        """Stop the pod with the signal that Kubernetes sends first, and return its errors."""
         self.process.send_signal(signal.SIGTERM)
         _, err = self.process.communicate()
         assert self.process.returncode == 128 + signal.SIGTERM, err[-5000:]

@@ -81,7 +81,7 @@ ENTRY_VALUE = Literal(scalar=Scalar(primitive=Primitive(integer=1)))
 
 @pytest.fixture
 def flyte_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Flyte's cache in this process, in a folder of its own, with one entry."""
+    """Flyte's cache in this process, in a separate folder with one entry."""
     monkeypatch.setattr("flytekit.core.local_cache.CACHE_LOCATION", str(tmp_path / "cache"))
     monkeypatch.setattr(LocalTaskCache, "_initialized", False)
     infra.flyte.cache.put(*ENTRY, LiteralMap({"made": ENTRY_VALUE}))
@@ -146,7 +146,7 @@ def test_bits_that_flip_in_an_entry_change_no_result(home: Path) -> None:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 3 MB of its own: memory, mounted."""
+    """A separate disk of 3 MB, which is mounted memory."""
     place = tmp_path / "disk"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]

@@ -1,4 +1,4 @@
-"""A stage in one pod after another: processes in homes of their own, with S3 between them."""
+"""A stage in one pod after another: processes in separate homes, with S3 between them."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def test_a_killed_pod_is_continued_in_a_fresh_one_and_what_is_done_is_found(clus
 
 
 def undisturbed(folder: Path) -> str:
-    """The digest of the same job on a disk of its own."""
+    """The digest of the same job on a separate disk."""
     job = write_job(folder / "undisturbed", "counting", "text", SPEC | {"step_s": 0})
     words = [sys.executable, "-m", "tests.stage.counting", str(job)]
     subprocess.run(words, cwd=ROOT, env=os.environ | {"TOY_STARTS": str(folder / "starts")}, check=True)

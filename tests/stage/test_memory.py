@@ -72,7 +72,7 @@ def test_a_kill_for_memory_is_named_and_its_retry_is_spared(s3: S3, tmp_path: Pa
 
 
 def test_the_engine_is_killed_before_its_launcher(s3: S3, tmp_path: Path, cgroup: Cgroup) -> None:
-    """Which has the most of the limit here; only a launcher that lives can say what happened."""
+    """The engine uses most of the limit here. The launcher must survive to report the reason."""
     storage = f"{s3.address}/{uuid4().hex}"
     _, said = living(lambda: pod(s3, tmp_path, storage, cgroup, TOO_MUCH, POD_BALLAST_MIB="200"))
     assert f"make: killed for memory at {LIMIT} MiB" in said

@@ -1,4 +1,5 @@
-"""What a pod's log says of a trivial stage: a stage's own words. Everything goes over a real S3 server."""
+"""The log of a pod with a trivial stage, which has only the stage's own words. Everything goes over a real S3
+server."""
 
 import os
 import socket
@@ -99,5 +100,5 @@ def test_open_sessions_are_not_errors(said: dict[bool, str]) -> None:
 
 
 def test_flytekit_still_calls_them_errors(said: dict[bool, str]) -> None:
-    """When this fails, infra.flyte.install.filter_pod_log can go."""
+    """If this fails, infra.flyte.install.filter_pod_log can be removed."""
     assert "Unclosed client session" in said[False]

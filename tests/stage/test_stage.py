@@ -23,7 +23,7 @@ MACHINE = {ATTEMPT: "a", NODES: "1", RESTARTS: "0", START: "s", "NODE_RANK": "0"
 
 @dataclass(frozen=True)
 class Run:
-    """What one execution of the chain did."""
+    """The record of one execution of the chain."""
 
     ran: list[str]  # the stages whose engines were started
     text: dict[str, Any]
@@ -219,7 +219,7 @@ def test_what_was_made_before_facts_were_in_keys_is_found_also_if_its_input_is_r
 
 
 def test_a_placement_s_setup_is_kept_nowhere(tmp_path: Path) -> None:
-    """As on the machine of a job: what the stage leaves in the run's storage."""
+    """This holds also for the files that the stage leaves in the run's storage on the machine of a job."""
     placement = {"setup": "export LOGIN=never-to-be-kept", "secrets": ["LOGIN"]}
     made = chain(tmp_path, {"text": "ab", "placement": placement}, job="baton-make-0")
     assert made.ran == ["make", "count"]

@@ -36,7 +36,7 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -> Iterator[Path]:
-    """A Baton home of its own with an empty store; what a test leaves open is closed."""
+    """A separate Baton home with an empty store. Runs that a test leaves open are closed."""
     path = tmp_path / "baton"
     path.mkdir()
     shutil.copy(empty_store, path / "mlflow.db")
@@ -126,7 +126,7 @@ def free_port() -> int:
 
 
 def runs(role: str, execution: str | None = None) -> list[Run]:
-    """What the store has: the runs of a role ("execution" or "stage"), oldest first."""
+    """Return the runs of a role ("execution" or "stage") in the store, oldest first."""
     client = MlflowClient(tracking_uri())
     experiment = client.get_experiment_by_name("baton")
     assert experiment is not None

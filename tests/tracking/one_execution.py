@@ -1,6 +1,5 @@
-"""A small execution in a process of its own: `python -m tests.tracking.one_execution NAME JOB_DIR POINTS [hang]`.
-With `cached` its POINTS are stages from the cache, and it ends without a word, as a run does.
-"""
+"""A small execution in a separate process: `python -m tests.tracking.one_execution NAME JOB_DIR POINTS [hang]`. With
+`cached`, its POINTS are stages from the cache, and it ends without output, as a run does."""
 
 import json
 import sys
@@ -12,7 +11,7 @@ from infra.tracking.record import note_cached, tracked
 
 
 def write_points(job_dir: Path, steps: range, pause_s: float = 0.0) -> None:
-    """What an engine does: append to metrics.jsonl."""
+    """Append to metrics.jsonl as an engine does."""
     job_dir.mkdir(parents=True, exist_ok=True)
     for step in steps:
         with (job_dir / "metrics.jsonl").open("a") as stream:

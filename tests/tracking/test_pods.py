@@ -76,7 +76,7 @@ class Flyte:
         self.pod(*words, attempt=attempt).wait(WAIT_S)
 
     def killed(self, *words: str) -> None:
-        """A pod, dead without a word after it has told of its stage."""
+        """Start a pod, and kill it after it has reported its stage."""
         process = self.pod(*words, "hang")
         assert process.stdout is not None and process.stdout.readline() == "pushed\n"
         process.kill()
@@ -120,7 +120,8 @@ def test_the_last_stage_closes_the_execution(flyte: Flyte) -> None:
 
 
 def test_a_last_pod_without_a_stage_closes_it_too(flyte: Flyte) -> None:
-    """As the one that says how continuous training has ended: until then nobody else may work on the model."""
+    """An example is the pod that reports the end of continuous training. Until then no other execution may work on the
+    model."""
     flyte.ran("n0", "", "", "begin")
     flyte.ran("n0-0-dn7", "", "", "last")
     assert [run.info.status for run in flyte.parents()] == ["FINISHED"]
@@ -262,7 +263,7 @@ def test_a_reader_sees_from_flyte_that_an_execution_is_over(flyte: Flyte) -> Non
 
 
 def test_an_execution_that_is_aborted_while_it_waits_has_ended_all_the_same(flyte: Flyte) -> None:
-    """Its pods that tell have ended, and the next one is not there yet; or it was never started."""
+    """The pods that reported have ended, and the next one does not exist yet, or was never started."""
     flyte.ran("n0", "", "", "begin")
     (before,) = flyte.parents()
     assert before.info.status == "RUNNING"
@@ -274,7 +275,7 @@ def test_an_execution_that_is_aborted_while_it_waits_has_ended_all_the_same(flyt
 
 
 def test_a_flyte_that_cannot_be_asked_is_said_and_fails(flyte: Flyte) -> None:
-    """As with the name of another Helm release: the CronJob's exit code tells."""
+    """An example is a wrong name of a Helm release. The CronJob's exit code reports the failure."""
     flyte.ran("n0", "", "", "begin")
     done = synced(flyte, f"127.0.0.1:{free_port()}")
     assert done.returncode == 1 and "Flyte's admin at 127.0.0.1:" in done.stderr and "refused" in done.stderr

@@ -181,7 +181,7 @@ def spooled(folder: Path, stages: int, job: Path | None = None) -> None:
 
 
 def test_an_execution_is_closed_after_its_stages(home: Path) -> None:
-    """Else an interruption would leave stages running under a closed execution, which nobody looks at again."""
+    """Otherwise an interruption would leave running stages under a closed execution, which is never looked at again."""
     folder = home / "executions" / "20260101-000000-000-abcd"
     spooled(folder, 5)
     for stage in stage_folders(folder):

@@ -1,4 +1,4 @@
-"""What MLflow has after a run."""
+"""The records in MLflow after a run."""
 
 import json
 import math

@@ -69,7 +69,8 @@ def test_a_reader_never_makes_a_store_while_the_file_is_moved_away_and_back(home
 
 
 def look_for_long() -> None:
-    """A reader in a process of its own: it loads MLflow while the file comes and goes."""
+    """Look up the champion for ten seconds while the file comes and goes. This runs in a separate process, which loads
+    MLflow."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:
@@ -186,7 +187,7 @@ def test_a_reader_leaves_the_schema_of_an_older_store_alone(home: Path) -> None:
 
 
 def test_an_out_of_date_schema_is_an_answer_and_is_not_asked_for_again(home: Path) -> None:
-    """That of a database server; MLflow reports it as an internal error."""
+    """The schema is that of a database server; MLflow reports it as an internal error."""
 
     def attempt(client: object) -> None:
         raise MlflowException("Detected out-of-date database schema (found version 1, but expected 2).")

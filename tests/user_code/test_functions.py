@@ -154,7 +154,7 @@ def test_what_is_wrong_with_a_name(project: Path, name: str, words: str) -> None
 
 @pytest.mark.parametrize("name", ["sums.py", "words.py"])
 def test_a_file_in_another_encoding_is_refused(project: Path, name: str) -> None:
-    """It is written again in UTF-8, and would be read in the encoding that it names."""
+    """The copy would be in UTF-8, and be read in the encoding that it declares."""
     source = (project / name).read_text() + "# the price in £\n"
     (project / name).write_bytes(f"# -*- coding: latin-1 -*-\n{source}".encode("latin-1"))
     (problem,) = function("sums.py:right").problems()

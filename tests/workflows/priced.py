@@ -1,4 +1,4 @@
-"""What `python -m workflows.plan` says where SkyPilot has catalogs, in one process of its own, since loading SkyPilot
+"""The output of `python -m workflows.plan` if SkyPilot has catalogs, in one separate process, since loading SkyPilot
 takes seconds:
 
 python -m tests.workflows.priced FOLDER    for each FOLDER/<name>.yaml: its exit code and words, as JSON
@@ -19,7 +19,7 @@ from workflows.plan.__main__ import main
 
 
 def enable(*clouds: str) -> None:
-    """What `sky check` would note."""
+    """Write the note that `sky check` would write."""
     global_user_state.initialize_and_get_db()
     global_user_state.set_allowed_clouds(check._get_workspace_allowed_clouds("default"), "default")
     for capability in (CloudCapability.COMPUTE, CloudCapability.STORAGE):

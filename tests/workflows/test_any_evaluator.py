@@ -82,7 +82,7 @@ def arrive(folder: Path, day: str, sounds: dict[str, str]) -> None:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What became of each recipe's generations."""
+    """Return the outcomes of each recipe's generations."""
     folder = tmp_path_factory.mktemp("animals")
     (folder / "incoming").mkdir()
     (folder / "own.py").write_text(OWN)

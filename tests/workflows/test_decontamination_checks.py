@@ -1,4 +1,4 @@
-"""What a corpus is decontaminated against must be there before it."""
+"""The items against which a corpus is decontaminated must exist before the corpus is made."""
 
 import json
 from pathlib import Path

@@ -21,7 +21,7 @@ RECIPES = sorted((ROOT / "workflows/recipes").rglob("*.yaml"))
 
 
 def faults(recipe: Any) -> list[str]:
-    """What an editor would underline."""
+    """Return the errors that an editor would underline."""
     return [
         error.message for error in jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).iter_errors(recipe)
     ]

@@ -1,4 +1,4 @@
-"""How often a stage goes over its data, before the run."""
+"""The epochs of a stage's data, shown before the run."""
 
 from pathlib import Path
 

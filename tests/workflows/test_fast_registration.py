@@ -35,7 +35,7 @@ LEFT_BEHIND = [
 
 @pytest.fixture(scope="module")
 def pod(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a pod has in its working directory; beside it the archive."""
+    """A pod's working directory, with the archive beside it."""
     clone = tmp_path_factory.mktemp("clone")
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],

@@ -195,8 +195,8 @@ NUMBERS = [0, 1, -1, 2, 3, 7, 8, 37, 64, 0.5, 1e-300, 1e308, 2**31, 2**63 - 1]
 
 
 def seconds_of(read: Callable[[], Recipe]) -> float:
-    """How long the answer took; whatever is raised but a RecipeError is a fault. A test of this process's CPU time:
-    the machine may have other work."""
+    """Return the CPU time of this process until the answer, since the machine may have other work. An exception other
+    than a RecipeError is a fault."""
     started = time.process_time()
     try:
         recipe: BaseModel | None = read()
@@ -245,7 +245,7 @@ def test_many_recipes_that_are_broken_at_random(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["run", "plan", "schedule"])
 def test_a_command_ends_with_2_and_without_a_traceback(tmp_path: Path, option: str) -> None:
-    """As a person starts it: an alias bomb, and a file cut off in the middle."""
+    """The commands are started as by a user: with an alias bomb, and with a file that is cut off in the middle."""
     (tmp_path / "recipe.yaml").write_text(f"name: 024\nbomb: {bomb(9)}\n")
     commands = {
         "run": [str(Path(sys.executable).with_name("pyflyte")), "run", "workflows/pretrain_to_rl.py", "pretrain_to_rl"],

@@ -37,7 +37,7 @@ def steps_of(home: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the quick steps have been tried."""
+    """A home in which the quick steps have been tried."""
     home = tmp_path_factory.mktemp("home")
     ended = check(home, "--tiny", "--minutes", "60", *only(*QUICK))
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -145,7 +145,7 @@ def start(home: Path, words: list[str]) -> subprocess.Popen[bytes]:
 
 
 def wait_for_step(home: Path, process: subprocess.Popen[bytes], step: str) -> psutil.Process:
-    """Until an engine of the step is at work; returns the step's process."""
+    """Wait until an engine of the step is at work, and return the step's process."""
     while not list(home.glob(f"gpu-check/*/steps/{step}/*/log.txt")):
         assert process.poll() is None
         time.sleep(0.02)

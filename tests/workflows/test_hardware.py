@@ -31,13 +31,13 @@ SPEC = PretrainSpec(model=ModelSpec(vocab_size=4096))
 
 
 def looked_up(context: RunContext) -> list[Problem]:
-    """Of a part of a recipe, which has no DAG."""
+    """Look up the hardware for a part of a recipe, which has no DAG."""
     checks = [check for name, several in CHECKS.items() if name not in FOR_A_DAG for check in several]
     return [problem for check in checks for problem in check(context)]
 
 
 def problems(machine: Machine, spec: PretrainSpec, **more: Any) -> list[Problem]:
-    """Of the hardware: a pretraining alone has none but these, and that its shards are missing."""
+    """Return the problems with the hardware. A pretraining alone has only these, and that its shards are missing."""
     context = RunContext({"pretrain": spec, **more}, machine)
     problems = looked_up(context)
     return [problem for problem in problems if problem.path.startswith("pretrain.") and "disk" not in problem.allowed]
@@ -123,7 +123,8 @@ HALF_A_BILLION = ModelSpec(
 def tuning_problems(
     device: str | None, model: ModelSpec = HALF_A_BILLION, machine: Machine = LAPTOP, **tuning: Any
 ) -> list[Problem]:
-    """Of one post-training stage of a model, by default with 474 M weights, beside the evaluation of it."""
+    """Return the problems of one post-training stage of a model, by default with 474 M weights, together with its
+    evaluation."""
     pretrain = PretrainSpec(model=model, layout=Layout(device=device, micro_batch=1))
     more = {"gpu_memory_share": tuning.pop("evaluate", 0.85)} | tuning.pop("evaluators", {})
     evaluate = EvaluateSpec.model_validate({"bits_per_byte": {}} | more)
@@ -211,7 +212,7 @@ def test_vllm_s_share_holds_the_model() -> None:
 
 @pytest.mark.parametrize("device", ["L4", None])
 def test_the_kv_cache_of_what_is_sampled_has_room(device: str | None) -> None:
-    """Of a sequence of the engine's length; without a device on this machine's CPU."""
+    """The cache must have room for a sequence of the engine's length. Without a device, this is a CPU's."""
     model = HALF_A_BILLION.model_copy(update={"max_positions": 2**20, "kv_heads": HALF_A_BILLION.heads})
     sft = {"data": "rows", "layout": {"micro_batch": 1}}
     sums: dict[str, Any] = {"data": "rows", "rewards": ["match"]}

@@ -48,7 +48,7 @@ def register(
 
 @pytest.fixture(scope="module")
 def registration(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
-    """Of a right recipe: what reached the cluster, and what was said."""
+    """Register a valid recipe, and return the objects that reached the cluster and the output."""
     schedule = {"continue_training": "30 1 * * *", "notify": ["me@here.org"]}
     service, done = register(tmp_path_factory.mktemp("recipe"), "http://mlflow.example", schedule=schedule)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -38,7 +38,7 @@ MORE = {
 
 
 def problems(folder: Path, **sections: Any) -> list[Problem]:
-    """Of a recipe that starts from the model in `folder`."""
+    """Return the problems of a recipe that starts from the model in `folder`."""
     rows = folder.with_name("rows.jsonl")
     rows.write_text("".join(json.dumps({"prompt": f"{n}?", "completion": "Yes."}) + "\n" for n in range(40)))
     recipe = {"start_from": {"model": str(folder)}, "data": {"rows": {"path": str(rows), "held_out": 0.5}}, **sections}
@@ -154,7 +154,7 @@ def test_files_that_are_no_whole_model(
 
 
 def imported(folder: Path, **model: Any) -> list[Problem]:
-    """Of a recipe that continues pretraining."""
+    """Return the problems of a recipe that continues pretraining."""
     recipe = {
         "corpus": {"source": {"kind": "files", "path": str(folder.parent)}},
         "tokenizer": {"existing": str(folder)},

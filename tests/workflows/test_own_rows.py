@@ -36,7 +36,7 @@ def chat(count: int = 200) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the recipe was run."""
+    """The folder in which the recipe was run."""
     folder = tmp_path_factory.mktemp("own")
     tiny_model(folder / "my-model", turns=True)
     (folder / "chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in chat()))
@@ -71,7 +71,7 @@ def test_each_model_is_evaluated_by_the_reward(folder: Path) -> None:
 
 
 def test_the_best_model_is_published(folder: Path) -> None:
-    """With the stage that trained it on its card."""
+    """Its card has the stage that trained it."""
     (card,) = (folder / "baton/jobs").glob("publish-*/output/README.md")
     (choice,) = (folder / "baton/jobs").glob("choose-*/output/manifest.json")
     label = json.loads(choice.read_text())["facts"]["label"]

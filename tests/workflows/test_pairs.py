@@ -91,7 +91,7 @@ PAIRS = [
 
 
 def refused(*planted: Planted) -> RecipeError:
-    """What is said of the laptop's recipe with these fields set."""
+    """Return the error for the laptop's recipe with these fields set."""
     recipe = copy.deepcopy(yaml.safe_load(LAPTOP.read_text()))
     for path, value, _, _ in planted:
         *parents, last = path.split(".")
@@ -108,7 +108,7 @@ def refused(*planted: Planted) -> RecipeError:
 
 
 def hidden(found: list[Problem], *planted: Planted) -> list[Planted]:
-    """Which of the planted problems are not among those that were found."""
+    """Return the planted problems that were not found."""
     return [
         each
         for each in planted

@@ -209,7 +209,7 @@ def test_the_plan_knows_a_model_that_is_started_from(run: tuple[Path, Any]) -> N
 
 
 def test_a_run_may_enter_midway_and_stop_early(run: tuple[Path, Any], tmp_path: Path) -> None:
-    """From an existing model: publish it, and nothing else."""
+    """The run starts from an existing model, and only publishes it."""
     recipe = {
         "name": "midway",
         "corpus": TINY["corpus"],

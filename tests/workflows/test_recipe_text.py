@@ -32,7 +32,7 @@ def read(text: str) -> Any:
 
 
 def refused(path: Path, text: str | bytes) -> RecipeError:
-    """How a file with that text is answered."""
+    """Return the error for a file with that text."""
     path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
     with pytest.raises(RecipeError) as caught:
         load(path, Recipe.model_validate)

@@ -29,7 +29,7 @@ WITH_TUNING: dict[str, Any] = RECIPE | {
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each of three runs printed: too early, with the first promotion, and once more."""
+    """The output of each of three runs: too early, with the first promotion, and once more."""
     folder = tmp_path_factory.mktemp("refresh")
     (folder / "incoming").mkdir()
     for name in FIRST:

@@ -35,7 +35,7 @@ TEXT = {"corpus": {}, "tokenizer": {"vocab_size": 512}, "shards": {}}
 
 
 def run(recipe: dict[str, Any], pinned: dict[str, str] = PINNED, **environment: str) -> str:
-    """What the client says of a recipe."""
+    """Return the client's output for a recipe."""
     pinned_images = [Image.look_up_image_info(name, image) for name, image in pinned.items()]
     params = RunLevelParams(
         remote=True, config_file=None, image_config=ImageConfig.create_from(None, pinned_images), envvars=environment
@@ -163,7 +163,7 @@ def test_an_image_that_its_registry_does_not_have_is_refused_before_the_run() ->
 def test_a_pod_that_needs_an_image_that_the_run_was_registered_without_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As when the execution is relaunched with another recipe in Flyte's console."""
+    """This happens if the execution is relaunched with another recipe in Flyte's console."""
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e0")
     monkeypatch.delitem(images.TRAIN.__dict__, "tag", raising=False)
     left_out = [Image.look_up_image_info("baton-train", UNUSED)]
@@ -200,7 +200,7 @@ def test_pyflyte_asks_before_it_registers(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def registered(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What reaches a cluster of a right recipe."""
+    """Return the objects of a valid recipe that reach a cluster."""
     home = tmp_path_factory.mktemp("home")
     with admin() as (service, address):
         config = home / "config.yaml"

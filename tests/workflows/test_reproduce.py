@@ -1,4 +1,4 @@
-"""What the pages hand out makes the same model in an empty folder."""
+"""The commands on the lineage pages make the same model in an empty folder."""
 
 import json
 import os
@@ -76,7 +76,8 @@ def test_a_model_is_made_again_in_an_empty_folder(
 
 
 def test_a_checkpoint_that_nothing_needs_is_not_trained_again(made: tuple[Path, str]) -> None:
-    """Also where the home was moved. The plan says so, and that a stage which reads it would need it."""
+    """This holds also if the home was moved. The plan reports that the files are missing, and that a stage that reads
+    them would need them."""
     folder, digest = made
     (folder / "baton").rename(folder / "moved")
     for job in (folder / "moved/jobs").glob("pretrain-*"):

@@ -28,7 +28,7 @@ def talk(words: int = 1) -> dict[str, Any]:
 
 @pytest.fixture
 def problems(tmp_path: Path) -> Callable[..., list[Problem]]:
-    """Of a recipe with one stage on some rows, from a model with 256 positions."""
+    """Return the problems of a recipe with one stage on some rows, from a model with 256 positions."""
     tiny_model(tmp_path / "model", turns=True)
 
     def of(rows: Iterable[Any], stage: str = "sft", template: str | None = None, **more: Any) -> list[Problem]:
@@ -83,7 +83,7 @@ def test_a_loss_that_the_rows_do_not_have_is_known_before_a_model_is_pretrained(
 
 
 def before_pretraining(folder: Path, row: dict[str, Any], **sections: Any) -> list[Problem]:
-    """Of a recipe that pretrains the model, so that there is no tokenizer yet."""
+    """Return the problems of a recipe that pretrains the model, so that there is no tokenizer yet."""
     many = (
         json.dumps(row).replace("2 + 2", f"{number} + 2").replace("plain", f"plain {number}") for number in range(40)
     )
@@ -295,7 +295,7 @@ def test_too_few_held_out_rows_are_told(
 def test_a_set_whose_rows_all_fall_into_one_split_is_refused_before_the_run(
     problems: Callable[..., list[Problem]],
 ) -> None:
-    """Also one of more rows than are looked at first."""
+    """This includes a set with more rows than the first check reads."""
     rows = [talk() | {"messages": [ASKED | {"content": f"{number} + 2?"}, SAID]} for number in range(100)]
     (none,) = problems(rows[:40], held_out=0.001)
     assert none.path == "data.rows.held_out"

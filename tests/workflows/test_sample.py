@@ -1,4 +1,4 @@
-"""What a curation would drop, tried on a part of the text."""
+"""A curation that is tried on a part of the text, and the documents that it would drop."""
 
 import json
 from pathlib import Path

@@ -33,7 +33,7 @@ class Clock:
 
 
 def starts(days: int, takes: timedelta, *plans: Plan) -> list[str]:
-    """What is started in so many days after Monday noon when a run takes `takes`."""
+    """Return the runs that start within a number of days after Monday noon if a run takes `takes`."""
     clock, found = Clock(MONDAY, MONDAY + timedelta(days=days)), list[str]()
 
     def start(plan: Plan) -> None:

@@ -1,4 +1,5 @@
-"""A recipe with a secret is refused, wherever it stands, and is told how the function or the storage gets it instead."""
+"""A recipe with a secret in any place is refused. The message has another way to provide it to the function or the
+storage."""
 
 from pathlib import Path
 from typing import Any

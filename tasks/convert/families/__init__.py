@@ -12,7 +12,7 @@ FAMILIES: dict[str, Family] = {file.FAMILY.model_type: file.FAMILY for file in F
 
 
 def family_of(fields: dict[str, object]) -> Family:
-    """The family of a config.json. Raises ConversionError."""
+    """Return the family of a config.json. Raises ConversionError."""
     name = fields.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
         raise ConversionError(f"config.json: model_type is {shown(name)}; the converter supports {', '.join(FAMILIES)}")
@@ -20,7 +20,7 @@ def family_of(fields: dict[str, object]) -> Family:
 
 
 def read(fields: dict[str, object]) -> Architecture:
-    """The architecture of a config.json that has all defaults filled in. Raises ConversionError."""
+    """Return the architecture of a config.json that has all defaults filled in. Raises ConversionError."""
     check_types(fields)
     config = Config(fields)
     model = family_of(fields).read(config)

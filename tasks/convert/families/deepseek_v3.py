@@ -1,4 +1,4 @@
-"""DeepSeek-V3: latent attention, fine-grained experts chosen by group, a shared expert, first layers dense
+"""DeepSeek-V3: latent attention, fine-grained experts chosen by group, a shared expert, and dense first layers
 (Liu et al. 2024). Multi-token prediction and the release's fp8 weights are not supported."""
 
 from tasks.convert.architecture import Architecture, Experts, Latent
@@ -12,10 +12,10 @@ from tasks.models.errors import ConversionError
 def read(config: Config) -> Architecture:
     silu(config)
     config.only("rope_interleave", True)
-    # transformers hard-codes it in the low-rank projections' norms, Megatron does not
+    # transformers hard-codes this value in the low-rank projections' norms, Megatron does not
     config.only("rms_norm_eps", 1e-6)
     config.only("norm_topk_prob", True)  # Megatron always normalizes after a sigmoid
-    config.ignore("num_nextn_predict_layers")  # weights of such layers are an error: they have no place
+    config.ignore("num_nextn_predict_layers")  # weights of such layers are an error, since they have no place
     config.only("head_dim", config.get("qk_rope_head_dim"))  # transformers computes the rotary embedding from it
     config.ignore("qk_head_dim")  # follows from the others
     config.ignore("ep_size", "aux_loss_alpha", "seq_aux")  # training only
@@ -78,7 +78,7 @@ def read(config: Config) -> Architecture:
 
 
 def _attention_scale(config: Config, latent: Latent) -> float:
-    """In this family only, YaRN's mscale_all_dim also scales the scores."""
+    """Return the scale of the scores, which YaRN's mscale_all_dim changes in this family only."""
     config.rope()  # raises ConversionError if a field is missing
     rope = config.get("rope_parameters")
     scaled = rope.get("rope_type", "default") != "default" and rope.get("mscale_all_dim")
@@ -87,7 +87,7 @@ def _attention_scale(config: Config, latent: Latent) -> float:
 
 
 def narrow(model: Architecture) -> bool:
-    """Whether queries come from a low-rank projection."""
+    """Return whether queries come from a low-rank projection."""
     return model.latent is not None and model.latent.q_rank is not None
 
 

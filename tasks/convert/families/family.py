@@ -20,7 +20,7 @@ class Family:
 
 
 def sizes(config: Config, **more: object) -> Architecture:
-    """An Architecture from the fields that all families share, and `more`."""
+    """Return an Architecture from the fields that all families share, and `more`."""
     heads = config.get("num_attention_heads")
     hidden = config.get("hidden_size")
     kv_heads = config.get("num_key_value_heads", heads)
@@ -63,7 +63,7 @@ def silu(config: Config) -> None:
 
 
 def windows(config: Config) -> tuple[int | None, ...]:
-    """Each layer's sliding window, by `layer_types`."""
+    """Return each layer's sliding window, by `layer_types`."""
     layers = config.get("num_hidden_layers")
     types = config.get("layer_types", ["full_attention"] * layers)
     window = config.get("sliding_window", None)
@@ -79,6 +79,6 @@ def windows(config: Config) -> tuple[int | None, ...]:
 
 
 def one_window(config: Config) -> tuple[int | None, ...]:
-    """The same sliding window for all layers."""
+    """Return the same sliding window for all layers."""
     window: int | None = config.get("sliding_window", None)
     return (window,) * int(config.get("num_hidden_layers"))

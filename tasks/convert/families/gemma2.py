@@ -18,9 +18,9 @@ def read(config: Config) -> Architecture:
 
 
 def gemma(config: Config) -> dict[str, Any]:
-    """What Gemma 2 and 3 have in common."""
+    """Read the fields that Gemma 2 and 3 have in common."""
     config.only("hidden_activation", "gelu_pytorch_tanh")
-    config.ignore("hidden_act")  # an older name: transformers only reads hidden_activation
+    config.ignore("hidden_act")  # an older name; transformers reads only hidden_activation
     config.only("sliding_window_size", config.get("sliding_window", None))
     config.only("use_bidirectional_attention", False)
     return {

@@ -13,7 +13,7 @@ def read(config: Config) -> Architecture:
 
 
 def qwen_windows(config: Config) -> tuple[int | None, ...]:
-    """Sliding windows by layer_types, which transformers derives from the ignored fields; null if disabled."""
+    """Return sliding windows by layer_types, which transformers derives from the ignored fields; None if disabled."""
     config.ignore("use_sliding_window", "max_window_layers")
     config.only("use_mrope", False)
     return windows(config)

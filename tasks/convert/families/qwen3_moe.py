@@ -22,7 +22,7 @@ def read(config: Config) -> Architecture:
 
 
 def _windows(config: Config) -> tuple[int | None, ...]:
-    """The same window for every layer: transformers has no layer_types for this family."""
+    """Return the same window for every layer, since transformers has no layer_types for this family."""
     config.ignore("max_window_layers")
     window = one_window(config)
     return window if config.get("use_sliding_window", True) else ()

@@ -20,7 +20,7 @@ from infra.storage.unique_keys import unique
 from tasks.core.job import StageError
 from tasks.data.json_values import Unreadable
 
-CONTENT = "content"  # of a message
+CONTENT = "content"  # field of a message
 Convert = Callable[[Any], Any]
 
 

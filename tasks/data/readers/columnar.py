@@ -24,7 +24,7 @@ from tasks.data.readers.raw import (
 from tasks.data.source_spec import ArrowSource, ParquetSource, listed
 
 ROWS = 32  # Parquet rows in memory at a time
-PAGES_BYTES = 1 << 20  # of a column, read at a time
+PAGES_BYTES = 1 << 20  # bytes of a column that are read at a time
 ARROW_FILE = b"ARROW1"
 
 

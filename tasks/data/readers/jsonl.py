@@ -29,8 +29,8 @@ from tasks.data.readers.raw import (
 from tasks.data.source_spec import LARGEST_MB, JsonlSource, listed
 
 _EXACT = json.JSONDecoder(object_pairs_hook=unique)
-READ_BYTES = 1 << 20  # of a line to skip, at a time
-PLACE_LINES = 16  # between two looks at the place in the file
+READ_BYTES = 1 << 20  # bytes of a skipped line that are read at a time
+PLACE_LINES = 16  # lines between two queries of the place in the file
 FIRST = 100  # records that are read before a run
 
 
@@ -167,7 +167,7 @@ class _Decompressed(io.RawIOBase):
         self._file, self._compression = file, compression
         self._streams = [self._opened()]  # kept: one that is dropped closes the file
         self._place = 0
-        self._rest: IO[bytes] | None = None  # of a damaged file
+        self._rest: IO[bytes] | None = None  # the rest of a damaged file
         self._damage: Exception = EOFError()
 
     def _opened(self) -> pa.CompressedInputStream:

@@ -46,7 +46,7 @@ class Skipped(BaseModel):
         return "; ".join(filter(None, [f"{self.first}{more}" if self.records else "", self.rest]))
 
 
-Broken = dict[str, Skipped]  # by the name of the file
+Broken = dict[str, Skipped]  # file name -> skipped parts
 
 
 def add_broken(all_of: Broken, more: Broken, prefix: str = "") -> None:
@@ -112,7 +112,7 @@ def refuse_large(size: int, most: int, where: str) -> None:
 
 
 def chosen_fields(record: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Those of the named fields that a record has, as JSON; values that JSON cannot represent are text. Empty without
+    """Return the named fields that a record has, as JSON; values that JSON cannot represent become text. Empty without
     names."""
     return json.dumps({name: _in_json(record[name]) for name in names if name in record}) if names else ""
 

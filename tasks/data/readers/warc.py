@@ -90,7 +90,7 @@ def _documents(file: IO[bytes], item: File, most: int) -> Iterator[Document | Br
         except DAMAGED as error:
             damage = error
         if members:
-            cast(io.BufferedReader, stream).detach()  # its buffer belongs to the damaged record
+            cast(io.BufferedReader, stream).detach()  # the buffer belongs to the damaged record
             damage = damage or members.damage
         continues = members is not None and members.advance()
         if damage:

@@ -1,7 +1,7 @@
-"""The post-training methods, one file or folder each: the spec, what the plan must know of it, and its trainer.
+"""The post-training methods, one file or folder each: the spec, with what the plan needs to know, and the trainer.
 
 To add one, write its spec, a PostTrainSpec with a `method`, and its trainer, a function of the job, and name the spec
-here. It is then part of recipes, plans, the DAG, reports and the lineage. docs/extending.md has each step.
+here. It is then part of recipes, plans, the DAG, reports and the lineage. docs/extending.md describes each step.
 """
 
 from tasks.posttrain.methods.dpo.spec import DPOSpec

@@ -15,7 +15,7 @@ from tasks.rows.marks import LABELS, verdict
 from tasks.rows.spec import MOST_SEEN
 from tasks.rows.stored import Row
 
-if TYPE_CHECKING:  # Transformers: not on the path of --help
+if TYPE_CHECKING:  # encode imports Transformers, which would slow down --help
     from tasks.posttrain.encode import RowEncoder
 
 METRICS = TRAINING | {
@@ -26,14 +26,14 @@ METRICS = TRAINING | {
     "logps/chosen": "logp_chosen",
     "logps/rejected": "logp_rejected",
 }
-LABEL = LABELS[0]  # column; TRL's name
+LABEL = LABELS[0]  # the column, by TRL's name
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """Completions of one prompt, each with its label."""
+    """The completions of one prompt, each with its label."""
 
-    answers: list[tuple[list[int], list[int], bool]]  # prompt, completion; whether it is desirable
+    answers: list[tuple[list[int], list[int], bool]]  # prompt, completion, whether it is desirable
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -46,9 +46,9 @@ class KTOSpec(PostTrainSpec):
 
     method: ClassVar = Method("kto", "tasks.posttrain.methods.kto:train", version="3")
     rates: ClassVar = (
-        Rate(50e6, 3e-4, "that of DPO, workflows/recipes/laptop.yaml"),
-        Rate(30e9, 1e-6, "TRL's default, and the most that it advises with beta 0.1"),
-        Rate(ANY_SIZE, 5e-7, "the least that TRL advises"),
+        Rate(50e6, 3e-4, "DPO's rate, workflows/recipes/laptop.yaml"),
+        Rate(30e9, 1e-6, "TRL's default, and the highest rate that it advises with beta 0.1"),
+        Rate(ANY_SIZE, 5e-7, "the lowest rate that TRL advises"),
     )
 
     steps: int = Field(50, ge=1, le=1_000_000, description="optimizer steps")
@@ -71,7 +71,7 @@ class KTOSpec(PostTrainSpec):
         return f"{has}: true or false expected (or 1 or 0), or rows of kind preference"
 
     def rows_problems(self, kind: str, rows: Sequence[Row]) -> Iterator[Problem]:
-        """None, but tells of a set that was read whole and has one label only."""
+        """Yield nothing, but warn of a set that was read to its end and has only one label."""
         labels = [bool(verdict(row)) for row in rows if kind != "preference" and not self.refused(row, kind)]
         if len(rows) < MOST_SEEN and len({*labels}) == 1:
             say_once(f"data.{self.data}: {unbalanced(sum(labels), len(labels), self)}")
@@ -89,7 +89,8 @@ class KTOSpec(PostTrainSpec):
         return super().epochs(rows * (2 if kind == "preference" else 1), kind)
 
     def step_cost(self) -> StepCost:
-        """Before the step: the reference model, and both models on other completions for the KL term."""
+        """Return the cost of a step, before which the reference model runs, and for the KL term both models run on
+        other completions."""
         return StepCost(completions_alone=True, reference=True, forward_passes=3 if self.loss == "kto" else 1)
 
     def problems(self) -> list[Problem]:
@@ -116,7 +117,7 @@ def train(job: Job) -> None:
     setup.note(f"{len(labels)} completions", spec.steps, spec.batch_size, len(labels))
     if text := unbalanced(sum(labels), len(labels), spec):
         job.notice(text)
-    others = 2 if kind == "preference" else 1  # the KL term takes a completion of another prompt
+    others = 2 if kind == "preference" else 1  # the KL term uses a completion of another prompt
     trainer = UnpairedTrainer(
         **setup.model_arguments(),
         args=KTOConfig(
@@ -127,7 +128,7 @@ def train(job: Job) -> None:
             desirable_weight=spec.desirable_weight,
             undesirable_weight=spec.undesirable_weight,
             lr_scheduler_type="cosine",
-            train_sampling_strategy="sequential",  # of the seed: neighbours have each other's completions
+            train_sampling_strategy="sequential",  # in the seed's order; neighbours use each other's completions
         ),
         train_dataset=Dataset.from_dict({
             "prompt_ids": prompts,
@@ -142,11 +143,11 @@ def train(job: Job) -> None:
 
 
 def unbalanced(desirable: int, count: int, spec: KTOSpec) -> str:
-    """What to do about labels that are not balanced by the weights; empty if they are."""
+    """Return advice about labels that the weights do not balance; empty if they do."""
     others = count - desirable
     if not desirable or not others:
         return f"all {count} completions have {LABEL} {desirable > 0}: KTO learns from both kinds"
-    least = others * spec.undesirable_weight / desirable  # equation 8: as much weight in all, up to 4/3 of it
+    least = others * spec.undesirable_weight / desirable  # equation 8: equal total weights, or up to 4/3 of that
     if least / 1.01 <= spec.desirable_weight <= 1.34 * least:
         return ""
     return (

@@ -14,7 +14,7 @@ from tasks.rows.check import COLUMNS
 from tasks.rows.marks import refusal
 from tasks.rows.stored import TRAIN, Row
 
-if TYPE_CHECKING:  # Transformers: not on the path of --help
+if TYPE_CHECKING:  # encode imports Transformers, which would slow down --help
     from tasks.posttrain.encode import RowEncoder
 
 METRICS = TRAINING | {
@@ -25,7 +25,7 @@ METRICS = TRAINING | {
 
 @dataclass(frozen=True)
 class Learned:
-    """An encoded row, as arrays of int32."""
+    """An encoded row as arrays of int32."""
 
     ids: Any
     labels: Any  # -100 where there is no loss
@@ -60,13 +60,13 @@ class SFTSpec(PostTrainSpec):
         return refusal(row, kind) if kind in ("messages", "prompt_completion") else ""
 
     def rows_problems(self, kind: str, rows: Sequence[Row]) -> Iterator[Problem]:
-        """A loss that the rows do not allow."""
+        """Yield a problem for a loss that the rows do not allow."""
         from tasks.posttrain.encode import loss_of
 
         try:
             loss = loss_of(self.loss, kind)
         except StageError as error:
-            yield Problem("loss", self.loss, f"one that the rows have; {error}")
+            yield Problem("loss", self.loss, f"a loss that the rows allow; {error}")
             return
         turns = [turn for row in rows for turn in row.get("messages", ()) if kind == "messages"]
         if loss == "all" and not all(turn.get(TRAIN, True) for turn in turns):
@@ -118,7 +118,7 @@ def train(job: Job) -> None:
             packing=spec.packing,
             max_length=limits.total if spec.packing else None,  # the rows are within the limits
             lr_scheduler_type="cosine",
-            train_sampling_strategy="random" if spec.packing else "group_by_length",  # little padding
+            train_sampling_strategy="random" if spec.packing else "group_by_length",  # saves padding
             dataset_kwargs={"skip_prepare_dataset": not spec.packing},
         ),
         train_dataset=Dataset.from_dict(

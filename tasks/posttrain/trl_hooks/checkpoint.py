@@ -1,7 +1,8 @@
-"""Checkpoints that any layout can resume: torch.distributed.checkpoint instead of the Transformers Trainer's formats.
+"""Checkpoints that any layout can resume, with torch.distributed.checkpoint instead of the Transformers Trainer's
+formats.
 
-Of the Trainer's own files remain trainer_state.json, scheduler.pt and each rank's random state. A checkpoint has the
-trained weights only, by their names in the model: those of an adapter, where there is one.
+Of the Trainer's own files, trainer_state.json, scheduler.pt and each rank's random state remain. A checkpoint has only
+the trained weights, by their names in the model: if there is an adapter, those of the adapter.
 """
 
 import warnings
@@ -22,7 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
 from tasks.posttrain.process import BY_TORCHRUN
 
 SCHEDULER = "scheduler.pt"
-# a single process saves and loads by itself, which is meant
+# A single process saves and loads without torch.distributed on purpose
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 OPTIONS = StateDictOptions(ignore_frozen_params=True, strict=False)
 
@@ -54,7 +55,7 @@ def store_by_name(trainer: Any) -> None:
 
     trainer.save_model = lambda *_, **__: None
     trainer._save_optimizer_and_scheduler = save
-    trainer._load_from_checkpoint = lambda *_, **__: None  # with the optimizer's state
+    trainer._load_from_checkpoint = lambda *_, **__: None  # the weights are loaded with the optimizer's state
     trainer._load_optimizer_and_scheduler = load
 
 
@@ -66,19 +67,20 @@ def load_weights(model: Any, folder: Path) -> None:
 
 
 def _trained_weights(model: Any) -> dict[str, Any]:
-    """The trained weights by name."""
+    """Return the trained weights by name."""
     return _only_trained(model, get_model_state_dict(model, options=OPTIONS))
 
 
 def full_weights(model: Any) -> dict[str, Any]:
-    """The trained weights of a model, on the CPU of rank 0; if it is sharded, empty on the others. Collective."""
+    """Return the trained weights of a model on the CPU of rank 0; if the model is sharded, the other ranks get none.
+    Collective."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True, strict=False)
     return _only_trained(model, get_model_state_dict(model, options=options))
 
 
 def _only_trained(model: Any, weights: dict[str, Any]) -> dict[str, Any]:
-    """Without frozen weights that `ignore_frozen_params` leaves: a tied one by its second name, and the statistics of
-    quantized ones."""
+    """Remove the frozen weights that `ignore_frozen_params` leaves: tied weights by their second name, and the
+    statistics of quantized weights."""
     frozen = {name for name, weight in model.named_parameters(remove_duplicate=False) if not weight.requires_grad}
     prefixes = tuple(f"{name}." for name in frozen)
     return {name: weight for name, weight in weights.items() if name not in frozen and not name.startswith(prefixes)}

@@ -8,8 +8,8 @@ from tasks.posttrain.trl_hooks.step_means import WEIGHTS, StepMeans
 
 
 class PairTrainer(StepMeans, DPOTrainer):  # type: ignore[misc] # StepMeans replaces methods of the Trainer
-    """DPOTrainer on pairs of token ids. A step's loss is the mean over its pairs, and the SFT loss the mean over their
-    chosen tokens."""
+    """DPOTrainer on pairs of token ids. A step's loss is the mean over its pairs, and the SFT loss is the mean over
+    their chosen tokens."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)

@@ -9,12 +9,12 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 
 
 def arguments(model: Any, cpu_offload: bool) -> dict[str, Any]:
-    """TrainingArguments for FSDP2: each decoder layer is a unit, and gradients are reduced after each micro batch
-    (Accelerate would keep whole ones until a step's last)."""
+    """Return TrainingArguments for FSDP2: each decoder layer is a unit, and gradients are reduced after each micro
+    batch (Accelerate would keep unsharded gradients until a step's last micro batch)."""
     return {
         "fsdp": True,
         "accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}},
-        # the norm of offloaded gradients is reduced on CPUs
+        # The norm of offloaded gradients is reduced on CPUs
         "ddp_backend": "cuda:nccl,cpu:gloo" if cpu_offload and torch.cuda.is_available() else None,
         "fsdp_config": {
             "version": 2,
@@ -29,8 +29,8 @@ def arguments(model: Any, cpu_offload: bool) -> dict[str, Any]:
 
 
 def allow_cpus() -> None:
-    """Let Accelerate shard on CPUs: its list of devices for FSDP lacks them, and it would train with DDP without a
-    word. A hook into accelerate 1.15 (AcceleratorState.__init__)."""
+    """Let Accelerate shard on CPUs: its list of devices for FSDP lacks them, and it would silently train with DDP. A
+    hook into accelerate 1.15 (AcceleratorState.__init__)."""
     original_init = AcceleratorState.__init__
     if hasattr(original_init, "allows_cpus"):
         return
@@ -49,7 +49,7 @@ def allow_cpus() -> None:
 
 
 def reduce_in_fp32(trainer: Any) -> None:
-    """Gather weights in bf16 but reduce gradients in fp32; Accelerate's policy does both in bf16. On CPUs all is in
+    """Gather weights in bf16 but reduce gradients in fp32; Accelerate's policy does both in bf16. On CPUs both are in
     fp32 and autocast applies, as without sharding."""
     if trainer.args.bf16 and torch.cuda.is_available():
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

@@ -28,20 +28,20 @@ from tasks.vllm.engine_weights import named_weights
 from tasks.vllm.hooks import before_each_step, leave_transformers_alone, reload_weights
 from tasks.vllm.tensor_digests import Held, digests
 
-EFFECT = 1e-3  # on a log-probability, of a weight in place of which another is used
+EFFECT = 1e-3  # minimum change of a log-probability when a weight is replaced
 
 
 class TokenTrainer(GRPOTrainer):
     """GRPOTrainer on prompts of token ids: the dataset's column `prompt` has indices into `prompt_ids`, as text.
 
-    It also logs `rollout_mismatch`, how far vLLM's probabilities are from the trainer's over all processes, and raises
-    StageError if it is above `most_drift`. Entropy and KL are means over a step's tokens; TRL takes the mean of the
-    micro batches' means.
+    It also logs `rollout_mismatch`, the difference between the probabilities of vLLM and of the trainer over all
+    processes, and raises StageError if it is above `most_drift`. Entropy and KL are means over a step's tokens; TRL
+    uses the mean of the micro batches' means.
     """
 
     def __init__(self, prompt_ids: Sequence[list[int]], most_drift: float | None = None, **arguments: Any) -> None:
         self.prompt_ids, self.most_drift = prompt_ids, most_drift
-        self.tokens: list[torch.Tensor] = []  # of a step, of this process in each micro batch
+        self.tokens: list[torch.Tensor] = []  # this process's number of tokens in each micro batch of a step
         super().__init__(**arguments)
 
     def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
@@ -75,13 +75,13 @@ class TokenTrainer(GRPOTrainer):
 
 
 Sampled = Sequence[tuple[Sequence[int], Sequence[float]]]
-"""Of each completion its tokens and their log-probabilities."""
+"""The tokens and log-probabilities of each completion."""
 
 
 class LiveGeneration(VLLMGeneration):
     """Generation with vLLM on the trainer's weights. Each completion is drawn with its own seed, which depends on the
-    run's seed, the step and the completion's place in the batch of all processes, and so on no layout; TRL seeds each
-    process's engine.
+    run's seed, the step and the completion's place in the batch of all processes, and so not on the layout; TRL seeds
+    each process's engine.
 
     TRL merges an adapter in place to read the weights, and undoes it afterwards, which changes bf16 weights in each
     step.
@@ -90,13 +90,13 @@ class LiveGeneration(VLLMGeneration):
     def __init__(
         self, *, seed: int, alive: Callable[[int], None], check_every: int | None = None, **settings: Any
     ) -> None:
-        """`check_every`: steps between checks that the engine's weights are the trainer's."""
+        """Set up generation. `check_every`: steps between checks that the engine has the trainer's weights."""
         self.seed, self.alive, self.check_every, self.step = seed, alive, check_every, 0
-        self.changed: str | None = None  # of which `_iter_named_params` yields other values
+        self.changed: str | None = None  # the kind of tensors for which `_iter_named_params` yields other values
         super().__init__(**settings)
 
     def begin(self, step: int) -> None:
-        """Sample for the step after `step` completed ones."""
+        """Prepare to sample for the step after `step` completed ones."""
         self.step = step
         self.alive(step)
 
@@ -108,7 +108,8 @@ class LiveGeneration(VLLMGeneration):
         profiler: Any = None,
         places: Sequence[int] | None = None,
     ) -> tuple[Any, ...]:
-        """A completion of each prompt; `places` in the batch of all processes, by default the prompts'."""
+        """Sample a completion of each prompt. `places`: those in the batch of all processes, by default those of the
+        prompts."""
         first = self.accelerator.process_index * len(prompts)
         if places is None:
             places = range(first, first + len(prompts))
@@ -121,26 +122,27 @@ class LiveGeneration(VLLMGeneration):
         )
 
     def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int]) -> Sampled:
-        """A completion of each prompt of this process."""
+        """Sample a completion of each prompt of this process."""
         completions = sample(self.llm, prompts, seeds=seeds, max_tokens=self.max_completion_length, **self.options())
         return [(each.token_ids, each.logprobs) for each in completions]
 
     def options(self) -> dict[str, Any]:
-        """Those of tasks.vllm.engine.sample that no call changes."""
+        """Return the options of tasks.vllm.engine.sample that no call changes."""
         return {"temperature": self.temperature, **self.generation_kwargs}
 
     def until_all_have_sampled(self) -> None:
-        """Wait until no process samples for this step anymore. Only engines that several processes share need it."""
+        """Wait until no process samples for this step anymore. Only engines that several processes share need to
+        wait."""
 
     def sync_weights(self) -> None:
-        """Load the trainer's weights into the engine; every `check_every` steps, prove that it has them."""
+        """Load the trainer's weights into the engine, and every `check_every` steps verify that the engine has them."""
         self._load()
         if self.step == 0:
             self._check_probe()
         if self.check_every and self.step % self.check_every == 0:
             held, weights = self._held(), self._iter_named_params()
             if held is None:
-                deque(weights, maxlen=0)  # collective
+                deque(weights, maxlen=0)  # reading the weights is collective
                 return
             compared = check_weights(weights, held, self.step)
             if self.accelerator.is_main_process:
@@ -152,40 +154,42 @@ class LiveGeneration(VLLMGeneration):
         super().sync_weights()
 
     def _check_probe(self) -> None:
-        """Raise StageError if the engine, with the weights of the untrained model, computes another one."""
+        """Raise StageError if the engine, with the untrained model's weights, computes other log-probabilities than the
+        model."""
         check_engine(self.llm, Path(self.model.name_or_path))
 
     def _check_effects(self, names: Sequence[str]) -> None:
-        """Raise StageError unless other values of these tensors, those of each kind at a time, change what the engine
-        computes: it may load a tensor once and ignore it in each sync (vLLM 0.27, experts of gpt-oss on a CPU)."""
+        """Raise StageError unless other values of these tensors, changed one kind at a time, change the engine's
+        results: it may load a tensor once and ignore it in each sync (vLLM 0.27, experts of gpt-oss on a CPU)."""
         kinds = {kind_of(name) for name in names} - {kind_of(name) for name, _ in saved_buffers(base_of(self.model))}
         before = self._scores()
         for self.changed in sorted(kinds):
             self._load()
             if max(abs(one - other) for one, other in zip(before, self._scores(), strict=True)) < EFFECT:
                 raise StageError(
-                    f"vLLM does not follow the trainer of this architecture: other values of {self.changed} change "
-                    "nothing in what it computes, and completions would come from weights that are not trained"
+                    f"vLLM does not follow the trainer for this architecture: other values of {self.changed} do not "
+                    "change its results, and completions would come from weights that are not trained"
                 )
         self.changed = None
         self._load()
 
     def _scores(self) -> list[float]:
-        """Log-probabilities of some tokens; NaN counts as infinity."""
+        """Return the log-probabilities of some tokens; NaN counts as infinity."""
         (logprobs,) = scores(self.llm, [range(1, 1 + min(32, self.max_model_length - 1))])
         return [logprob if math.isfinite(logprob) else math.inf for logprob, _ in logprobs]
 
     def _held(self) -> Mapping[str, Held] | None:
-        """What the engine holds; None if another process compares it, or none can."""
+        """Return digests of the engine's weights, or None if another process compares them, or no process can."""
         return digests(named_weights(self.live_model()))
 
     def live_model(self) -> Any:
-        """The model in vLLM, if it runs in this process."""
+        """Return the model in vLLM, if it runs in this process."""
         return self.llm.llm_engine.model_executor.driver_worker.model_runner.model
 
     def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The weights as in a checkpoint, which vLLM reads: in memory Transformers has some with other names (GPT-NeoX)
-        or stacked (experts). Buffers too, since `reload_weights` leaves what it is not given without values."""
+        """Yield the weights as in a checkpoint, which vLLM reads: in memory, Transformers has some under other names
+        (GPT-NeoX) or stacked (experts). Yields buffers too, since `reload_weights` leaves those that it does not get
+        without values."""
         adapted = isinstance(self.model, PeftModel)
         weights = merged_weights(self.model) if adapted else super()._iter_named_params()
         for name, weight in chain(weights, saved_buffers(base_of(self.model))):
@@ -194,7 +198,7 @@ class LiveGeneration(VLLMGeneration):
 
 
 class ColocatedGeneration(LiveGeneration):
-    """An engine in each process, which TRL opens."""
+    """Generation with an engine in each process, which TRL opens."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -206,8 +210,8 @@ class ColocatedGeneration(LiveGeneration):
 
 
 class CPUGeneration(ColocatedGeneration):
-    """Colocated generation with vLLM on CPU, where TRL's own fails: it writes into vLLM's parameters, which the CPU
-    build has repacked. vLLM reloads them in place instead, keeping the engine, its KV cache and its scheduler."""
+    """Colocated generation with vLLM on CPU, where TRL's own generation fails: it writes into vLLM's parameters, which
+    the CPU build has repacked. Here vLLM reloads them in place, keeping the engine, its KV cache and its scheduler."""
 
     def _init_vllm(self) -> None:
         leave_transformers_alone()
@@ -224,7 +228,7 @@ class CPUGeneration(ColocatedGeneration):
 
 
 class ServedGeneration(LiveGeneration):
-    """Generation with engines in other processes, with which rank 0 speaks: `servers` is None on the others. TRL's own
+    """Generation with engines in other processes, which rank 0 calls; `servers` is None on the other ranks. TRL's own
     client of servers needs CUDA."""
 
     def __init__(self, *, servers: RolloutServers | None, workers: int, **settings: Any) -> None:
@@ -253,17 +257,18 @@ class ServedGeneration(LiveGeneration):
             deque(self._iter_named_params(), maxlen=0)
 
     def _check_probe(self) -> None:
-        """Each engine has checked the model that it opened."""
+        """Do nothing, since each engine has checked the model that it opened."""
 
     def _check_effects(self, names: Sequence[str]) -> None:
-        """The engines are asked for samples alone."""
+        """Do nothing, since the engines only sample."""
 
     def _held(self) -> Mapping[str, Held] | None:
-        """With tensor parallelism no process of a server has a whole layer."""
+        """Return None with tensor parallelism, where no process of a server has a complete layer."""
         return self.servers.held() if self.servers and self.workers == 1 else None
 
     def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int]) -> Sampled:
-        """Collective, as `until_all_have_sampled` is: conversations of one rank may have more turns than another's."""
+        """Sample for all ranks. Collective, as `until_all_have_sampled` is, since conversations of one rank may have
+        more turns than those of another."""
         process.any_rank(True)
         return self._round([(*each, self.max_completion_length) for each in zip(prompts, seeds, strict=True)])
 
@@ -272,8 +277,8 @@ class ServedGeneration(LiveGeneration):
             self._round([])
 
     def _round(self, asked: list[tuple[list[int], int, int]]) -> Sampled:
-        """Sample (prompt, seed, maximum of new tokens) of all ranks. The largest maximum applies to all; a conversation
-        cuts what exceeds its maximum."""
+        """Sample for the (prompt, seed, maximum of new tokens) of all ranks. The largest maximum applies to all; a
+        conversation cuts the tokens that exceed its own."""
 
         def of_all_ranks(asked: list[tuple[list[int], int, int]]) -> list[tuple[list[int], list[float]]]:
             assert self.servers is not None
@@ -284,21 +289,21 @@ class ServedGeneration(LiveGeneration):
 
 
 def generate_live(generation: type[LiveGeneration], **settings: Any) -> None:
-    """Let GRPOTrainer generate so. Settings are the arguments that are not TRL's: `seed`, and `alive`, which is called
-    before each of vLLM's steps with the number of completed training steps."""
+    """Let GRPOTrainer use this generation. `settings` are the arguments that TRL does not pass: `seed`, and `alive`,
+    which is called before each of vLLM's steps with the number of completed training steps."""
     trl.trainer.grpo_trainer.VLLMGeneration = partial(generation, **settings)
 
 
 def colocated() -> type[LiveGeneration]:
-    """Generation in the trainer's processes on this machine."""
+    """Return the class for generation in the trainer's processes on this machine."""
     return ColocatedGeneration if torch.cuda.is_available() else CPUGeneration
 
 
 def kind_of(name: str) -> str:
-    """A tensor's name in every layer and for every expert: `model.layers.*.mlp.experts.*.up_proj.weight`."""
+    """Return a tensor's name without the numbers of layer and expert: `model.layers.*.mlp.experts.*.up_proj.weight`."""
     return re.sub(r"\d+", "*", name)
 
 
 def completion_seed(seed: int, step: int, place: int) -> int:
-    """The seed of the completion at a place in the batch of the step after `step` completed ones."""
+    """Return the seed of the completion at a place in the batch of the step after `step` completed ones."""
     return int.from_bytes(blake3(f"{seed} {step} {place}".encode()).digest(length=4), "little")

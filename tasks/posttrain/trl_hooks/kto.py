@@ -8,7 +8,7 @@ from trl import KTOTrainer
 
 from tasks.posttrain.trl_hooks.step_means import WEIGHTS, StepMeans
 
-KL = "kl_of_step"  # in a batch
+KL = "kl_of_step"  # key in a batch
 
 
 class UnpairedTrainer(StepMeans, KTOTrainer):  # type: ignore[misc] # StepMeans replaces methods of the Trainer
@@ -16,19 +16,19 @@ class UnpairedTrainer(StepMeans, KTOTrainer):  # type: ignore[misc] # StepMeans 
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.precompute_ref_logps = True  # by get_batch_samples; TRL does so for all rows before the first step
+        self.precompute_ref_logps = True  # in get_batch_samples; TRL would do it for all rows before the first step
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[list[Any], Any]:
         """Compute the reference model's log-probabilities and the KL term before the step's first forward pass."""
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         batches = [self._prepare_inputs(batch) for batch in batches]
-        kl = torch.zeros(2, device=device)  # its sum, and the number of its examples
+        kl = torch.zeros(2, device=device)  # sum, and number of examples
         for batch in batches:
             batch["ref_logps"], reference = self.compute_ref_log_probs(self.ref_model or self.model_wrapped, batch)
             if self.calculate_KL:
                 with torch.no_grad(), self.accelerator.autocast():
                     policy = super()._compute_kl_logps(self.model_wrapped, batch)
-                if batch[WEIGHTS].item() > 0:  # else a blank row
+                if batch[WEIGHTS].item() > 0:  # not a blank row
                     kl += torch.stack([(policy - reference).sum(), torch.tensor(float(len(policy)), device=device)])
         total, count = self.accelerator.gather(kl.unsqueeze(0)).sum(0)
         for batch in batches:
@@ -37,7 +37,7 @@ class UnpairedTrainer(StepMeans, KTOTrainer):  # type: ignore[misc] # StepMeans 
         return batches, items
 
     def _compute_kl_logps(self, model: Any, batch: Any) -> Any:
-        """What TRL subtracts `ref_KL_logps` from, for the mean over the examples."""
+        """Return the value from which TRL subtracts `ref_KL_logps` for the mean over the examples."""
         return self.kl.expand(len(batch["label"]))
 
     def counts(self, row: dict[str, Any]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from trl.chat_template_utils import add_response_schema, parse_response
 
 
 def knows_responses(tokenizer: Any) -> bool:
-    """Whether the tokenizer has a response template, or TRL has one for its chat template, and sets it."""
+    """Return whether the tokenizer has a response template. Sets TRL's, if it has one for the chat template."""
     if getattr(tokenizer, "response_template", None) is None and tokenizer.chat_template is not None:
         try:
             add_response_schema(tokenizer)
@@ -17,5 +17,6 @@ def knows_responses(tokenizer: Any) -> bool:
 
 
 def parsed_response(tokenizer: Any, ids: Sequence[int], prefix: Sequence[int], tools: Sequence[Any]) -> dict[str, Any]:
-    """The message that a turn is. Malformed calls stay text. `prefix`: the tokens before it; `tools`: schemas."""
+    """Parse a turn into a message. Malformed calls stay text. `prefix`: the tokens before the turn; `tools`:
+    schemas."""
     return dict(parse_response(tokenizer, list(ids), prefix=list(prefix), tools=list(tools)))

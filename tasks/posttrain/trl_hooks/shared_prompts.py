@@ -1,4 +1,4 @@
-"""Log-probabilities of completions, computing a prompt that several of them share only once.
+"""Compute log-probabilities of completions, and a prompt that several of them share only once.
 
 A group of completions is sampled for one prompt, or two are compared. TRL passes each completion with its own copy of
 the prompt, so a prompt is computed once per completion. Here the completions of a prompt follow it in one row, as
@@ -25,9 +25,9 @@ from trl.trainer.utils import FusedCausalLMOutput
 
 from tasks.posttrain.encode import IGNORED
 
-COMPLETIONS = 32  # computed together
+COMPLETIONS = 32  # completions that are computed together
 BRANCHED = 2  # maximum ratio of a prompt's branches to the prompt, in tokens; attention grows with both
-TOLERANCE = 1e-3  # nats, fp32; a model that ignores the mask differs by far more
+TOLERANCE = 1e-3  # nats in fp32; a model that ignores the mask differs by far more
 BATCH = ("input_ids", "attention_mask", "labels")
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Tree:
     """A prompt, and completions of it that are computed together."""
 
     prompt: list[int]  # at least one token
-    rows: list[int]  # of the batch
+    rows: list[int]  # rows of the batch
     completions: list[list[int]]
 
     @property
@@ -67,7 +67,7 @@ def share_prompts(model: Any, *others: Any | None) -> None:
 
 
 def _masks_by_position(model: Any) -> bool:
-    """Whether every layer of the model applies a mask per pair of positions."""
+    """Return whether every layer of the model applies a mask per pair of positions."""
     config = model.config.get_text_config()
     return (
         set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
@@ -78,7 +78,7 @@ def _masks_by_position(model: Any) -> bool:
 
 
 def _agrees(model: Any) -> bool:
-    """Whether both computations give the same log-probabilities of a few rows, without autocast. Logs if not."""
+    """Return whether both computations give the same log-probabilities of a few rows, without autocast. Logs if not."""
     drawn = torch.Generator().manual_seed(0)
     tokens = torch.randint(model.config.get_text_config().vocab_size, (6, 12), generator=drawn)
     tokens[1:3, :7], tokens[4:6, :7] = tokens[0, :7], tokens[3, :7]  # two prompts, three completions of each
@@ -103,7 +103,7 @@ def _patch(model: Any, branched: int) -> None:
     config = model.config.get_text_config()
 
     def forward(self: Any, *args: Any, fused_lm_head: bool = False, **inputs: Any) -> Any:
-        aux_loss = getattr(config, "output_router_logits", False)  # it would count a shared prompt's tokens only once
+        aux_loss = getattr(config, "output_router_logits", False)  # would count a shared prompt's tokens only once
         if fused_lm_head and not args and not aux_loss and _given(inputs) == set(BATCH):
             batch = [inputs[name] for name in BATCH]
             if _completions_end_rows(*batch[1:]):
@@ -114,12 +114,13 @@ def _patch(model: Any, branched: int) -> None:
 
 
 def _given(inputs: Mapping[str, Any]) -> set[str]:
-    """The names of the inputs; PEFT passes on every argument of a model, most of them None."""
+    """Return the names of the inputs that have values; PEFT passes every argument of a model, most of them None."""
     return {name for name, value in inputs.items() if value is not None} - {"use_cache"}
 
 
 def log_probs(forward: Any, batch: Sequence[torch.Tensor], branched: int = BRANCHED) -> FusedCausalLMOutput:
-    """The output of `forward` for the batch; each per-token field is (rows, length − 1), zero where there is no label.
+    """Return the output of `forward` for the batch; each per-token field is (rows, length − 1), and zero where there is
+    no label.
     `batch`: input_ids, attention_mask and labels, each (rows, length), padded on either side; labels are −100 outside
     of the completions, which end their rows. With `branched` 0, each completion is computed alone."""
     input_ids, attention_mask, labels = batch
@@ -130,7 +131,7 @@ def log_probs(forward: Any, batch: Sequence[torch.Tensor], branched: int = BRANC
         for name in ("log_probs", "entropy", "log_sum_sq_probs", "mean_logits", "is_top1"):
             if getattr(output, name) is not None:
                 fields.setdefault(name, []).append(getattr(output, name)[output.label_mask])
-    # the labelled positions of the batch, in the trees' order
+    # The labelled positions of the batch, in the trees' order
     mask = labels[:, 1:] != IGNORED
     starts = [0, *accumulate(mask.sum(1).tolist())]
     order = [place for tree in trees for row in tree.rows for place in range(starts[row], starts[row + 1])]
@@ -142,7 +143,7 @@ def log_probs(forward: Any, batch: Sequence[torch.Tensor], branched: int = BRANC
 
 
 def _completions_end_rows(attention_mask: torch.Tensor, labels: torch.Tensor) -> bool:
-    """Whether every token after a row's first label has one; a tool's results within a completion have none."""
+    """Return whether every token after a row's first label has one; a tool's results within a completion have none."""
     labelled = labels != IGNORED
     return not ((labelled.cumsum(1) > 0) & attention_mask.bool() & ~labelled).any()
 
@@ -181,12 +182,12 @@ def _computed(forward: Any, trees: Sequence[Tree], device: torch.device) -> Fuse
     """Compute the trees as rows padded on the right. Without branches the model's own causal mask is enough."""
     laid_out = [torch.tensor(list(tree.tokens()), device=device) for tree in trees]
     tokens, positions, branches = pad_sequence(laid_out, batch_first=True, padding_value=-1).unbind(2)
-    # the first token of a branch is the prompt's
+    # The first token of a branch is the prompt's last
     first = (branches > 0) & (branches != torch.cat([torch.zeros_like(branches[:, :1]), branches[:, :-1]], 1))
     labels = tokens.masked_fill((branches < 1) | first, IGNORED)
     if all(len(tree.rows) == 1 for tree in trees):
         masked = {"attention_mask": (tokens >= 0).long()}
-    else:  # (rows, 1, length, length); padding attends to padding: a row of −inf alone would give NaN
+    else:  # (rows, 1, length, length); padding attends to padding, since a row of −inf would give NaN
         attended = (branches.unsqueeze(1) == branches.unsqueeze(2)) | (branches == 0).unsqueeze(1)
         masked = {"attention_mask": attended.tril().unsqueeze(1), "position_ids": positions.clamp(min=0)}
     return forward(input_ids=tokens.clamp(min=0), labels=labels, fused_lm_head=True, **masked)

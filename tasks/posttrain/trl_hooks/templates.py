@@ -7,7 +7,8 @@ from pathlib import Path
 
 @cache
 def trl_templates() -> dict[str, tuple[str, str]]:
-    """TRL's templates by name: (as models ship it, with generation marks). Empty if TRL is not installed."""
+    """Return TRL's templates by name, each as (the models' template, the same with generation marks); empty if TRL is
+    not installed."""
     spec = importlib.util.find_spec("trl")
     if spec is None or not spec.submodule_search_locations:
         return {}

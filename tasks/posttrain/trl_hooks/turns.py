@@ -8,13 +8,13 @@ import torch
 from tasks.posttrain.turns import Conversation, Generate, counts, totals
 
 Converse = Callable[[Sequence[int], int, Generate], list[Conversation]]
-"""(indices of rows, one per completion; the step; a sampler) -> a conversation about each."""
+"""A function (indices of rows, one per completion; the step; a sampler) -> a conversation about each row."""
 
 
 def rollouts(converse: Converse) -> Callable[[list[str], Any], dict[str, Any]]:
-    """A `rollout_func` for prompts that are indices of rows. The rewards get the column `conversation`; the metrics are
-    those of `totals`, over all processes. Each process has the conversations of its own completions, whose turns are
-    sampled as in one process: by their place in the batch of all."""
+    """Return a `rollout_func` for prompts that are indices of rows. The rewards get the column `conversation`; the
+    metrics are those of `totals`, over all processes. Each process has the conversations of its own completions, whose
+    turns are sampled by their place in the batch of all processes, as in one process."""
 
     def roll_out(prompts: list[str], trainer: Any) -> dict[str, Any]:
         engine, accelerator = trainer.vllm_generation, trainer.accelerator

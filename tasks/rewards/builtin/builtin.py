@@ -1,6 +1,6 @@
-"""Base classes of the built-in rewards: options that are callable with TRL's signature.
+"""Base classes of the built-in rewards, whose options are callable with TRL's signature.
 
-A completion is text or a list of messages. A reward of `None` means that it does not apply to the row.
+A completion is text or a list of messages. A reward of `None` means that the reward does not apply to the row.
 """
 
 import signal
@@ -20,48 +20,49 @@ from tasks.rewards.thinking import Thinking
 ANSWERS = ("answer", "solution", "ground_truth", "completion")  # columns that may contain the right answer, in order
 
 
-EACH_S = 1.0  # of a user's pattern on one completion
-TOLD = 20  # different messages of a reward
+EACH_S = 1.0  # time limit of a user's pattern on one completion
+MOST_REPORTED = 20  # maximum number of different messages of a reward
 
 
 class Builtin(Spec):
-    """A reward's options; called as `reward(prompts=…, completions=…, **columns)`."""
+    """A reward's options, called as `reward(prompts=…, completions=…, **columns)`."""
 
-    runs_code: ClassVar[bool] = False  # whether it runs programs, for which a machine may lack the means: see `prepare`
-    reads_answers: ClassVar[bool] = False  # whether it leaves out thoughts: see `final`
+    runs_code: ClassVar[bool] = False  # whether it runs programs, which may be impossible on a machine (`prepare`)
+    reads_answers: ClassVar[bool] = False  # whether it ignores thoughts (`final`)
     each_s: ClassVar[float] = 0.0  # seconds that a completion may need beyond timeout_s
 
-    _told: set[str] = PrivateAttr(default_factory=set)
+    _reported: set[str] = PrivateAttr(default_factory=set)
 
     def compares(self) -> bool:
-        """Whether it measures correctness, so that a row's own answer scores highest."""
+        """Return whether the reward measures correctness, so that a row's own answer scores highest."""
         return False
 
     def wants(self) -> list[tuple[str, ...]]:
-        """Required columns, one of each tuple: that of its field `column`. `completion_ids` counts as a column."""
+        """Return the required columns, one of each tuple; by default that of the field `column`. `completion_ids`
+        counts as a column."""
         column: str | None = getattr(self, "column", None)
         return [(column,)] if column else []
 
     def environment(self) -> list[str]:
-        """Environment variables that it needs."""
+        """Return the environment variables that the reward needs."""
         return []
 
     def prepare(self) -> None:
-        """Called once where it will run, before any call. Raises Unusable."""
+        """Prepare for calls, once, in the process that will call the reward. Raises Unusable."""
 
     def extra_s(self, completions: int, columns: Mapping[str, Sequence[Any]]) -> float:
-        """Seconds that one call may need beyond its timeout_s."""
+        """Return the seconds that one call may need beyond its timeout_s."""
         return self.each_s * completions
 
-    def _tell(self, message: str) -> None:
-        """Print what nothing else shows: each message once, and not for ever."""
-        if len(self._told) < TOLD and message not in self._told:
-            self._told.add(message)
+    def _report_once(self, message: str) -> None:
+        """Print a message that nothing else shows, once, and at most MOST_REPORTED messages."""
+        if len(self._reported) < MOST_REPORTED and message not in self._reported:
+            self._reported.add(message)
             print(shown(message), file=sys.stderr, flush=True)
 
     @abstractmethod
     def __call__(self, *_: Any, **columns: Any) -> Any:
-        """One reward, or None, per completion; or a coroutine of that."""
+        """Return one reward, or None, per completion, or a coroutine that does."""
 
 
 class Answered(Builtin):
@@ -75,7 +76,7 @@ class Answered(Builtin):
         return super().wants() or [ANSWERS]
 
     def answers(self, columns: Mapping[str, Any]) -> list[str | None]:
-        """Each row's right answer as text."""
+        """Return each row's right answer as text."""
         (names,) = Answered.wants(self)
         values = next(columns[name] for name in names if name in columns)
         return [None if value is None else final(value) for value in values]
@@ -95,12 +96,12 @@ class Comparing(Answered):
 
     @abstractmethod
     def worth(self, text: str, answer: str) -> float | None:
-        """The reward of a completion's text, without its thinking."""
+        """Return the reward of a completion's text, without its thinking."""
 
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in the body after so long. In the main thread, as rewards are called."""
+    """Raise TimeoutError in the body after `seconds`. This works only in the main thread, where rewards are called."""
 
     def late(*_: Any) -> None:
         raise TimeoutError(f"it takes more than {seconds:g} s")
@@ -115,6 +116,6 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def final(completion: Any) -> str:
-    """The text of a completion after its thinking: nothing if that does not end. A template may have begun it:
-    tasks/rewards/call.py."""
+    """Return the text of a completion after its thinking, or "" if the thinking does not end. If a template has begun
+    the thinking, tasks/rewards/call.py adds its beginning."""
     return Thinking().answer(text_of(completion))

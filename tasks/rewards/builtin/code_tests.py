@@ -1,14 +1,15 @@
 """Reward programs that pass their row's tests.
 
-The column `tests` has, by row:
+The column `tests` has one of these forms in each row:
 
     "assert add(1, 2) == 3"                      one test: statements that raise nothing
-    ["assert add(1, 2) == 3", …]                 a test each
-    [{"input": "1 2\\n", "output": "3\\n"}, …]     a run each, with standard input; white space at line ends is ignored
-    "import unittest\\nclass …"                   a unittest file, or one of pytest's functions: a test each
+    ["assert add(1, 2) == 3", …]                 one test per item
+    [{"input": "1 2\\n", "output": "3\\n"}, …]     one run per item, with standard input; white space at line ends is
+                                                 ignored
+    "import unittest\\nclass …"                   one test per unittest case or pytest function
 
-Nothing of this is decided in the program's process: outputs are compared here, and tests run in a separate process,
-where the program's functions can be called as if they were local (tasks/rewards/remote).
+The program's process decides nothing: outputs are compared here, and tests run in a separate process, where the
+program's functions can be called as if they were local (tasks/rewards/remote).
 """
 
 import json
@@ -36,12 +37,12 @@ class CodeTests(Code):
     """1 if all tests pass, otherwise 0; with `share`, the share of the tests that pass."""
 
     column: str = Field("tests", description="column with the tests")
-    share: bool = Field(False, description="whether to reward the share of passed tests, not only all of them")
+    share: bool = Field(False, description="whether to reward the share of passed tests instead of requiring all")
 
     rules: ByBaton[int | None] = Field(None, description="version of the rules by which tests pass; filled in by Baton")
 
     def pinned(self) -> Self:
-        """A copy with the present rules, so that results by earlier ones are not reused."""
+        """Return a copy with the present rules, so that results of earlier rules are not reused."""
         return super().pinned().model_copy(update={"rules": _RULES})
 
     def compares(self) -> bool:
@@ -72,7 +73,7 @@ class CodeTests(Code):
         return (sum(passed) / len(passed) if self.share else float(all(passed))) if passed else 0.0
 
     def _of_row(self, code: str, tests: Any) -> list[Program]:
-        """What to run for a completion. Raises Unusable."""
+        """Return the programs to run for a completion. Raises Unusable."""
         if _are_pairs(tests):
             return [Program(code, stdin=str(test["input"]).encode(errors="surrogatepass")) for test in tests]
         listed = [tests] if isinstance(tests, str) else tests
@@ -92,7 +93,7 @@ class CodeTests(Code):
         ]
 
     def _passed(self, results: Sequence[Result], tests: Any) -> list[bool]:
-        """Which tests passed; empty if they did not run to their end."""
+        """Return for each test whether it passed; empty if the tests did not run to their end."""
         if _are_pairs(tests):
             return [
                 result.exit_code == 0
@@ -102,7 +103,7 @@ class CodeTests(Code):
             ]
         outcomes, why = verdict(results[0], len(tests) if isinstance(tests, list) else None)
         if why:
-            self._tell(f"code_tests: a test failed: {why}")
+            self._report_once(f"code_tests: a test failed: {why}")
         return outcomes
 
 
@@ -115,8 +116,8 @@ def _are_pairs(tests: Any) -> bool:
 
 
 def verdict(result: Result, count: int | None) -> tuple[list[bool], str]:
-    """The outcomes that the tests' process wrote, `count` of them if that is known, and its reason."""
-    if not result.stdout:  # a limit, or the tests ended their process
+    """Return the outcomes that the tests' process wrote, `count` of them if the number is known, and its reason."""
+    if not result.stdout:  # a limit was met, or the tests ended their process
         return [], ""
     try:
         verdict = json.loads(result.stdout)
@@ -135,7 +136,7 @@ def _compiled(name: str) -> CodeType:
 
 @cache
 def _types_of_data() -> list[list[str]]:
-    """The names of the attributes of each type that crosses as data, but those that all objects have."""
+    """Return the names of the attributes of each type that is sent as data, except those that all objects have."""
     kinds = [*MUTABLE.values(), *FIXED.values(), *JSON, complex, bytes, range, type({}.keys()), type({}.values())]
     kinds += [getattr(import_module(module), name) for name, (module, *_) in LIBRARY.items() if module != "builtins"]
     return [sorted({*dir(kind)} - {*dir(object)}) for kind in kinds]

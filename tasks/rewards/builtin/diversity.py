@@ -1,17 +1,17 @@
-"""Reward answers that are specific to their prompt, against mode collapse.
+"""Reward answers that are specific to their prompt, to prevent mode collapse.
 
-From other rewards a policy may learn one harmless answer to everything, or one *shape* filled with different words. So
-a completion's reward of 1 falls
+With other rewards alone, a policy may learn one harmless answer to everything, or one *shape* filled with different
+words. So a completion's reward of 1 falls
 
 - the more *other* prompts were answered with the same text (ignoring white space): to ½ with one other, ⅓ with two; and
 - with `shapes`, the more often its shape (its text with every word blanked) occurs beyond its share among the rows' own
-  answers (which must be written as the policy should write);
+  answers (which must be written as the policy should write).
 
-counted over this step and the `window` completions before it, without thinking (`<think>…</think>`). The lower value
-applies. Repeating an answer to the same prompt counts once.
+Both are counted over this step and the `window` completions before it, without thinking (`<think>…</think>`). The lower
+value applies. Repeating an answer to the same prompt counts once.
 
-In a weighted sum it scales the other rewards instead of adding to them, so that nonsense earns nothing by being new
-(see `total` in tasks/rewards/scorer.py).
+In a weighted sum, the reward scales the other rewards instead of adding to them, so that nonsense earns nothing by
+being new (see `total` in tasks/rewards/scorer.py).
 """
 
 import json
@@ -29,11 +29,11 @@ TOLERANCE = 0.01  # share by which a shape may exceed its share among the rows' 
 USUAL = 4096  # number of the rows' own answers that are remembered
 _WORD = re.compile(r"\w+")
 
-Answer = tuple[str, str, str]  # prompt, text, shape: hashes of them
+Answer = tuple[str, str, str]  # hashes of prompt, text and shape
 
 
 class Diversity(Answered):
-    """1 for a unique answer, towards 0 for one given to every prompt."""
+    """1 for a unique answer, towards 0 for an answer given to every prompt."""
 
     reads_answers: ClassVar[bool] = True
 
@@ -42,7 +42,7 @@ class Diversity(Answered):
     keep: list[str] = Field([], description="words that are part of a shape, such as a language's keywords")
 
     _recent: deque[Answer] = PrivateAttr(default_factory=deque)
-    _usual: deque[Answer] = PrivateAttr(default_factory=deque)  # the same of the rows' own answers
+    _usual: deque[Answer] = PrivateAttr(default_factory=deque)  # the same for the rows' own answers
 
     def wants(self) -> list[tuple[str, ...]]:
         return super().wants() if self.shapes else []
@@ -66,7 +66,7 @@ class Diversity(Answered):
         return _hash(json.dumps(prompt, sort_keys=True)), _hash(plain), _hash(shape)
 
     def state_dict(self) -> dict[str, Any]:
-        """State that a resumed run needs to score like an uninterrupted one."""
+        """Return the state that a resumed run needs to score like an uninterrupted one."""
         return {"recent": list(self._recent), "usual": list(self._usual)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -75,7 +75,7 @@ class Diversity(Answered):
 
 
 def _shares(answers: Iterable[Answer]) -> dict[str, float]:
-    """Relative frequency of each shape."""
+    """Return the relative frequency of each shape."""
     counts = Counter(shape for _, _, shape in answers)
     return {shape: count / counts.total() for shape, count in counts.items()}
 

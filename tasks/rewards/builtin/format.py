@@ -13,7 +13,7 @@ Tag = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]*$")]
 
 
 class Format(Builtin):
-    """1 if each tag occurs once, in this order, with only white space in between, else 0."""
+    """1 if each tag occurs once, in this order, with only white space in between, otherwise 0."""
 
     tags: list[Tag] = Field(min_length=1, description="the sections' names, in order, such as [think, answer]")
     open_end: bool = Field(

@@ -1,4 +1,4 @@
-"""Reward completions that are JSON conforming to a schema (jsonschema), leaving out thinking (`<think>…</think>`).
+"""Reward completions that are JSON conforming to a schema (jsonschema), ignoring thinking (`<think>…</think>`).
 Remote references are not fetched."""
 
 import json
@@ -51,8 +51,8 @@ class JsonSchema(Builtin):
         try:
             with time_limit(EACH_S):
                 return bool(validator.is_valid(document))
-        except Exception as error:  # a number that overflows, a missing reference, a pattern that takes too long
-            self._tell(f"json_schema: a document could not be checked: {type(error).__name__}: {error}")
+        except Exception as error:  # such as an overflow, a missing reference, or a slow pattern
+            self._report_once(f"json_schema: a document could not be checked: {type(error).__name__}: {error}")
             return False
 
 

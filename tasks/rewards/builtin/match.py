@@ -1,4 +1,4 @@
-"""Reward completions that equal the row's answer, leaving out thinking (`<think>…</think>`)."""
+"""Reward completions that equal the row's answer, ignoring thinking (`<think>…</think>`)."""
 
 from pydantic import Field
 
@@ -6,7 +6,7 @@ from tasks.rewards.builtin.builtin import Comparing
 
 
 class Match(Comparing):
-    """1 for the same text, ignoring leading and trailing white space, else 0."""
+    """1 for the same text, ignoring leading and trailing white space, otherwise 0."""
 
     ignore_case: bool = Field(False, description="whether `Yes` equals `yes`")
     ignore_space: bool = Field(False, description="whether all white space equals one blank")

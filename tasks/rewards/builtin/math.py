@@ -1,8 +1,8 @@
 """Reward completions whose final answer is mathematically equal to the row's: `1/2`, `0.5` and `\\boxed{\\frac12}` are.
 
-Thinking (`<think>…</think>`) is left out. If the row's answer is one word or letter (`B`, `yes`), the completion's has
-to be the same one: in a box, after "answer", alone, or as the only such letter or word of its last line. Otherwise
-Hugging Face's math-verify parses and compares them; if it cannot parse the row's answer, the reward is None.
+Thinking (`<think>…</think>`) is ignored. If the row's answer is one word or letter (`B`, `yes`), the completion's
+answer must be the same: in a box, after "answer", alone, or as the only such letter or word of its last line. Otherwise
+Hugging Face's math-verify parses and compares the answers; if it cannot parse the row's answer, the reward is None.
 """
 
 import re
@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 
 from tasks.rewards.builtin.builtin import Comparing
 
-TIMEOUT_S = 2  # of each parsing and comparison: `9^{9^9}` would take forever. Whole seconds (math-verify uses SIGALRM)
+TIMEOUT_S = 2  # for each parsing and comparison, since `9^{9^9}` would take forever; an integer, for SIGALRM
 ENDING = 500  # characters that are parsed: pages of repetition take math-verify seconds
 ALONE = 100  # maximum characters of a bare expression
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}|\$|\\boxed|\\\(|\\\[")
 _SCIENTIFIC = re.compile(r"(?<![\w.\\])\d+(?:\.\d+)?[eE][+-]?\d{1,2}(?![\w.]*\w)")
-# an answer in words
+# Patterns of an answer in words
 _STYLE = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|boxed)\s*\{([^{}]*)\}")
 _ANSWER = re.compile(r"\b(?:answer|choice|option)\b(?: is| are| would be| must be| should be|:)*[\s:]*", re.IGNORECASE)
 _CHOICE = re.compile(r"\(?([A-Z])[).:]")
@@ -25,7 +25,7 @@ _OPPOSITES = re.compile(r"\b(?:yes|no|true|false)\b", re.IGNORECASE)
 
 
 class Math(Comparing):
-    """1 for an answer that is mathematically equal, else 0."""
+    """1 for an answer that is mathematically equal, otherwise 0."""
 
     each_s: ClassVar[float] = 3.0 * TIMEOUT_S
 
@@ -41,13 +41,13 @@ class Math(Comparing):
 
 
 def _ending(text: str) -> str:
-    """The part of a completion that has the answer: its last box, else its end."""
+    """Return the part of a completion that has the answer: its last box, or else its end."""
     box = text.rfind("\\boxed")
     return text[box : box + ENDING] if box >= 0 else text[-ENDING:]
 
 
 def _parsed(text: str) -> list[Any]:
-    """The last expression in a text. A bare expression, without words around it, needs no `$`."""
+    """Return the last expression in a text. A bare expression, without words around it, needs no `$`."""
     from math_verify import parse
 
     text = _SCIENTIFIC.sub(lambda number: f"{Decimal(number[0]):f}", text)
@@ -56,18 +56,18 @@ def _parsed(text: str) -> list[Any]:
 
 
 def _word(text: str) -> str:
-    """The one word or letter that a text consists of, without its style; empty for any other text."""
+    """Return the one word or letter that a text consists of, without its style, or "" for any other text."""
     plain = _STYLE.sub(r"\1", _STYLE.sub(r"\1", text)).strip(" \t\r\n.,;:!?*_`'\"$()[]{}")
     return plain if plain.isalpha() else ""
 
 
 def _same(given: str, word: str) -> bool:
-    """A letter may be a variable, in which case matters."""
+    """Compare two words. The case of a single letter matters, since the letter may be a variable."""
     return given == word if len(word) == 1 else given.casefold() == word.casefold()
 
 
 def _given_answer(text: str) -> str:
-    """The word or letter that is given as the answer; empty if none is."""
+    """Return the word or letter that is given as the answer, or "" if there is none."""
     if text.startswith("\\boxed"):
         inside = _balanced(text.removeprefix("\\boxed").lstrip())
         choice = _CHOICE.match(_STYLE.sub(r"\1", inside).strip(" $~"))
@@ -84,7 +84,7 @@ def _given_answer(text: str) -> str:
 
 
 def _balanced(text: str) -> str:
-    """What is between the first brace and the one that closes it."""
+    """Return the text between the first brace and the brace that closes it."""
     depth = 0
     for at, character in enumerate(text):
         depth += {"{": 1, "}": -1}.get(character, 0)

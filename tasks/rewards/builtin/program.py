@@ -1,8 +1,8 @@
-"""Reward completions with a Python program of the user's, run in the sandbox: for checks that execute what they check.
+"""Reward completions with a user's Python program in the sandbox, for checks that execute the completion.
 
 The program reads one JSON object on standard input, with "prompt", "completion" (text) and the row's columns, and
-prints the reward, a number, as its last line. A program that runs a completion by itself can be made to print anything
-by it: `code_tests` compares outside.
+prints the reward, a number, as its last line. If the program runs a completion in its own process, the completion can
+make it print anything; `code_tests` compares outside of that process.
 """
 
 import json
@@ -29,7 +29,7 @@ class Verifier(Sandboxed):
     file: PathText = Field(description="a Python file")
     source: str | None = Field(None, repr=False, description="text of the file; filled in by Baton")
 
-    _works: bool = PrivateAttr(False)  # it has printed a number
+    _works: bool = PrivateAttr(False)  # whether the program has printed a number
 
     def pinned(self) -> Self:
         if self.source is not None:
@@ -68,8 +68,8 @@ class Verifier(Sandboxed):
         return [reward or 0.0 for reward in rewards]
 
     def _try(self, row: dict[str, Any], result: Result) -> None:
-        """Tell a program that fails by itself from one that fails for these completions: it is tried on the row's
-        answer and on empty text. Raises Unusable."""
+        """Distinguish a faulty program from one that fails for these completions, by trying it on the row's answer and
+        on empty text. Raises Unusable."""
         answer = next((text_of(row[name]) for name in ANSWERS if row.get(name) is not None), "")
         self._works = any(
             _number(each) is not None
@@ -79,7 +79,7 @@ class Verifier(Sandboxed):
         what = f"{self.file} printed no number as its last line for any completion; first: {shown(output)}"
         if not self._works:
             raise Unusable(what)
-        self._tell(f"program: {what}")
+        self._report_once(f"program: {what}")
 
     def _results(self, rows: Sequence[dict[str, Any]], log_metric: Callable[[str, float], None]) -> list[Result]:
         return self._run([Program(self.source or "", stdin=json.dumps(row).encode()) for row in rows], log_metric)

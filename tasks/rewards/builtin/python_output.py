@@ -11,7 +11,7 @@ from tasks.rewards.call import text_of
 
 
 class PythonOutput(Code):
-    """1 if the program's whole output is the answer, ignoring the amount of white space, otherwise 0."""
+    """1 if all of the program's output is the answer, ignoring the amount of white space, otherwise 0."""
 
     column: str = Field("answer", description="column with the right output")
 

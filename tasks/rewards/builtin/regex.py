@@ -1,4 +1,4 @@
-"""Reward completions that match a regular expression; with `column`, whose match is the row's answer."""
+"""Reward completions that match a regular expression, or, with `column`, whose match is the row's answer."""
 
 import re
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from tasks.rewards.call import text_of
 
 
 class Regex(Builtin):
-    """1 if the pattern is found and, with `column`, its first group (or whole match) equals the answer, else 0."""
+    """1 if the pattern is found and, with `column`, its first group (or its match) equals the answer, otherwise 0."""
 
     each_s: ClassVar[float] = EACH_S
 
-    pattern: str = Field(min_length=1, description="in Python's syntax, used with re.search: `^…$` matches the whole")
+    pattern: str = Field(min_length=1, description="in Python's syntax, used with re.search; `^…$` matches all text")
     column: str | None = Field(None, description="column with the answer that the last match's first group must equal")
     dot_all: bool = Field(False, description="whether `.` matches newlines too")
 
@@ -44,5 +44,5 @@ class Regex(Builtin):
             with time_limit(EACH_S):
                 return list(pattern.finditer(text))[-1:]
         except TimeoutError:
-            self._tell(f"regex: {self.pattern!r} takes more than {EACH_S:g} s on a completion, which is worth 0")
+            self._report_once(f"regex: {self.pattern!r} takes more than {EACH_S:g} s on a completion, which is worth 0")
             return []

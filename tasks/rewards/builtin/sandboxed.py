@@ -1,4 +1,4 @@
-"""Base class of the rewards that run programs: each runs in a sandbox of the kernel (infra/sandbox), never outside."""
+"""Base class of the rewards that run programs, always in a sandbox of the kernel (infra/sandbox)."""
 
 import math
 import re
@@ -21,7 +21,7 @@ _FENCE = re.compile(r"^```[^\n`]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 class Sandboxed(Builtin):
-    """Limits are of one program with all its children, and much lower than what a machine has."""
+    """Limits for one program with all its children, which are much lower than those of a machine."""
 
     runs_code: ClassVar[bool] = True
 
@@ -33,15 +33,15 @@ class Sandboxed(Builtin):
         1,
         ge=1,
         le=1000,
-        description="processes and threads, itself included; without a cgroup each gets an equal share of the memory",
+        description="processes and threads, including itself; without a cgroup each gets an equal share of the memory",
     )
     disk_mb: int = Field(16, ge=1, le=100_000, description="limit of the files that it writes; MiB")
     files: int = Field(1000, ge=1, le=1_000_000, description="limit of the number of files that it writes")
     output_kb: int = Field(64, ge=1, le=100_000, description="limit of its output, and of its errors; KiB")
     read: list[str] = identity_if_set(
         [],
-        "folders of the machine that programs may read, and import Python modules from; a change in one is not "
-        "noticed: use another folder, or another `name` of the reward, to score again",
+        "folders of the machine that programs may read, and import Python modules from; changes in them are not "
+        "noticed, so use another folder, or another `name` of the reward, to score again",
     )
 
     def prepare(self) -> None:
@@ -54,7 +54,7 @@ class Sandboxed(Builtin):
         return math.ceil(self._programs(completions, columns) / self.workers) * self.wall_s
 
     def _programs(self, completions: int, columns: Mapping[str, Sequence[Any]]) -> int:
-        """The number of programs that it runs, at most."""
+        """Return the maximum number of programs that the reward runs."""
         return completions
 
     @cached_property
@@ -68,7 +68,7 @@ class Sandboxed(Builtin):
         del self._pool
 
     def _run(self, programs: Sequence[Program], log_metric: Callable[[str, float], None]) -> list[Result]:
-        """Each program's result. The share of those that met a limit is logged as a metric."""
+        """Return each program's result. The share of programs that met a limit is logged as a metric."""
         self.prepare()
         results = self._pool.map(programs)
         log_metric("met_a_limit", sum(result.limit is not None for result in results) / max(1, len(results)))
@@ -81,14 +81,13 @@ class Code(Sandboxed):
     reads_answers: ClassVar[bool] = True
 
     with_prompt: bool = Field(
-        False, description="whether the program is the prompt and the completion, as in HumanEval, not the completion"
+        False, description="whether the program begins with the prompt, as in HumanEval, or is the completion alone"
     )
-    until: list[str] = Field(
-        [], description="texts that end a program; what follows the first of them in a completion is left out"
-    )
+    until: list[str] = Field([], description="texts that end a program; a completion is cut at the first of them")
 
     def code(self, prompt: Any, completion: Any) -> str:
-        """The program: the last fenced block after the completion's thinking if there is one, otherwise all of it."""
+        """Return the program: the last fenced block after the completion's thinking, or all text after it if there is
+        none."""
         text = final(completion)
         if blocks := _FENCE.findall(text):
             text = blocks[-1]

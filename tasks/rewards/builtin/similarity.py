@@ -1,8 +1,8 @@
-"""Reward similarity to the row's answer, leaving out thinking (`<think>…</think>`).
+"""Reward similarity to the row's answer, ignoring thinking (`<think>…</think>`).
 
-2·L/T, where L is the length of the longest common subsequence and T the total length of both texts: ROUGE-L's F-measure
-if words are compared. Computed bit-parallel on integers (H. Hyyrö, "Bit-parallel LCS-length computation revisited",
-2004), since repetitive completions take difflib minutes.
+The reward is 2·L/T, where L is the length of the longest common subsequence and T the total length of both texts; with
+words, this is ROUGE-L's F-measure. It is computed bit-parallel on integers (H. Hyyrö, "Bit-parallel LCS-length
+computation revisited", 2004), since repetitive completions take difflib minutes.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Similarity(Comparing):
 
 
 def longest_common(first: Sequence[str], second: Sequence[str]) -> int:
-    """Length of their longest common subsequence."""
+    """Return the length of the longest common subsequence."""
     places: dict[str, int] = {}
     for index, unit in enumerate(second):
         places[unit] = places.get(unit, 0) | 1 << index

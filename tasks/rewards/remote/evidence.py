@@ -1,10 +1,10 @@
-"""The classes that tests are about, by what the tests' own text does with them.
+"""Find the classes that tests are about, by their use in the tests' own text.
 
-A program may define a class where its tests mean a function, so its capital letter decides nothing. A name stands for a
-class if the tests construct it without arguments, ask for `isinstance` of it, use its attributes, or use what they
-construct in a way in which no single type of data can be used. `Shout("a").find("A")` is no such use, since texts have
-`find`; `Stack([1]).push(2)` is one. It counts only where nothing else can be meant: of a variable that also has another
-value, or of an element of a list, it is not known what is used.
+A program may define a class where its tests mean a function, so a capital letter decides nothing. A name stands for a
+class if the tests construct it without arguments, use it in `isinstance`, use its attributes, or use an object that
+they construct in a way in which no single type of data can be used. `Shout("a").find("A")` is no such use, since texts
+have `find`; `Stack([1]).push(2)` is one. A use counts only if nothing else can be meant: it is unknown what is used if
+a variable also has another value, or if the object is an element of a list.
 """
 
 import ast
@@ -12,29 +12,30 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-# builtin functions that use their only argument, and by which method
+# Builtin functions that use their only argument, and the method that they call
 _ITERATING = ("all", "any", "enumerate", "list", "max", "min", "set", "sorted", "sum", "tuple")
 _CALLING = ("abs", "bool", "iter", "len", "next", "reversed", "round")
 _USES = dict.fromkeys(_ITERATING, "__iter__") | {name: f"__{name}__" for name in _CALLING}
 _CONTAINERS = ("enumerate", "filter", "list", "map", "reversed", "set", "sorted", "tuple", "zip")  # return one
 _CHECKS = ("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance")
-# attributes of types of data that objects have as well, and whose values decide nothing
+# Attributes of types of data that objects have as well, and whose values decide nothing
 _VALUES = {"name", "owner", "parent", "start", "stop", "step", "year", "month", "day", "days", "hour", "minute"}
 _SYMMETRIC = ("assertEqual", "assertNotEqual", "assertListEqual", "assertTupleEqual", "assertDictEqual")
-_SET = "="  # an attribute is assigned, which data does not allow
-_OTHER = ""  # in place of a class's name: anything else
-_PASSES = 3  # by which what a variable may be reaches others
+_SET = "="  # the assignment of an attribute, which data does not allow
+_OTHER = ""  # in place of a class's name, for anything else
+_PASSES = 3  # over the assignments, so that classes reach variables that are assigned from others
 _FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
-Variables = dict[str, set[str]]  # the classes of which a variable may be, or contain, an object
+Variables = dict[str, set[str]]  # the classes of the objects that a variable may be or contain
 
 
 class Evidence:
-    """`classes`: names of the classes under test, each with what the tests use on objects that they construct."""
+    """Uses of classes in tests. `classes`: names of the classes under test, each with the attributes that the tests use
+    on objects that they construct."""
 
     def __init__(self, trees: list[ast.Module], types: Iterable[frozenset[str]]) -> None:
-        """`types`: the names of the attributes of each type of data."""
-        self._sole: defaultdict[str, set[str]] = defaultdict(set)  # what is used on an object of a class
-        self._perhaps: defaultdict[str, set[str]] = defaultdict(set)  # and on what may be, or contain, one
+        """Read the tests' syntax trees. `types`: the names of the attributes of each type of data."""
+        self._sole: defaultdict[str, set[str]] = defaultdict(set)  # attributes used on an object of a class
+        self._perhaps: defaultdict[str, set[str]] = defaultdict(set)  # on a value that may be or contain one
         self._of_class: defaultdict[str, set[str]] = defaultdict(set)
         self._makers: dict[str, str] = {}  # functions of the tests that return an object of a class
         nodes = [node for tree in trees for node in ast.walk(tree)]
@@ -57,7 +58,7 @@ class Evidence:
         self.classes = {name: self._sole[name] for name in classes}
 
     def _read(self, tree: ast.Module, outer: Variables) -> Variables:
-        """Note what is used; returns the variables of the module."""
+        """Record the used attributes, and return the variables of the module."""
         functions, rest = _functions(tree)
         shared = self._variables(ast.walk(tree), outer)
         attributes = {_last(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute | _FUNCTION)}
@@ -83,7 +84,8 @@ class Evidence:
                         self._of_class[_last(value)].add(use)
 
     def _variables(self, nodes: Iterable[ast.AST], outer: Variables) -> Variables:
-        """What the variables that some nodes assign may be. A parameter may be whatever the tests construct."""
+        """Return the possible classes of the variables that the nodes assign. A parameter may be any object that the
+        tests construct."""
         own: Variables = {}
         nodes = list(nodes)
         for again in range(_PASSES):
@@ -98,7 +100,7 @@ class Evidence:
                 if again and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                     inside = {each for value in _arguments(node) for each in self._contained(value, known)}
                     for each in _names(node.func.value) if inside else ():
-                        if not own.get(each, set()) - {_OTHER}:  # not an object under test, but a list and the like
+                        if not own.get(each, set()) - {_OTHER}:  # a list or the like, not an object under test
                             own.setdefault(each, set()).update({*inside, _OTHER})
                 elif isinstance(node, _FUNCTION) and not self._makers.get(node.name):
                     own.setdefault(node.name, set()).update({*self._contained(node, known), _OTHER})
@@ -107,18 +109,18 @@ class Evidence:
         return own
 
     def _contained(self, node: ast.AST, variables: Variables) -> set[str]:
-        """The classes of which the value of an expression may be, or contain, an object."""
+        """Return the classes of the objects that the value of an expression may be or contain."""
         parts = list(ast.walk(node))
         return {name for part in parts if (name := self._made(part))} | {
             each for part in parts for each in variables.get(_last(part), ()) if each != _OTHER
         }
 
     def _made(self, node: ast.AST) -> str:
-        """The name of the class of which a call makes an object; empty if it makes none."""
+        """Return the name of the class of the object that a call constructs, or "" if it constructs none."""
         return _constructed(node) or (self._makers.get(_last(node.func), "") if isinstance(node, ast.Call) else "")
 
     def _returned(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-        """The only class of which a function of the tests returns objects."""
+        """Return the only class whose objects a function of the tests returns, or ""."""
         inside = list(ast.walk(function))
         variables = self._variables(inside, {})
         values = [node.value for node in inside if isinstance(node, ast.Return | ast.Yield) and node.value]
@@ -128,8 +130,8 @@ class Evidence:
 
 
 def rewritten(tree: ast.Module) -> ast.Module:
-    """Tests whose `a is b` and discarded method calls go through two functions, `__same__` and `__discard__`, since one
-    object of the program may have several representations here, and since a result that nobody sees proves nothing."""
+    """Rewrite tests so that `a is b` and discarded method calls go through two functions, `__same__` and `__discard__`,
+    since an object of the program may have several representations here, and an unused result proves nothing."""
     for node in reversed(list(ast.walk(tree))):  # children first, without recursion: a sum may have 1,000 terms
         for name, value in ast.iter_fields(node):
             if isinstance(value, list):
@@ -138,7 +140,7 @@ def rewritten(tree: ast.Module) -> ast.Module:
                 setattr(node, name, _identity(value))
         match node:
             case ast.Compare(left, [ast.Eq() | ast.NotEq()], [right]) if _is_expected(left) and not _is_expected(right):
-                node.left, node.comparators = right, [left]  # the program has answered before it sees what is expected
+                node.left, node.comparators = right, [left]  # the program must answer before it sees the expected value
             case ast.Call(ast.Attribute(_, name), [left, right, *_]) if name.startswith("assert"):
                 if name in _SYMMETRIC and _is_expected(left) and not _is_expected(right):
                     node.args[:2] = right, left
@@ -150,7 +152,7 @@ def rewritten(tree: ast.Module) -> ast.Module:
 
 
 def _is_expected(node: ast.AST) -> bool:
-    """Whether an expression constructs an object, or a container of some."""
+    """Return whether an expression constructs an object or a container of objects."""
     if isinstance(node, ast.List | ast.Tuple | ast.Set):
         return any(map(_is_expected, node.elts))
     return bool(_constructed(node)) or (isinstance(node, ast.Dict) and any(map(_is_expected, node.values)))
@@ -167,7 +169,7 @@ def _identity(node: Any) -> Any:
 
 
 def _functions(tree: ast.Module) -> tuple[list[ast.AST], list[ast.AST]]:
-    """The outermost functions of a module, and the nodes that are in none."""
+    """Return the outermost functions of a module, and the nodes that are in no function."""
     functions: list[ast.AST] = []
     rest: list[ast.AST] = []
     todo: list[ast.AST] = [tree]
@@ -190,7 +192,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _last(node: ast.AST) -> str:
-    """The last part of a dotted name, or a function's name."""
+    """Return the last part of a dotted name, or a function's name."""
     match node:
         case ast.Attribute():
             return node.attr
@@ -206,18 +208,18 @@ def _is_capital(name: str) -> bool:
 
 
 def _is_container(node: ast.AST) -> bool:
-    """Return whether what is used of a value is a list's or the like, whatever is in it."""
+    """Return whether a use of a value is that of a list or the like, whatever it contains."""
     literal = isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict | ast.ListComp | ast.GeneratorExp)
     return literal or (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CONTAINERS)
 
 
 def _constructed(node: ast.AST) -> str:
-    """The name of the class, if the node is the call of a name that may be one's."""
+    """Return the name of the class if the node is a call of a name that may be a class's, or ""."""
     return name if isinstance(node, ast.Call) and _is_capital(name := _last(node.func)) else ""
 
 
 def _checked(node: ast.AST) -> set[str]:
-    """The classes that a node constructs without arguments, or asks for `isinstance` of."""
+    """Return the classes that a node constructs without arguments or uses in `isinstance`."""
     if not isinstance(node, ast.Call):
         return set()
     if (name := _constructed(node)) and not _arguments(node):
@@ -252,7 +254,7 @@ def _assigned(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
 
 
 def _used(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-    """What a node uses, and by which attribute or method."""
+    """Yield the values that a node uses, each with the used attribute or method."""
     match node:
         case ast.Attribute():
             yield node.value, node.attr if isinstance(node.ctx, ast.Load) else _SET

@@ -1,14 +1,15 @@
-"""An object of the program as its tests see it, and what they may do with it.
+"""Objects of the program as its tests see them, and the operations that tests may use on them.
 
 Data is copied (wire.py) and compared by Python's own types. Everything else is represented by a `Proxy`, of two kinds:
 
-- what is under test: the program's classes (evidence.py), and the objects that the tests construct with them. Their
-  methods are what is tested, and are called like the program's functions.
-- what comes back from a call. It may stand where a right program has data, so no answer of its methods is believed: the
-  tests can call it as a function, iterate over it, read its attributes, and pass it back. Of an object of a class under
-  test they can use methods that no data has: for other objects, or without arguments for data but a truth value.
+- objects under test: the program's classes (evidence.py), and the objects that the tests construct with them. Their
+  methods are tested, and are called like the program's functions.
+- objects that come back from a call. Such an object may stand where a right program has data, so no answer of its
+  methods is believed: the tests can call it as a function, iterate over it, read its attributes, and pass it back. If
+  its class is under test, they can also use methods that no data has, to get other objects, or, without arguments, data
+  except truth values.
 
-Two objects of which one came back are equal if their class and their attributes are, as compared here.
+Two objects of which one came back are equal if their classes and their attributes are equal, as compared here.
 """
 
 import builtins
@@ -22,26 +23,27 @@ ORDER = ("lt", "le", "gt", "ge")
 UNARY = (
     "neg", "pos", "invert", "abs", "round", "int", "float", "complex", "index", "bytes", "trunc", "floor", "ceil",
 )  # fmt: skip
-# methods of generators and of functions with a cache: a call of theirs continues a call of the program's function
+# Methods of generators and of functions with a cache: calling them continues a call of the program's function
 _OF_FUNCTIONS = {"send", "throw", "close", "asend", "athrow", "aclose", "cache_info", "cache_clear", "cache_parameters"}
-# not `__array_interface__` and the like, by which a library reads this process's memory at a given address
+# Without `__array_interface__` and the like, by which a library reads this process's memory at a given address
 _ATTRIBUTES = {f"__{name}__" for name in ("name", "qualname", "doc", "dict", "annotations", "wrapped", "members")}
-# a test's own assertion is one of these: as the program's error, they would catch it
+# Classes of a test's own assertion, which a test would catch if the program raised it
 CATCHING = (BaseException, Exception, AssertionError)
 _TOGETHER = {"enter": ("enter", "exit"), "aenter": ("aenter", "aexit")}
-_MOST_COMPARED = 10_000  # objects of two that are compared
+_MOST_COMPARED = 10_000  # objects that are compared when two are
 
 
 class Refused(BaseException):
-    """A test cannot pass."""
+    """Raised if a test cannot pass."""
 
 
 class NoLength(TypeError):
-    """A TypeError, since `list` and others ask for a length that they can do without."""
+    """Raised if a length is refused; a TypeError, since `list` and others can do without the length that they ask
+    for."""
 
 
 class Reference:
-    """Which object a proxy represents, and how the tests came by it."""
+    """The object that a proxy represents, and how the tests got it."""
 
     __slots__ = (
         "chained", "class_read", "classes", "is_class", "label", "made", "member", "mixed", "number", "owner_is_kin",
@@ -51,14 +53,14 @@ class Reference:
     def __init__(self, number: int, label: str, is_class: bool = False, classes: Sequence[int] = ()) -> None:
         self.number, self.label, self.is_class = number, label, is_class
         self.classes = classes  # numbers of the program's classes of which it is an instance, its own first
-        self.made = False  # it is under test
-        self.class_read = -1  # the number of the class under test from which the tests read it, or what returned it
-        self.touched = False  # and a method of it was used since it was constructed
-        self.member = ""  # the attribute that it is, of an object that came back
-        self.owner_is_kin = False  # that object is of a class under test
-        self.used = False  # of which the tests use the attribute on objects that they construct
-        self.mixed = False  # data was calculated with what came back: no data of it is believed
-        self.chained = False  # it was returned to arguments: that it exists proves nothing
+        self.made = False  # whether it is under test
+        self.class_read = -1  # number of the class under test from which the tests read it or its origin
+        self.touched = False  # whether a method of it was used since it was constructed
+        self.member = ""  # name of the attribute, if it was read from an object that came back
+        self.owner_is_kin = False  # whether that object is of a class under test
+        self.used = False  # whether the tests use that attribute on objects that they construct
+        self.mixed = False  # whether it was calculated with an object that came back, so that its data is not believed
+        self.chained = False  # whether a call with arguments returned it, so that its existence proves nothing
 
 
 def _ordered(name: str) -> Callable[[Any, Any], Any]:
@@ -111,15 +113,15 @@ def _binary(name: str, *, reflected: bool) -> Callable[[Any, Any], Any]:
 
 
 class Kind:
-    """A class of Python's own that the program gives. It is compared, called as a function is, and asked for instances;
-    its attributes are not read and it has no items, since it may stand where a right program has data: `set.union` of
-    two sets is an answer, and `list["a"]` is true."""
+    """A class of Python that the program returns. It can be compared, called like a function, and used in `isinstance`,
+    but has no attributes and no items, since it may stand where a right program has data: `set.union` of two sets is an
+    answer, and `list["a"]` is true."""
 
     __slots__ = ("__kind__", "__member__")
     __kind__: type[Any]
 
     def __init__(self, kind: type[Any], member: str = "") -> None:
-        self.__kind__, self.__member__ = kind, member  # of which attribute of an object that came back it is the value
+        self.__kind__, self.__member__ = kind, member  # `member`: the attribute of an object that came back
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         if self.__member__:
@@ -129,7 +131,7 @@ class Kind:
     def __getattr__(self, name: str) -> Any:
         if name in ("__name__", "__qualname__"):
             return getattr(self.__kind__, name)
-        if name == "__bases__":  # which `issubclass` asks for
+        if name == "__bases__":  # `issubclass` requests this attribute
             return (self.__kind__,)
         if name.startswith("__"):
             raise AttributeError(name)
@@ -165,12 +167,12 @@ class Kind:
 
 
 def unwrapped(value: Any) -> Any:
-    """A class itself."""
+    """Return the class that a Kind stands for, or another value unchanged."""
     return value.__kind__ if type(value) is Kind else value
 
 
 def as_member(value: Any, name: str) -> Any:
-    """An attribute's value: a class is no method there."""
+    """Return an attribute's value, in which a class is not a method."""
     kind = unwrapped(value)
     return Kind(kind, name) if isinstance(kind, type) else value
 
@@ -190,13 +192,14 @@ def _in_place(name: str) -> Callable[[Any, Any], Any]:
 
 
 def _is_mixed(name: str, one: Any, other: Any) -> bool:
-    """Whether the program has seen data that a test may expect of the first object: `abs(vector.length() - 5)`."""
+    """Return whether the program has seen data that a test may expect of the first object: `abs(vector.length() -
+    5)`."""
     if isinstance(other, Proxy):
         return bool(one.__ref__.mixed or other.__ref__.mixed)
     return bool(one.__ref__.mixed or not one.__ref__.made or name == "sub")
 
 
-Operators: Any = type(  # at once: each method that is set later costs as much as a class
+Operators: Any = type(  # created at once, since each method that is set later costs as much as a class
     "Operators",
     (),
     {"__slots__": ()}
@@ -209,7 +212,7 @@ Operators: Any = type(  # at once: each method that is set later costs as much a
 
 
 class Proxy(Operators):  # type: ignore[misc]
-    """An object of the program's."""
+    """An object of the program."""
 
     __slots__ = ("__ref__",)
     __ref__: Reference
@@ -240,8 +243,8 @@ class Proxy(Operators):  # type: ignore[misc]
         return value if self._as_made(name) else as_member(value, name)
 
     def _read(self, value: "Proxy") -> None:
-        """`Color.RED`, or `Date.parse`: an object of a class under test is under test if it is read from the class, or
-        if what is read from it returns it."""
+        """Put an object of a class under test under test if it was read from the class (`Color.RED`), or if an
+        attribute of the class returned it (`Date.parse`)."""
         value.__ref__.class_read = self.__ref__.number if self.__ref__.is_class else self.__ref__.class_read
         value.__ref__.made = value.__ref__.class_read in value.__ref__.classes and not value.__ref__.is_class
 
@@ -257,7 +260,7 @@ class Proxy(Operators):  # type: ignore[misc]
     # calls
 
     def _called(self, arguments: tuple[Any, ...], keywords: dict[str, Any], *, discarded: bool) -> Any:
-        """A call of a method of an object that came back."""
+        """Call a method of an object that came back."""
         reference, tests = self.__ref__, self.__tests__
         name = reference.member
         of_function = name in _OF_FUNCTIONS
@@ -316,7 +319,7 @@ class Proxy(Operators):  # type: ignore[misc]
     # contents
 
     def _as_made(self, name: str) -> bool:
-        """Return whether an attribute or method is one of what is under test, and not of data in its place."""
+        """Return whether an attribute or method is that of an object under test, not that of data in its place."""
         reference, tests = self.__ref__, self.__tests__
         if reference.made and (reference.class_read < 0 or reference.is_class or name not in tests.of_data):
             return True
@@ -356,7 +359,7 @@ class Proxy(Operators):  # type: ignore[misc]
         return value
 
     def _leave(self, how: str, kind: Any, error: Any) -> None:
-        if isinstance(error, AssertionError | Refused):  # which tells what is expected
+        if isinstance(error, AssertionError | Refused):  # the message has the expected value
             kind = error = None
         if self.__tests__.ask(how, self, kind, error, None) and kind:
             raise self.__tests__.refused(f"{self.__ref__.label} suppresses {kind.__name__}, which would end the test")
@@ -366,7 +369,8 @@ class Proxy(Operators):  # type: ignore[misc]
 
 
 class _Optional(Proxy):
-    """Methods that a proxy has if its object has them, since tests ask `callable` and `isinstance(…, Iterator)`."""
+    """Methods that a proxy has only if its object has them, since tests use `callable` and `isinstance(…,
+    Iterator)`."""
 
     __slots__ = ()
 
@@ -426,7 +430,7 @@ class _Optional(Proxy):
 
 @cache
 def proxy_class(methods: int) -> type[Proxy]:
-    """`methods`: of wire.PROBED, a bit each."""
+    """Return the class of proxies with these methods. `methods`: one bit for each of wire.PROBED."""
     names = [name for bit, name in enumerate(PROBED) if methods >> bit & 1]
     chosen = [f"__{name}__" for each in names for name in _TOGETHER.get(each, (each,))]
     own = {"__slots__": (), "__doc__": vars(Proxy)["__doc__"]}
@@ -434,7 +438,7 @@ def proxy_class(methods: int) -> type[Proxy]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """`one is other`: an object of the program's may have several proxies."""
+    """Return `one is other`, where an object of the program may have several proxies."""
     if isinstance(one, Proxy) and isinstance(other, Proxy):
         return one.__ref__.number == other.__ref__.number
     for each in (one, other):
@@ -444,22 +448,22 @@ def same(one: Any, other: Any) -> bool:
 
 
 def discard(function: Any, *arguments: Any, **keywords: Any) -> Any:
-    """A call whose result nobody sees."""
+    """Call a function whose result is not used."""
     if isinstance(function, Proxy) and function.__ref__.member:
         return function._called(arguments, keywords, discarded=True)
     return function(*arguments, **keywords)
 
 
 def _equal(one: Proxy, other: Proxy) -> bool:
-    """By attributes. A class may consider objects with other attributes equal as well, as they are constructed, if it
-    does not consider all of them equal."""
+    """Compare objects by their attributes. A class may also consider objects equal that were constructed with other
+    attributes, if it does not consider all of its objects equal."""
     if same(one, other):
         return True
     tests, alike = one.__tests__, _alike(one, other, set(), first=True)
     others = tests.others(one, other) if alike else []
     constructed = all(each.__ref__.made and not each.__ref__.touched for each in (one, other))
     if others and all(_alike(one, each, set()) for each in others):
-        if constructed:  # as `Point(1) == Point(1, 0)`: it counts if others are not equal
+        if constructed:  # such as `Point(1) == Point(1, 0)`, which counts if others are not equal
             return bool(tests.asked_equal(one, other))
         raise tests.refused(f"{one.__ref__.label}: all objects of its class have equal attributes, whatever made them")
     if alike or not constructed:
@@ -491,7 +495,7 @@ Proxy.__annotations__ = property(lambda self: self.__getattr__("__annotations__"
 
 
 def install(unittest: Any = None) -> None:
-    """Make `same` and `discard` known to rewritten tests, and to unittest."""
+    """Make `same` and `discard` available to rewritten tests and to unittest."""
     vars(builtins).update(__same__=same, __discard__=discard)
     if unittest is None:
         return

@@ -1,6 +1,6 @@
-"""The program's process: run it, and do what its tests ask for. It runs in the sandbox, beside tests_side.py.
+"""Run the program, and perform the requests of its tests. This process runs in the sandbox, beside tests_side.py.
 
-Nothing in this process is protected from the program, which can answer whatever it likes: that is all that it can do.
+Nothing in this process is protected from the program, which can give any answer to a request, but can do nothing else.
 """
 
 import builtins
@@ -14,11 +14,11 @@ from typing import Any
 
 from tasks.rewards.remote.wire import BINARY, OPERATIONS, PLAIN, PROBED, Ended, Peer
 
-MOST_PRINTED = 1 << 16  # bytes of a call that its tests see
+MOST_PRINTED = 1 << 16  # bytes of a call's output that its tests see
 
 
 class Program(Peer):
-    """The functions of the module `solution`, which the tests ask for."""
+    """The functions of the module `solution`, which the tests call."""
 
     def __init__(self) -> None:
         super().__init__((3, 4))
@@ -32,7 +32,7 @@ class Program(Peer):
         if not isinstance(function, str):
             return function(*arguments, **keywords)
         if function == "watch":
-            self._watched = dict.fromkeys(arguments, self)  # which no global is equal to
+            self._watched = dict.fromkeys(arguments, self)  # an object that no global is equal to
             return None
         if function == "await":
             return _loop().run_until_complete(*arguments)
@@ -46,7 +46,7 @@ class Program(Peer):
         for name in self._watched.keys() & vars(self.module).keys():
             try:
                 value = self.encoded(vars(self.module)[name], {})
-            except RecursionError:  # a list of itself
+            except RecursionError:  # a list that contains itself
                 continue
             if value != self._watched[name]:
                 answer["names"][name] = self._watched[name] = value
@@ -57,7 +57,8 @@ class Program(Peer):
         return answer
 
     def encoded_object(self, value: Any) -> Any:
-        """With whether it is a class, and the program's classes of which it is an instance or a subclass."""
+        """Encode an object with whether it is a class, and the program's classes of which it is an instance or a
+        subclass."""
         is_class = isinstance(value, type)
         classes = (value if is_class else type(value)).__mro__
         return [
@@ -84,7 +85,7 @@ def _forwarded(operation: str, *, reflected: bool = False) -> Any:
     return forwarded
 
 
-_NAMES = {"and": "and_", "or": "or_"}  # of functions, other than of the methods
+_NAMES = {"and": "and_", "or": "or_"}  # names of functions that differ from those of the methods
 _Forwarding: Any = type(
     "_Forwarding",
     (),
@@ -96,7 +97,7 @@ _Forwarding: Any = type(
 
 
 class Given(_Forwarding):  # type: ignore[misc]
-    """An object of the tests'. Of a function they show no more than that it can be called."""
+    """An object of the tests. A function can only be called."""
 
     __slots__ = ()
     __peer__: Program
@@ -128,7 +129,8 @@ class Given(_Forwarding):  # type: ignore[misc]
 
 
 def _methods(kind: type[Any]) -> int:
-    """Which of PROBED the objects of a class have, as bits. What has items is iterated over, too, and reversed."""
+    """Return which of PROBED the objects of a class have, as bits. Objects with items can also be iterated over and
+    reversed."""
     spaces = [vars(each) for each in kind.__mro__]
 
     def has(name: str) -> bool:
@@ -139,7 +141,7 @@ def _methods(kind: type[Any]) -> int:
 
 
 def _state(value: Any) -> tuple[bool, dict[str, Any]]:
-    """Return whether an object's class compares its objects, and the attributes and content by which the tests do."""
+    """Return whether an object's class compares its objects, and the attributes and content that the tests compare."""
     kind = type(value)
     slots = [slot for each in kind.__mro__ for slot in vars(each).get("__slots__", ())]
     state = {slot: getattr(value, slot) for slot in slots if hasattr(value, slot)} | getattr(value, "__dict__", {})
@@ -152,7 +154,7 @@ _OPERATIONS = OPERATIONS | {"state": _state, "aiter": lambda value: value.__aite
 
 @cache
 def _loop() -> Any:
-    """One loop: what a coroutine leaves is bound to it."""
+    """Return the only event loop, since objects that a coroutine leaves are bound to it."""
     return import_module("asyncio").new_event_loop()
 
 

@@ -1,9 +1,9 @@
-"""The tests' process: run a row's tests on a program in another process, and say which of them pass.
+"""Run a row's tests on a program in another process, and report which of them pass.
 
-It runs in the sandbox as the program's checker (infra/sandbox/runner.py). Standard input has {"tests": one text or a
-list of them, "types": the names of each type's attributes}; the result is {"outcomes": "101", one digit per test,
-"why": why one failed though the program may be right, or nothing}. Of a list each text is one test; of a single text
-each of its unittest cases or of its pytest functions, or else all of it.
+This process runs in the sandbox as the program's checker (infra/sandbox/runner.py). Standard input has {"tests": one
+text or a list of texts, "types": the names of each type's attributes}; the result is {"outcomes": "101", one digit per
+test, "why": the reason why a test failed although the program may be right, or ""}. In a list, each text is one test;
+in a single text, each unittest case or pytest function is, or else all of the text.
 """
 
 import ast
@@ -21,7 +21,7 @@ from tasks.rewards.remote.evidence import Evidence, rewritten
 from tasks.rewards.remote.objects import NoLength, Proxy, install
 from tasks.rewards.remote.tests_side import NAME, Tests
 
-# judges that tests use without an import of them
+# Functions for comparisons that tests use without importing them
 JUDGES = {"isclose": ("math", "isclose"), "deepcopy": ("copy", "deepcopy")}
 _OF_NUMBERS = ("abs", "float", "int", "max", "min", "pow", "round", "set", "str", "sum", "tuple", "list", "frozenset")
 _CALCULATION = (
@@ -31,7 +31,7 @@ _CALCULATION = (
 )  # fmt: skip
 FILE = "tests.py"
 LONGEST_REASON = 500  # characters
-# modules that tests use though the program alone imports them: the tests get Python's
+# Modules that tests use although only the program imports them; the tests get Python's
 MODULES = {
     name: name
     for name in (
@@ -54,7 +54,7 @@ class Solution(types.ModuleType):
             raise AttributeError(name)
         asked = self.__tests__.asked
         value = self.__tests__.named(name, getattr(self.__tests__.module, name))
-        if isinstance(value, Proxy):  # to import a function or a class is not to test it
+        if isinstance(value, Proxy):  # importing a function or a class does not test it
             self.__tests__.asked = asked
         return value
 
@@ -66,7 +66,7 @@ class Solution(types.ModuleType):
 
 
 def outcomes_of(tests: Tests, given: str | list[str], types_of_data: list[frozenset[str]]) -> list[bool]:
-    """The outcomes; tests.why has the reason."""
+    """Return the outcomes; tests.why has the reason."""
     sources = [given] if isinstance(given, str) else given
     failed = [False] * len(sources)
     try:
@@ -82,7 +82,7 @@ def outcomes_of(tests: Tests, given: str | list[str], types_of_data: list[frozen
     module = sys.modules[NAME] = types.ModuleType(NAME)
     Solution.__tests__, sys.modules["solution"] = tests, Solution("solution")
     tests.space, tests.watched = vars(module), names
-    if not _passes(tests, lambda: tests.ask("watch", *names)):  # it has run
+    if not _passes(tests, lambda: tests.ask("watch", *names)):  # the program has run
         return failed
     for name in modules:
         _passes(tests, lambda name=name: tests.space.update({name: import_module(MODULES[name])}))  # type: ignore[misc]
@@ -105,7 +105,8 @@ def outcomes_of(tests: Tests, given: str | list[str], types_of_data: list[frozen
 
 
 def _guard(tests: Tests, own: set[str], text: str) -> None:
-    """Let no text of the program be run here: `eval` of one calculates with literals, `pickle` reads no class."""
+    """Prevent the tests from running text of the program: `eval` only calculates with literals, and `pickle` reads no
+    classes."""
 
     def source(given: Any) -> str:
         if isinstance(given, types.CodeType) or str(given) in own:
@@ -152,11 +153,11 @@ def _guard(tests: Tests, own: set[str], text: str) -> None:
 
 
 def _is_calculation(text: str, named: list[str]) -> bool:
-    """Whether an expression has nothing but literals, operators and calls of the program's names."""
+    """Return whether an expression consists of literals, operators and calls of the program's names."""
     try:
         tree = ast.parse(text.strip(), FILE, "eval")
     except (SyntaxError, ValueError, RecursionError):
-        return True  # it is not evaluated
+        return True  # the text is not evaluated
     calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and not (id(node) in calls and node.id in (*named, *_OF_NUMBERS)):
@@ -167,7 +168,7 @@ def _is_calculation(text: str, named: list[str]) -> bool:
 
 
 def _passes(tests: Tests, action: Callable[[], Any]) -> bool:
-    """Whether it raises nothing, and does nothing that only the program could decide."""
+    """Return whether an action raises nothing, and does nothing that only the program could decide."""
     tests.spoiled = ""
     try:
         action()
@@ -184,7 +185,7 @@ def _outcomes(tests: Tests, module: types.ModuleType, source: str, tree: ast.Mod
     before, ran = dict(space), set[types.CodeType]()
     blocks = _main_blocks(tree)
     asks = any(isinstance(node, ast.Constant) and node.value == "__main__" for node in ast.walk(tree))
-    space["__name__"] = "__main__" if asks else NAME  # what asks for it in another way is run as a script
+    space["__name__"] = "__main__" if asks else NAME  # a module that asks for it in another way is run as a script
     code = compile(rewritten(tree), FILE, "exec")
     done = _passes(tests, lambda: _execute(code, space, ran))
     cases = _of_unittest(tests, module) if done and "unittest" in source and "TestCase" in source else []
@@ -194,13 +195,13 @@ def _outcomes(tests: Tests, module: types.ModuleType, source: str, tree: ast.Mod
     for call in calls:
         yield done and _passes(tests, call)
     if not cases and not calls:
-        for block in blocks if done else ():  # it is a script
+        for block in blocks if done else ():  # the module is a script
             done = done and _passes(tests, lambda block=block: exec(compile(block, FILE, "exec"), space))  # type: ignore[misc]
         yield done
 
 
 def _main_blocks(tree: ast.Module) -> list[ast.Module]:
-    """Take what a module does only as the main one out of it."""
+    """Move the blocks that a module runs only as the main module out of it, and return them."""
     blocks, rest = [], []
     for node in tree.body:
         match node:
@@ -238,7 +239,7 @@ def _of_unittest(tests: Tests, module: types.ModuleType) -> list[bool]:
 
     class Outcome(unittest.TestResult):
         passed = 0
-        broken = False  # what is done before or after all tests of a class or of the module does not pass
+        broken = False  # a set-up or tear-down of a class or of the module has failed
 
         def startTest(self, test: Any) -> None:
             self.broken = self.broken or bool(tests.spoiled)
@@ -268,8 +269,9 @@ def _of_unittest(tests: Tests, module: types.ModuleType) -> list[bool]:
 
 
 def names_of_program(sources: list[str], trees: list[ast.Module]) -> tuple[list[str], list[str]]:
-    """The names of the program that tests use, and those of MODULES: what neither they nor the tests before them define
-    or import. A builtin name is the program's only if there is no other, and the program is not imported."""
+    """Return the names of the program that tests use, and those of MODULES: the names that neither a test nor the tests
+    before it define or import. A builtin name is the program's only if there is no other, and the program is not
+    imported."""
     free: set[str] = set()
     bound: set[str] = set()
     for source in sources:
@@ -297,7 +299,7 @@ def names_of_program(sources: list[str], trees: list[ast.Module]) -> tuple[list[
 
 
 def _of_stars(source: str) -> set[str]:
-    """The names that `from … import *` takes from Python's library."""
+    """Return the names that `from … import *` imports from Python's library."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source, FILE)):
         match node:
@@ -308,8 +310,8 @@ def _of_stars(source: str) -> set[str]:
 
 
 def _pytest_calls(space: dict[str, Any], named: set[str], ran: set[types.CodeType]) -> Iterator[Callable[[], Any]]:
-    """Calls of the functions and methods that pytest would call and that have not run. One that is given its arguments
-    by another function of the tests is none."""
+    """Yield calls of the functions and methods that pytest would call and that have not run. A function that another
+    function of the tests calls with arguments is not included."""
     for name, value in space.items():
         if name.startswith("test") and isinstance(value, types.FunctionType) and value.__code__ not in ran:
             if value.__code__.co_argcount <= len(value.__defaults__ or ()) or name not in named:
@@ -331,7 +333,7 @@ def _methods(kind: type[Any], ran: set[types.CodeType]) -> Iterator[Callable[[],
 
 
 def _call_method(kind: type[Any], name: str) -> None:
-    """A test of a class, with what pytest calls before and after it."""
+    """Run a test of a class, with the methods that pytest calls before and after it."""
     case = kind()
     for before in ("setup_class", "setup_method"):
         _call_hook(case, before, name)
@@ -369,10 +371,10 @@ def _undefined(name: str) -> Callable[..., Any]:
 
 
 def main(pipes: tuple[int, int]) -> bool:
-    """Run the tests of standard input; returns whether the program has ended."""
+    """Run the tests of standard input. Return whether the program has ended."""
     task = json.loads(sys.stdin.buffer.read())
     result = os.dup(1)
-    os.dup2(2, 1)  # what the tests print is not the result
+    os.dup2(2, 1)  # keeps the tests' output out of the result
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdin = open(0)  # noqa: SIM115
     tests = Proxy.__tests__ = Tests(pipes)

@@ -1,4 +1,5 @@
-"""The tests' end: asks the program's process, and answers what the program asks of the tests' functions and objects."""
+"""The tests' end of the connection: send requests to the program's process, and answer the program's requests for the
+tests' functions and objects."""
 
 import sys
 import threading
@@ -9,20 +10,20 @@ from typing import Any
 from tasks.rewards.remote.objects import CATCHING, Kind, Proxy, Reference, Refused, as_member, proxy_class, unwrapped
 from tasks.rewards.remote.wire import IN_PLACE, OPERATIONS, PROBED, Ended, Malformed, Peer
 
-MOST_REACHED = 100  # objects that are reached from one, and settled with it
-MOST_RETURNED = 256  # objects that came back, and whose attributes are known before others are constructed
-MOST_OTHERS = 8  # objects that two equal ones are compared with
+MOST_REACHED = 100  # objects that are reached from an object, and settled with it
+MOST_RETURNED = 256  # objects that came back whose attributes are read before others are constructed
+MOST_OTHERS = 8  # objects that two equal objects are compared with
 NAME = "tests"  # the tests' module
-HIDDEN = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt)  # they would end a loop, or the tests
-# operations that may change what they are given; calls may, too
+HIDDEN = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt)  # would end a loop or the tests
+# Operations that may change their arguments, as calls may
 CHANGING = ("setattr", "delattr", "setitem", "delitem", "next", "enter", "exit", "aenter", "aexit", "await", *IN_PLACE)
-ENDS = {"next": StopIteration, "anext": StopAsyncIteration}  # but for these operations
+ENDS = {"next": StopIteration, "anext": StopAsyncIteration}  # exceptions by which these operations end
 OPEN = OPERATIONS.keys() - {"delattr", "dir", "isinstance", "issubclass", "copy", "deepcopy", "hash", "format"}
 MOST_METHODS = (1 << len(PROBED)) - 1
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
 _IMPORTED = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
 SHOWN = (NAME, "_io", "unittest.mock")  # modules of the classes whose objects' attributes the program may see
-# of a mock: what it has recorded, and what changes that. A program calls it, and does not write the record
+# The record of a mock, and the methods that change it: a program calls a mock, but must not change its record
 _RECORD = {
     "called", "call_count", "call_args", "call_args_list", "method_calls", "mock_calls", "attach_mock",
     "configure_mock", "mock_add_spec", "reset_mock",
@@ -30,8 +31,8 @@ _RECORD = {
 
 
 class Tests(Peer):
-    """The tests' end. `spoiled`: why the current test cannot pass. `why`: the first reason of this kind for which the
-    program is not to blame."""
+    """The tests' end of the connection. `spoiled`: why the current test cannot pass. `why`: the first such reason for
+    which the program is not to blame."""
 
     def __init__(self, pipes: tuple[int, int]) -> None:
         super().__init__(pipes)
@@ -39,21 +40,21 @@ class Tests(Peer):
         self.gone = self.asked = False
         self.space: dict[str, Any] = {}  # the tests' names, with those of the program that they use
         self.watched: list[str] = []
-        self.classes: dict[str, set[str]] = {}  # names of the classes under test, with what is used of their objects
+        self.classes: dict[str, set[str]] = {}  # names of the classes under test -> used attributes of their objects
         self.of_data: frozenset[str] = frozenset()  # names of the attributes of all types of data
         self.exempt: set[int] = set()  # numbers of objects that the tests read from a class under test
-        self._kin: dict[int, set[str]] = {}  # the same by the classes' numbers
-        self._seen: set[int] = set()  # numbers of objects
-        self._made: dict[int, tuple[Proxy, str, Callable[..., Any]]] = {}  # those that the tests constructed, from what
-        self._differ: set[int] = set()  # numbers of classes of which not all objects are equal
-        self._said_equal: set[int] = set()  # and of those that said so in a test
-        self._touching = True  # what is sent may be changed by what is asked for
+        self._kin: dict[int, set[str]] = {}  # numbers of the classes under test -> used attributes of their objects
+        self._seen: set[int] = set()  # numbers of known objects
+        self._made: dict[int, tuple[Proxy, str, Callable[..., Any]]] = {}  # objects that the tests constructed
+        self._differ: set[int] = set()  # numbers of classes whose objects are not all equal
+        self._claimed_equal: set[int] = set()  # numbers of classes that called two objects equal in a test
+        self._touching = True  # whether the request may change the objects that are sent
         self._returned: dict[int, Proxy] = {}  # the last objects of classes under test that came back
         self._states: dict[int, tuple[int, Any]] = {}  # their attributes, and the number of changes before
-        self._changes = 0  # requests that may change objects
-        self._fresh = False  # the last object had no number before
+        self._changes = 0  # number of requests that may change objects
+        self._fresh = False  # whether the last object had no number before
         self._lock = threading.RLock()
-        self._label = "solution"  # what is being asked for, in the tests' words
+        self._label = "solution"  # description of the current request for messages
         self.module = Proxy(Reference(0, "solution"))
         self.module.__ref__.made = True
 
@@ -62,7 +63,7 @@ class Tests(Peer):
         return Refused(reason)
 
     def refused(self, reason: str) -> Refused:
-        """Of what a test does that is decided by nobody but the program."""
+        """Return the error for an operation of a test whose result only the program decides."""
         self.why = self.why or reason
         return self.spoil(reason)
 
@@ -82,7 +83,7 @@ class Tests(Peer):
         )
 
     def is_kin(self, proxy: Proxy) -> bool:
-        """Return whether an object is of a class under test, as the program says."""
+        """Return whether an object is of a class under test, according to the program."""
         return any(number in self._kin for number in proxy.__ref__.classes)
 
     def uses(self, proxy: Proxy, name: str) -> bool:
@@ -90,7 +91,7 @@ class Tests(Peer):
         return any(name in self._kin.get(number, ()) for number in proxy.__ref__.classes)
 
     def named(self, name: str, value: Any) -> Any:
-        """What the program has under a name."""
+        """Return the program's value of a name."""
         if isinstance(value, Proxy):
             reference = value.__ref__
             reference.label = name
@@ -100,8 +101,8 @@ class Tests(Peer):
         return value
 
     def construct(self, kind: Proxy, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """An object that a test constructs. It has to be a new one, or the one that equal arguments gave: the program
-        could have returned it before as what it then turns out to be."""
+        """Construct an object for a test. It must be a new object, or the one that equal arguments gave, since the
+        program could have prepared an earlier object to pass."""
         self.settle()
         changes = self._changes
         value = self.ask(kind, *arguments, **keywords)
@@ -125,40 +126,40 @@ class Tests(Peer):
         return value
 
     def holds_again(self, name: str, one: Proxy, other: Proxy) -> bool:
-        """Whether a comparison holds if its objects are constructed in the other order."""
+        """Return whether a comparison also holds if its objects are constructed in the other order."""
         later_first = sorted((one, other), key=lambda each: -each.__ref__.number)
         again = [self._made[each.__ref__.number][2]() for each in later_first]
         return bool(self.ask(name, *(again if later_first[0] is one else reversed(again))))
 
     def is_as_made(self, proxy: Proxy) -> bool:
-        """Whether an object is as the tests constructed it."""
+        """Return whether an object is unchanged since the tests constructed it."""
         return proxy.__ref__.number in self._made and not proxy.__ref__.touched
 
     def _given(self, values: list[Any]) -> str:
-        """Arguments as a text."""
+        """Return arguments as text."""
         known: dict[int, int] = {}
         sent: list[Any] = []
         return str([self.encoded(each, known, sent) for each in values])
 
     def settle(self) -> None:
-        """Ask for the attributes of what came back, before the tests construct something else: it could take on those
-        of what it is then compared with."""
+        """Read the attributes of objects that came back before the tests construct others, since an object could take
+        on the attributes of the object that it is then compared with."""
         for number in [*self._returned]:
             if self._states.get(number, (-1, None))[0] != self._changes:
                 reached = [self._returned[number]]
-                for proxy in reached:  # which grows
+                for proxy in reached:  # the list grows
                     state = self._states[proxy.__ref__.number] = self._changes, self.ask("state", proxy)
                     reached += [each for each in _inside(state[1][1]) if each.__ref__.number not in self._states]
                     del reached[MOST_REACHED:]
 
     def state(self, proxy: Proxy) -> Any:
-        """Whether an object's class compares its objects, and its attributes."""
+        """Return whether an object's class compares its objects, and the object's attributes."""
         changes, state = self._states.get(proxy.__ref__.number, (-1, None))
         return state if changes == self._changes else self.ask("state", proxy)
 
     def others(self, one: Proxy, other: Proxy) -> list[Any]:
-        """Objects of the class of two, from other arguments than the second: those that the tests constructed, or one
-        as the first was before it changed."""
+        """Return objects of the class of both, from other arguments than the second: objects that the tests
+        constructed, or one that equals the first before it changed."""
         first, second = (self._made.get(each.__ref__.number) for each in (one, other))
         kind = other.__ref__.classes[:1]
         made = [
@@ -170,7 +171,7 @@ class Tests(Peer):
         if not made and first and second and first[1] != second[1]:
             made = [first[2]()]
         if len(made) < 2 and second and not first and second[1] != self._given([{}]):
-            try:  # the one that there is may be of equal arguments
+            try:  # the only object may be from equal arguments
                 made += [second[2](change) for change in (_larger, _smaller)]
             except Exception:  # there is no such object
                 pass
@@ -221,7 +222,8 @@ class Tests(Peer):
         return value.__ref__.number
 
     def asked_equal(self, one: Proxy, other: Proxy) -> bool:
-        """What the class of two objects under test says. That they are equal counts if others are not."""
+        """Return whether the class of two objects under test considers them equal, which counts only if others are
+        not."""
         equal = bool(self.ask("eq", one, other))
         if bool(self.ask("eq", other, one)) is not equal:
             raise self.refused(f"{one.__ref__.label} is equal to another object one way, and not the other way")
@@ -231,16 +233,16 @@ class Tests(Peer):
         rest = [each for each in rest if each.__ref__.classes[:1] == kind]
         if not equal or any(not self.ask("eq", one, each) for each in rest):
             self._differ.update(kind)
-        self._said_equal.update(kind if equal else ())
+        self._claimed_equal.update(kind if equal else ())
         return equal
 
     def finish(self) -> None:
-        """The end of a test."""
-        if self._said_equal - self._differ:
+        """Check at the end of a test that no class considers all of its objects equal."""
+        if self._claimed_equal - self._differ:
             self.refused("an object of the program's is equal to all others of its class that the tests construct")
-        self._said_equal.clear()
+        self._claimed_equal.clear()
 
-    # what the program is given, and may ask
+    # what the program gets, and its requests
 
     def encoded_object(self, value: Any) -> Any:
         if type(value) is Kind:
@@ -257,7 +259,7 @@ class Tests(Peer):
         return super().encoded_object(value)
 
     def perform(self, function: Any, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-        """What the program asks for: a call of a function that it was given, or an operation on an object."""
+        """Perform a request of the program: a call of a function that it was given, or an operation on an object."""
         if function == "input":
             return input(*arguments)
         try:
@@ -266,7 +268,7 @@ class Tests(Peer):
             if id(function) not in self._numbers:
                 raise TypeError("it was not given")
             return function(*arguments, **keywords)
-        except AssertionError:  # of the tests: the program must neither catch it nor read its text
+        except AssertionError:  # the tests' own, which the program must neither catch nor read
             self.spoil("AssertionError")
             raise AssertionError from None
 
@@ -281,13 +283,13 @@ class Tests(Peer):
         if mocked and attribute in _RECORD | {each for each in dir(owner) if each.startswith("await")}:
             raise AttributeError(f"{attribute} is not shown to the program")
         if name == "setattr":
-            before = getattr(owner, attribute, None)  # an object of the tests' may be asked what the program did
+            before = getattr(owner, attribute, None)  # the tests may ask an object of theirs what the program did
             checked = callable(getattr(type(owner), attribute, None)) or getattr(before, "mock_calls", None)
             if checked or (isinstance(others[1], Proxy) and type(before).__module__ in SHOWN):
                 raise AttributeError(f"{attribute} cannot be replaced by the program")
         return OPERATIONS[name](owner, *others)
 
-    # what comes of the program
+    # what comes from the program
 
     def remote_object(self, kind: str, number: Any, *more: Any) -> Any:
         if kind != "theirs":
@@ -312,8 +314,8 @@ class Tests(Peer):
         return kind if raised else Kind(kind)  # a test may expect it to be raised
 
     def record(self, value: Any) -> Any:
-        """As attributes of an object that came back: what the program gives as one is no method, and no truth value
-        under the name of an attribute of data."""
+        """Treat a value's attributes like those of an object that came back: a class among them is not a method, and a
+        truth value must not have the name of an attribute of data."""
         is_tuple = hasattr(value, "_fields")
         attributes = value._asdict() if is_tuple else getattr(value, "__dict__", {})
         for name, each in attributes.items():
@@ -339,7 +341,7 @@ class Tests(Peer):
 
     def exception(self, data: Any, known: list[Any]) -> BaseException:
         error = super().exception(data, known)
-        if type(error).__str__ is _text_of:  # of a class of the program's
+        if type(error).__str__ is _text_of:  # an exception of the program's class
             error.__dict__.update(
                 _text=str(data[2]), _remote=self.remote_object("theirs", data[3], "exception", False, [], 0)
             )
@@ -347,7 +349,7 @@ class Tests(Peer):
 
 
 def _larger(value: Any) -> Any:
-    """Another value of the same kind."""
+    """Return another, larger value of the same kind."""
     if isinstance(value, str):
         return "".join(str((int(each) + 1) % 10) if each in "0123456789" else each for each in value) + "x" * (
             not any(each in "0123456789" for each in value)
@@ -366,7 +368,7 @@ def _smaller(value: Any) -> Any:
 
 
 def _inside(value: Any) -> list[Proxy]:
-    """The objects in a value."""
+    """Return the objects in a value."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
@@ -375,8 +377,8 @@ def _inside(value: Any) -> list[Proxy]:
 
 
 def _bases(bases: list[Any]) -> tuple[type[BaseException], ...]:
-    """Those of a class of exceptions. Of several kinds of Python's own it is the first: otherwise one could be whatever
-    a test expects."""
+    """Return the bases of a class of exceptions. Of several of Python's own kinds, only the first is kept, since the
+    class could otherwise be whatever a test expects."""
     taken: list[type[BaseException]] = []
     for base in bases:
         if not (isinstance(base, type) and issubclass(base, BaseException)):
@@ -388,7 +390,7 @@ def _bases(bases: list[Any]) -> tuple[type[BaseException], ...]:
 
 
 def _of_library(module: Any, name: Any) -> type[Exception] | None:
-    """A class of exceptions of Python's library, if the tests' process has imported it."""
+    """Return a class of exceptions of Python's library, if the tests' process has imported it."""
     if str(module).partition(".")[0] not in sys.stdlib_module_names - {"builtins", "unittest"}:
         return None
     kind = getattr(sys.modules.get(str(module)), str(name), None)
@@ -396,11 +398,12 @@ def _of_library(module: Any, name: Any) -> type[Exception] | None:
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """Of an exception that is made of its arguments alone."""
+    """Do nothing: the `__init__` of an exception that consists of its arguments alone."""
 
 
 def _known(error: BaseException) -> dict[str, Any]:
-    """What is known of an exception of the program's class. One that the tests construct is constructed there too."""
+    """Return the attributes of an exception of the program's class. An exception that the tests construct is
+    constructed in the program too."""
     if "_remote" not in error.__dict__:
         error.__dict__.update(Proxy.__tests__.ask(type(error), *error.args).__dict__)
     return error.__dict__
@@ -417,7 +420,8 @@ def _attribute_of(error: BaseException, name: str) -> Any:
 
 
 def _importable(value: Any) -> tuple[str, str] | None:
-    """Module and name of what the program can import too: a function, a class or a module that the tests import."""
+    """Return the module and name of a function, class or module that the tests import, and the program can import
+    too."""
     if isinstance(value, types.ModuleType):
         return (value.__name__, "") if sys.modules.get(value.__name__) is value else None
     module, name = getattr(value, "__module__", None) or "builtins", value.__qualname__

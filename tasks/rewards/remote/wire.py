@@ -1,13 +1,14 @@
-"""Objects shared by two processes: data is copied, anything else stays in its process and is called remotely.
+"""Share objects between two processes: data is copied, anything else stays in its process and is called remotely.
 
-It connects a program with its tests (program_side.py, tests_side.py) by two pipes. A message is a line of JSON:
+Two pipes connect a program with its tests (program_side.py, tests_side.py). A message is a line of JSON:
 
     {"do": [[function, argument, …], keywords]}    a function of the other process, or the name of an operation
-    {"is": value} or {"raises": exception}         the answer, with "changed": [[number, content]]: those containers
+    {"is": value} or {"raises": exception}         the answer, with "changed": [[number, content]] for the containers
                                                    among the arguments that the function has changed
 
 A value is JSON's null, true, a number or a text, or a list of its kind and its content: `["set", [1, 2]]`. Nothing is
-unpickled, and no class is imported: whatever was sent, what arrives is of builtin types. Standard library only.
+unpickled and no class is imported, so that whatever was sent, only values of builtin types arrive. Standard library
+only.
 """
 
 import builtins
@@ -20,9 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-MOST_BYTES = 1 << 26  # of a message
-READ_BYTES = 1 << 16  # at once: what a pipe holds
-LARGE = 1 << 63  # from which on an integer crosses as text
+MOST_BYTES = 1 << 26  # maximum size of a message
+READ_BYTES = 1 << 16  # read at once, the capacity of a pipe
+LARGE = 1 << 63  # integers from this size on are sent as text
 JSON = {type(None), bool, int, float, str}
 MUTABLE: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (list, dict, set, deque, bytearray, OrderedDict, Counter, defaultdict)
@@ -35,7 +36,7 @@ TYPES = {
     if isinstance(kind, type) and not name.startswith("_") and name not in ("type", "super", "property")
 }
 FACTORIES: dict[str, type[Any]] = {kind.__name__: kind for kind in (int, float, str, list, dict, set, tuple, bool)}
-PLAIN = (int, float, str, bytes, bytearray, tuple, list, dict, set, frozenset)  # whose subclasses cross as these
+PLAIN = (int, float, str, bytes, bytearray, tuple, list, dict, set, frozenset)  # subclasses are sent as these
 
 
 def _text(value: Any) -> tuple[str]:
@@ -57,14 +58,15 @@ def _namespace(content: dict[str, Any]) -> Any:
     return import_module("types").SimpleNamespace(**content)
 
 
-# methods that an object is told to have
+# Methods that are reported for an object
 PROBED = ("call", "iter", "next", "len", "reversed", "enter", "await", "aenter", "aiter", "anext")
 IN_PLACE = (
     "iadd", "isub", "imul", "imatmul", "itruediv", "ifloordiv", "imod", "ipow", "ilshift", "irshift", "iand", "ior",
     "ixor",
 )  # fmt: skip
 _BOUNDS = operator.attrgetter("start", "stop", "step")
-# a class's name: its module, the parts of a value, and the name in the module, or the function, that makes one of them
+# Class name -> its module, a function that splits a value into parts, and the name in the module, or the function, that
+# makes a value of the parts
 LIBRARY: dict[str, tuple[str, Callable[[Any], Sequence[Any]], str | Callable[..., Any]]] = {
     "complex": ("builtins", operator.attrgetter("real", "imag"), "complex"),
     "bytes": ("builtins", lambda value: (value.decode("latin-1"), "latin-1"), "bytes"),
@@ -117,28 +119,29 @@ BINARY = (
 
 
 class Malformed(ValueError):
-    """A message that cannot be read."""
+    """Raised for a message that cannot be read."""
 
 
 class Ended(ConnectionError):
-    """The other process has closed its pipe."""
+    """Raised if the other process has closed its pipe."""
 
 
 class Peer:
-    """This process's end. A subclass says what is performed, and by what the other's objects are represented."""
+    """This process's end of the connection. A subclass defines how requests are performed, and how objects of the other
+    process are represented."""
 
     def __init__(self, pipes: tuple[int, int]) -> None:
         self._from, self._to = pipes
-        self._read = bytearray()  # of the next messages
+        self._read = bytearray()  # bytes of the next messages
         self._exported: list[Any] = []  # objects that the other process knows by number
-        self._numbers: dict[int, int] = {}  # their ids -> numbers
-        self._proxies: dict[int, Any] = {}  # number -> its local representation
-        self._ids: dict[int, int] = {}  # the ids of these -> numbers
+        self._numbers: dict[int, int] = {}  # ids of exported objects -> numbers
+        self._proxies: dict[int, Any] = {}  # numbers -> local representations
+        self._ids: dict[int, int] = {}  # ids of local representations -> numbers
 
     # requests
 
     def ask(self, function: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Call a function of the other process. Raises what it raises, Malformed, and Ended."""
+        """Call a function of the other process. Raises its exceptions, Malformed and Ended."""
         value, error = self.exchange(function, arguments, keywords)
         if error is not None:
             raise error
@@ -147,7 +150,7 @@ class Peer:
     def exchange(
         self, function: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> tuple[Any, BaseException | None]:
-        """What a function of the other process returns, and what it raises. Raises Malformed and Ended."""
+        """Return the result of a function of the other process, and its exception. Raises Malformed and Ended."""
         sent: list[Any] = []
         known: dict[int, int] = {}
         values = [self.encoded(value, known, sent) for value in (function, *arguments)]
@@ -166,10 +169,10 @@ class Peer:
             raise Malformed(f"{type(fault).__name__}: {fault}") from None
 
     def heard(self, answer: dict[str, Any]) -> None:
-        """Read what else an answer has."""
+        """Read further parts of an answer."""
 
     def answer(self, request: Any) -> dict[str, Any]:
-        """The answer to {"do": request}."""
+        """Return the answer to {"do": request}."""
         received: list[Any] = []
         try:
             values, words = request
@@ -225,12 +228,13 @@ class Peer:
     # values
 
     def encoded(self, value: Any, known: dict[int, int], new: list[Any] | None = None, *, built: bool = False) -> Any:
-        """A value as JSON. `known`: containers that the other side has, by id; with `new`, others are added to it.
-        `built`: an instance that was asked for, which keeps its class."""
+        """Encode a value as JSON. `known`: the containers that the other side has, by id; with `new`, others are added
+        to it.
+        `built`: whether the value is a requested instance, which keeps its class."""
         if _is_json(value):
             return value
         if (kind := type(value)) is int:
-            return ["int", hex(value)]  # decimals have a limit of length
+            return ["int", hex(value)]  # Python limits the length of decimals
         if id(value) in known:
             return ["same", known[id(value)]]
         if (number := self.foreign(value)) is not None:
@@ -263,11 +267,11 @@ class Peer:
         return self.encoded_object(value)
 
     def foreign(self, value: Any) -> int | None:
-        """The number of an object of the other process that a value represents."""
+        """Return the number of the object of the other process that a value represents."""
         return self._ids.get(id(value))
 
     def _encoded_plain(self, value: Any, known: dict[int, int], new: list[Any] | None) -> Any:
-        """An instance of a subclass as one of the class itself; of a named tuple the names too."""
+        """Encode an instance of a subclass as one of the class itself, and a named tuple with its names."""
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             content = [self.encoded(one, known, new) for one in tuple(value)]
             return ["named", type(value).__name__, list(value._fields), content]
@@ -282,12 +286,12 @@ class Peer:
         return [each if _is_json(each) else self.encoded(each, known, new) for each in value]
 
     def encoded_object(self, value: Any) -> Any:
-        """What is no data."""
+        """Encode an object that is not data."""
         kind = type(value).__name__
         return ["coroutine" if kind == "coroutine" else "theirs", self.number(value), kind]
 
     def encoded_type(self, kind: type[Any]) -> Any:
-        """A class: a builtin one, an exception with its bases, or an object like any other."""
+        """Encode a class as a builtin one, as an exception with its bases, or like any other object."""
         if TYPES.get(kind.__name__) is kind:
             return ["type", kind.__name__]
         if (number := self.foreign(kind)) is not None:
@@ -298,7 +302,7 @@ class Peer:
         return self.encoded_object(kind)
 
     def _encoded_exception(self, error: BaseException) -> list[Any]:
-        """Its class, arguments, text and number."""
+        """Encode an exception as its class, arguments, text and number."""
         try:
             arguments = [self.encoded(one, {}) for one in error.args]
         except Exception:
@@ -306,14 +310,14 @@ class Peer:
         return [self.encoded_type(type(error)), arguments, str(error), self.number(error)]
 
     def number(self, value: Any) -> int:
-        """The number by which the other process knows an object."""
+        """Return the number by which the other process knows an object."""
         if (number := self._numbers.get(id(value))) is None:
             number = self._numbers[id(value)] = len(self._exported)
             self._exported.append(value)
         return number
 
     def decoded(self, data: Any, known: list[Any], *, new: bool = False) -> Any:
-        """A value of JSON. `known`: the containers that have numbers; with `new`, others are added to it."""
+        """Decode a value from JSON. `known`: the containers that have numbers; with `new`, others are added to it."""
         if type(data) in JSON:
             return data
         kind, content, *more = data
@@ -369,19 +373,19 @@ class Peer:
             raise Malformed(f"{kind!r:.80} is no exception")
         try:
             return exception_type(*[self.decoded(one, known) for one in arguments])
-        except Exception:  # a class that takes other arguments
+        except Exception:  # the class needs other arguments
             return RuntimeError(f"{exception_type.__name__}: {text}")
 
     def named_type(self, name: str) -> Any:
-        """A class of Python's own."""
+        """Return a builtin class."""
         return TYPES[name]
 
     def record(self, value: Any) -> Any:
-        """A value that may have named attributes."""
+        """Return a value that may have named attributes."""
         return value
 
     def remote_object(self, kind: str, number: Any, *more: Any) -> Any:
-        """What represents an object of the other process; of one number the same."""
+        """Return the representation of an object of the other process, which is the same for the same number."""
         if type(number) is not int:
             raise Malformed(f"{number!r:.40} is no number of an object")
         if number not in self._proxies:
@@ -393,7 +397,7 @@ class Peer:
         raise NotImplementedError
 
     def imported(self, module: str, name: str) -> Any:
-        """An installed function, class or module that the other process names."""
+        """Return an installed function, class or module that the other process names."""
         raise Malformed(f"{module}.{name} is not imported from the other process")
 
 
@@ -415,7 +419,7 @@ def _fill(value: Any, content: Any) -> None:
 
 
 def _flat(value: Any) -> list[Any]:
-    """A container's content, to compare with a later one."""
+    """Return a container's content, to compare with its later content."""
     if isinstance(value, dict):
         return [each for pair in value.items() for each in pair]
     return [bytes(value)] if isinstance(value, bytearray) else list(value)
@@ -430,7 +434,7 @@ _named_tuples: dict[tuple[str, ...], Any] = {}
 
 
 def _named(name: str, fields: list[str]) -> Any:
-    """The class of named tuples with this name and these fields."""
+    """Return the class of named tuples with this name and these fields."""
     from collections import namedtuple
 
     key = (name, *fields)

@@ -1,4 +1,5 @@
-"""Tiny workflows that show the tests' propeller: nothing of Baton's, and a project of their own (no __init__.py)."""
+"""Tiny workflows that show the tests' propeller. They use nothing of Baton, and are a separate project (no
+__init__.py)."""
 # mypy: disable-error-code="no-any-return"
 
 import os
@@ -91,7 +92,7 @@ def shouted(text: Word, how: str) -> str:
 
 @workflow
 def of_a_constant(text: str, how: str) -> str:
-    """An execution's input has no hash of its own either."""
+    """An input of an execution has no hash either."""
     return shouted(text=text, how=how)
 
 
@@ -116,7 +117,7 @@ def a_refusal(recoverable: bool) -> None:
     secret_requests=[Secret(group="tests", key="WORD", env_var="SECRET_WORD"), Secret(group="tests", key="NONE")],
 )
 def looking() -> dict[str, str]:
-    """What a pod sees."""
+    """Return the environment that a pod sees."""
     return dict(os.environ) | {"here": str(Path.cwd()), "files": " ".join(map(str, Path("/tmp").iterdir()))}
 
 

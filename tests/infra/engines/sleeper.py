@@ -1,5 +1,5 @@
-"""Says that it is at work, with a child of its own, and works until it is stopped. On SIGTERM it
-takes a moment to save; started again, it finds that and finishes."""
+"""An engine that reports its start, starts a child and works until it is stopped. On SIGTERM it takes a moment to save;
+a restart finds the saved file and finishes."""
 
 import signal
 import subprocess

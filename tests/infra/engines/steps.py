@@ -105,7 +105,7 @@ def _wait_for_another(to_blame: bool) -> None:
 
 
 def _notice_nothing(to_blame: bool) -> None:
-    """As in an NCCL collective: a peer's death is not seen."""
+    """Wait as in an NCCL collective, which does not notice the death of a peer."""
     time.sleep(600)
 
 

@@ -1,4 +1,4 @@
-"""Where sandboxes are tried: every kind that this machine can have, as root and as an ordinary user."""
+"""The sandboxes for the tests: every kind that this machine supports, as root and as an ordinary user."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ def python_command(user: str, *argv: str) -> list[str]:
 
 @cache
 def _python() -> str:
-    """A Python of this version that nobody can run: this one may be below root's home."""
+    """Return a Python of this version that every user can run, since this one may be below root's home."""
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     for python in (Path(os.path.realpath(sys.executable)), Path(f"/usr/bin/python{version}")):
         if python.exists() and open_to_all(python):

@@ -1,4 +1,4 @@
-"""What tries to get out of a sandbox, or to exhaust the machine, does not succeed."""
+"""Programs that try to leave a sandbox, or to exhaust the machine, fail."""
 
 import json
 import os

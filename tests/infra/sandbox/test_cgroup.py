@@ -1,4 +1,4 @@
-"""Where cgroups can be made, one bounds the memory of a whole sandbox."""
+"""A cgroup limits the memory of an entire sandbox, if cgroups can be made."""
 
 import pytest
 

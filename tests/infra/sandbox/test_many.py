@@ -48,7 +48,7 @@ def hostile(number: int) -> Program:
 
 
 def left() -> dict[str, object]:
-    """What programs could leave on this machine."""
+    """Return everything that programs could leave on this machine."""
     gc.collect()  # descriptors of other tests
     return {
         "processes": orphans(NOBODY),

@@ -31,7 +31,7 @@ def limits(kind: str) -> Limits:
 
 
 class Host:
-    """What the host offers, and its state."""
+    """A host with resources that attacks try to reach."""
 
     def __init__(self, folder: Path, inside: ExitStack) -> None:
         self.user = NOBODY if os.getuid() == 0 else os.getuid()
@@ -73,7 +73,7 @@ class Host:
         }  # fmt: skip
 
     def state(self) -> dict[str, Any]:
-        """What no attack may change."""
+        """Return the state of the host, which no attack may change."""
         files = [self.folder, self.shared, *sorted(self.folder.iterdir()), *sorted(self.shared.iterdir())]
         stats = [path.lstat() for path in files]
         return {
@@ -150,7 +150,7 @@ def _running(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[byte
 
 
 def _waiting(server: socket.socket) -> bool:
-    """Whether something reached it."""
+    """Return whether an attack reached a listening socket."""
     server.setblocking(False)
     try:
         server.accept() if server.type == socket.SOCK_STREAM else server.recv(1)
@@ -165,7 +165,7 @@ REGISTRY = {"shm": ("524328", "393248"), "sem": ("4", "8196")}
 
 
 def _identifiers(kind: str) -> list[str]:
-    """Of System V objects, without those of sandlock's registry."""
+    """Return the identifiers of System V objects, without those of sandlock's registry."""
     rows = [line.split() for line in Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:]]
     return [identifier for _, identifier, _, size, *_ in rows if size not in REGISTRY.get(kind, ())]
 

@@ -60,7 +60,7 @@ class Rules(InFile):
 
 
 def instances() -> Iterator[tuple[str, Any]]:
-    """Of all regions, those that have ended too."""
+    """Return the instances of all regions, including those that have ended."""
     from moto.ec2.models import ec2_backends
 
     for region, backend in list(ec2_backends[ACCOUNT].items()):

@@ -48,7 +48,7 @@ class Rules(InFile):
 
 
 def instances() -> list[dict[str, Any]]:
-    """Those that run, start or end: they cost money."""
+    """Return the instances that run, start or end, which cost money."""
     found: list[dict[str, Any]] = _ask("GET", "instances")
     return found
 

@@ -87,7 +87,7 @@ class Account:
         return {"instance_ids": [new.id]}
 
     def terminate(self, data: Any) -> Any:
-        """Of no instances too: SkyPilot asks that after each launch that was refused, and gives up if this fails."""
+        """Terminate instances, or none: SkyPilot requests that after each refused launch, and gives up if it fails."""
         if not self.running.keys() >= set(data["instance_ids"]):
             raise Refused("global/object-does-not-exist")
         ended = [self.running[each] for each in data["instance_ids"]]

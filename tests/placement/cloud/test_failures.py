@@ -1,4 +1,4 @@
-"""What goes wrong on a rented cloud: at most ten lines, with the cause and a way out."""
+"""Failures on a rented cloud, each reported in at most ten lines with the cause and a way out."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def says(run: Run, *words: str) -> None:
 
 
 def test_no_capacity_anywhere(aws: Cloud, tmp_path: Path) -> None:
-    """It waits, says so, and goes on once there is room."""
+    """The job waits, reports this, and continues once there is capacity."""
     aws.capacity(full(*REGIONS))
     run = start(tmp_path, SHORT, rented())
     until(lambda: "places were tried: InsufficientInstanceCapacity" in run.said(), "it says so", 300)

@@ -23,7 +23,7 @@ def has_secret(content: bytes) -> bool:
 
 
 def command_lines() -> list[str]:
-    """Of all processes of the world that have a secret in theirs; those on machines too."""
+    """Return the command lines with a secret of all processes of the world, including those on machines."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -47,7 +47,7 @@ class Cloud:
     slurm: World
 
     def instances(self) -> list[Instance]:
-        """Those that run or start; they cost money."""
+        """Return the instances that run or start, which cost money."""
         return [
             Instance(each["InstanceId"], region, each["InstanceType"], each.get("InstanceLifecycle") == "spot")
             for region in REGIONS
@@ -62,8 +62,9 @@ class Cloud:
         return not rented and not self.slurm.alpha.jobs() and not self.slurm.beta.jobs()
 
     def capacity(self, table: dict[str, int | str]) -> None:
-        """How many instances run at most, or an error's code, by words of a place: `{"us-east-1": 0, "us-west-2/spot":
-        1, "m6i.large/on-demand": "VcpuLimitExceeded"}`. What no entry names has no limit, and all that name it hold."""
+        """Set the maximum number of running instances, or an error's code, by words of a place: `{"us-east-1": 0,
+        "us-west-2/spot": 1, "m6i.large/on-demand": "VcpuLimitExceeded"}`. A place that no entry names has no limit, and
+        all entries that name a place apply."""
         self.rules(capacity=table)
 
     def rules(self, **changes: object) -> None:
@@ -136,7 +137,7 @@ def _write_accelerators(path: Path) -> None:
 
 
 def _configure() -> None:
-    """As `aws configure` does."""
+    """Write the files that `aws configure` writes."""
     folder = Path.home() / ".aws"
     folder.mkdir()
     lines = [f"{name.lower()} = {value}" for name, value in KEYS.items()]

@@ -29,7 +29,7 @@ class Cluster:
         return self.root / self.name
 
     def slurm(self, *words: str) -> str:
-        """What one of Slurm's commands prints."""
+        """Run one of Slurm's commands, and return its output."""
         environment = os.environ | {"SLURM_CONF": str(self.here / "slurm.conf")}
         return subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
 
@@ -50,7 +50,7 @@ class Cluster:
         (self.here / "sshd.conf").write_text(filled(HERE / "sshd.conf", words))
 
     def commands(self) -> list[list[str]]:
-        """What is started for it."""
+        """Return the commands that start the cluster."""
         conf = str(self.here / "slurm.conf")
         log = str(self.root / f"log/sshd-{self.name}.log")
         return [
@@ -60,7 +60,7 @@ class Cluster:
         ]
 
     def node(self, name: str) -> list[str]:
-        """What starts a node. Its processes, and no others, are in its UTS namespace."""
+        """Return the command that starts a node. Only its processes are in its UTS namespace."""
         return [
             "unshare",
             "--uts",
@@ -71,7 +71,7 @@ class Cluster:
         ]
 
     def processes(self, name: str) -> list[int]:
-        """Those on a node."""
+        """Return the processes on a node."""
         slurmd = int((self.here / f"slurmd-{name}.pid").read_text())
         namespace = Path(f"/proc/{slurmd}/ns/uts").readlink()
         found = []
@@ -82,7 +82,7 @@ class Cluster:
         return found
 
     def is_up(self) -> bool:
-        """Whether all nodes are there and idle."""
+        """Return whether all nodes exist and are idle."""
         try:
             return self.slurm("sinfo", "-h", "-t", "idle", "-o", "%D").split() == [str(len(self.nodes))]
         except subprocess.CalledProcessError:
@@ -91,7 +91,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class World:
-    """What the tests have."""
+    """The interface of the tests to the clusters."""
 
     alpha: Cluster
     beta: Cluster

@@ -176,7 +176,7 @@ def test_the_rows_own_completion_cannot_be_chosen_where_there_is_none(
 
 
 def test_rows_without_pairs_are_refused(inputs: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(StageError, match="dpo takes rows of kind preference; the rows of this set are prompt_compl"):
+    with pytest.raises(StageError, match="dpo needs rows of kind preference; the rows of this set are prompt_compl"):
         train(open_job(write_job(tmp_path / "job", "dpo", SPEC, **inputs)))
 
 

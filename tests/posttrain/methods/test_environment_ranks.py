@@ -1,4 +1,4 @@
-"""GRPO's conversations on several ranks, with recorded turns: each rank has those of its own completions."""
+"""GRPO's conversations on several ranks with recorded turns. Each rank has the conversations of its completions."""
 
 import json
 import time

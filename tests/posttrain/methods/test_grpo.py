@@ -155,7 +155,7 @@ def test_killed_and_its_newest_checkpoint_damaged_it_makes_the_same_model(
 def test_prompts_may_be_messages_of_a_model_that_has_never_seen_any(
     inputs: dict[str, Path], spec: dict[str, Any], tmp_path: Path
 ) -> None:
-    """With rows for half a step: they are repeated."""
+    """The rows suffice for half a step, and are repeated."""
     asked = [
         {"prompt": [{"role": "user", "content": row["prompt"]}], "completion": said(row["completion"])}
         for row in said_twice(8)

@@ -1,4 +1,4 @@
-"""GRPO with rollout servers on a machine of their own."""
+"""GRPO with rollout servers on separate machines."""
 
 import json
 import os

@@ -16,7 +16,7 @@ from tests.source import ROOT, last_json
 @pytest.mark.long
 @pytest.mark.usefixtures("vllm")
 def test_the_engine_follows_the_trainers_weights_and_samples_by_place(tmp_path: Path) -> None:
-    """What is sampled depends on no number of processes, nor on whether rollout servers sample it."""
+    """The samples depend neither on the number of processes nor on the use of rollout servers."""
     command = [sys.executable, "-m", "tests.posttrain.methods.rollouts", str(tmp_path)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]

@@ -1,4 +1,4 @@
-"""The SFT engine as a process of its own, on a tiny model."""
+"""The SFT engine as a separate process with a tiny model."""
 
 import json
 import os

@@ -58,7 +58,7 @@ def worth(reward: Any, completions: list[Any], **row: Any) -> list[float | None]
 
 
 def worth_of_rows(rows: Sequence[tuple[str, Any]], **options: Any) -> list[float | None]:
-    """Of programs, each with its tests."""
+    """Return the rewards of programs, each with its tests."""
     with closing(CodeTests(**{"wall_s": 60.0, "cpu_s": 60} | options)) as reward:
         return reward(
             prompts=[""] * len(rows),
@@ -146,7 +146,7 @@ def attacked(tests: Any, *groups: str) -> dict[str, float | None]:
 
 
 def test_no_attack_is_worth_anything() -> None:
-    """Those that end soon. If one of them raises, so does this."""
+    """These are the attacks that end soon. If one of them raises, so does this test."""
     assert attacked(TESTS, "value", "frames") == {}
 
 
@@ -158,7 +158,8 @@ def test_no_attack_of_all_is_worth_anything(tests: str) -> None:
 
 @pytest.mark.long
 def test_no_attack_under_sandlock_is_worth_anything() -> None:
-    """As an ordinary user: there is no PID namespace, and what a program could reach is another user's or its own."""
+    """Sandlock runs as an ordinary user without a PID namespace, so the attacks can reach only processes of another
+    user or of the program itself."""
     sandlock = "import infra.sandbox.sandbox as it; it.KINDS = {'sandlock': it.KINDS['sandlock'], **it.KINDS}"
     attack = "from tests.rewards.builtin.test_code import *; print(attacked(TESTS, *GROUPS), len(ATTACKS))"
     command = python_command("user", "-c", f"{sandlock}; {attack}")

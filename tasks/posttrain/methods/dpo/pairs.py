@@ -1,4 +1,4 @@
-"""Make preference pairs from a model's completions: a better one and the worst one, by their rewards."""
+"""Make preference pairs from completions: the better one and the model's worst one, by their rewards."""
 
 import json
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ KIND, FILE = "preference_pairs", "pairs.json"
 class Pair:
     prompt_ids: Sequence[int]
     chosen_ids: Sequence[int]
-    rejected_ids: Sequence[int]  # the tokens as sampled
+    rejected_ids: Sequence[int]  # the tokens as they were sampled
 
     @classmethod
     def of(cls, prompt: Sequence[int], chosen: Sequence[int], other: Sequence[int], rejected: Sequence[int]) -> "Pair":
-        """Of two completions, each with its prompt: a template may render the prompt's end differently before some
-        answers."""
-        import numpy as np  # not on the path of --help
+        """Make a pair of two completions, each with its own prompt, since a template may render the prompt's end
+        differently before some answers."""
+        import numpy as np  # imported late, to keep --help fast
 
         common = min(len(prompt), len(other))
         parts = (prompt[:common], [*prompt[common:], *chosen], [*other[common:], *rejected])
@@ -41,7 +41,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class ScoredCompletion:
-    """A completion and the weighted sum of its rewards; None if no reward applies."""
+    """A completion and the weighted sum of its rewards, or None if no reward applies."""
 
     ids: Sequence[int]
     reward: float | None
@@ -51,7 +51,7 @@ class ScoredCompletion:
 class Pairs:
     pairs: list[Pair]
     sampled: int  # number of prompts
-    rewards: dict[str, float]  # reward -> mean over all samples
+    rewards: dict[str, float]  # each reward's mean over all samples
 
     @property
     def no_pair(self) -> int:
@@ -59,14 +59,14 @@ class Pairs:
         return self.sampled - len(self.pairs)
 
     def save(self, folder: Path) -> None:
-        """Write to a new folder, sealed by its manifest."""
+        """Write the pairs to a new folder, sealed by its manifest."""
         folder.mkdir()
         write_json(folder / FILE, asdict(self))
         write_manifest(folder, KIND, {})
 
     @classmethod
     def load(cls, folder: Path) -> "Pairs":
-        """Raises ArtifactError if the folder is incomplete or damaged."""
+        """Load pairs from a folder. Raises ArtifactError if it is incomplete or damaged."""
         verify(folder)
         return cls.parse((folder / FILE).read_bytes())
 
@@ -77,7 +77,8 @@ class Pairs:
 
 
 def pair(prompt: Sequence[int], answers: Sequence[ScoredCompletion], gold: ScoredCompletion | None) -> Pair | None:
-    """Pair the row's own completion, or else the model's best, with the model's worst; None if that is no worse."""
+    """Pair the row's own completion, or else the model's best, with the model's worst. None if the worst is not
+    worse."""
     scored = [(answer.reward, answer) for answer in answers if answer.reward is not None]
     reward, better = (gold.reward, gold) if gold else max(scored, key=itemgetter(0), default=(None, None))
     lowest, worst = min(scored, key=itemgetter(0), default=(None, None))

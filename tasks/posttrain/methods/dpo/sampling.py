@@ -20,7 +20,7 @@ PROMPTS_A_CALL = 256  # prompts sampled and scored together
 
 
 def choose_prompts(setup: Setup[DPOSpec], sampling: PairsSpec) -> Chosen[Prompt]:
-    """Select the prompts to sample. Raises StageError."""
+    """Select the prompts whose completions are sampled. Raises StageError."""
     kind = kind_of(setup.job, *PROMPTED)
     if kind == "prompt" and sampling.chosen == "gold":
         raise StageError(
@@ -39,7 +39,7 @@ def make_pairs(setup: Setup[DPOSpec], sampling: PairsSpec, prompts: Sequence[Pro
     with Scorer(sampling.rewards) as scorer:
         refuse_reserved(used := [prompt.row for prompt in prompts])
         scorer.refuse_partial(used)
-        leave_transformers_alone()  # the model is of the same class
+        leave_transformers_alone()  # the trained model has the same class
         llm = open_engine(
             Path(model.name_or_path),
             max_model_len=limits.total,
@@ -73,15 +73,15 @@ def make_pairs(setup: Setup[DPOSpec], sampling: PairsSpec, prompts: Sequence[Pro
     if not pairs:
         other = "the row's own" if sampling.chosen == "gold" else "another"
         raise StageError(
-            f"by these rewards no completion of the {len(prompts)} prompts is worse than {other}: there is nothing to "
-            f"prefer. Use other rewards or more samples (now {sampling.samples}), or leave DPO out"
+            f"by these rewards no completion of the {len(prompts)} prompts is worse than {other}: there are no pairs "
+            f"to learn. Use other rewards or more samples (now {sampling.samples}), or omit DPO"
         )
     means = {name: value for name, values in rewards.items() if (value := known_mean(values)) is not None}
     return Pairs(pairs, sampled=len(prompts), rewards=means)
 
 
 def _golds(scorer: Scorer, prompts: Sequence[Prompt]) -> list[ScoredCompletion | None]:
-    """The rows' own completions with their rewards."""
+    """Return the rows' own completions with their rewards."""
     rows, ids = [prompt.row for prompt in prompts], [prompt.answer for prompt in prompts]
     scores = score(scorer, rows, [row["completion"] for row in rows], ids)
     return [ScoredCompletion(tokens, total) for tokens, total in zip(ids, scores.total, strict=True)]

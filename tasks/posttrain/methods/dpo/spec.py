@@ -13,7 +13,7 @@ from tasks.rows.marks import refusal
 from tasks.rows.stored import Row
 from tasks.vllm.memory import vllm_share
 
-if TYPE_CHECKING:  # Transformers: not on the path of --help
+if TYPE_CHECKING:  # encode imports Transformers, which would slow down --help
     from tasks.posttrain.encode import RowEncoder
 
 
@@ -56,11 +56,11 @@ class DPOSpec(PostTrainSpec):
         0.2,
         ge=0,
         le=10,
-        description="weight of the SFT loss of the chosen completions, which keeps them from becoming unlikely",
+        description="weight of the SFT loss on the chosen completions, which keeps them from becoming unlikely",
     )
 
     def vllm_engines(self) -> list[VLLMEngine]:
-        """Closed before training."""
+        """Return the engine that samples pairs, which is closed before training."""
         return [VLLMEngine("pairs", self.pairs.gpu_memory_share)] if self.pairs else []
 
     def step_cost(self) -> StepCost:
@@ -81,7 +81,7 @@ class DPOSpec(PostTrainSpec):
         why = refusal(row, "prompt_completion") if self.pairs and self.pairs.chosen == "gold" else ""
         if not why:
             return super().refused(row, kind)
-        return f"{why}, and as pairs.chosen: gold it would be the better answer"
+        return f"{why}, and with pairs.chosen: gold it would be the better answer"
 
     def encode(self, row: Row, kind: str, encoder: "RowEncoder") -> Example:
         if kind == "preference":

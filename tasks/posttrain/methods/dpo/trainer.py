@@ -27,7 +27,7 @@ from tasks.posttrain.trainer import Setup, prepare
 from tasks.posttrain.trl_hooks.dpo import PairTrainer
 from tasks.posttrain.trl_hooks.shared_prompts import share_prompts
 
-PAIRS = "pairs"  # the name of what is handed out, and of its folder in work/
+PAIRS = "pairs"  # the pairs' folder in work/, and their name in torchrun's store
 METRICS = TRAINING | {
     "rewards/margins": "margin",
     "rewards/accuracies": "preference_accuracy",
@@ -57,7 +57,7 @@ def train(job: Job) -> None:
             loss_type=list(losses),
             loss_weights=list(losses.values()),
             lr_scheduler_type="cosine",
-            train_sampling_strategy="group_by_length",  # little padding
+            train_sampling_strategy="group_by_length",  # saves padding
             remove_unused_columns=False,  # the sampler needs the length
         ),
         train_dataset=_dataset(pairs),
@@ -74,9 +74,9 @@ def _dataset(pairs: Sequence[Pair]) -> Dataset:
 
 
 def _sampled(setup: Setup[DPOSpec], sampling: PairsSpec) -> tuple[Pairs, dict[str, float]]:
-    """Pairs sampled from the model, or those that a killed engine left complete in work/pairs. Rank 0 samples; the
-    others wait for the folder, or for its file from torchrun's store on nodes that do not share it, since there is no
-    process group before vLLM is closed."""
+    """Return pairs sampled from the model, or complete ones that a killed engine left in work/pairs. Rank 0 samples;
+    the others wait for the folder or, on nodes that do not share it, for its file in torchrun's store, since there is
+    no process group before vLLM is closed."""
     job = setup.job
     if taken := reserved((reward.label for reward in sampling.rewards), METRICS):
         raise StageError(f"reward {taken}: training has a metric of this name; set another `name`")

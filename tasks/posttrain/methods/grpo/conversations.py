@@ -1,4 +1,4 @@
-"""Conversations of the rows of a run with its environment, and their rewards."""
+"""Hold the conversations of a run's rows with their environments, and score them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +18,7 @@ from tasks.rows.stored import Row
 
 
 def with_tools(row: Row, environments: Environments) -> Row:
-    """The row with the schemas of what its prompt lets the model call. Raises StageError for a prompt of text."""
+    """Add the schemas of the tools to a row. Raises StageError for a prompt of text."""
     if not isinstance(row["prompt"], list):
         raise StageError(
             f"environment and tools need prompts of messages; this row's is text: {row['prompt']!r:.100}. Write it as "
@@ -30,8 +30,8 @@ def with_tools(row: Row, environments: Environments) -> Row:
 def about(
     rows: Sequence[Row], environments: Environments, calls: ToolCalls, spec: GRPOSpec, limits: LengthLimits
 ) -> Converse:
-    """Conversations about these rows. An environment's seed follows from the run's seed, the step and the row: the
-    completions of a group meet the same one."""
+    """Return a function that holds conversations about these rows. An environment's seed follows from the run's seed,
+    the step and the row, so that the completions of a group meet the same environment."""
 
     def about_rows(indices: Sequence[int], step: int, generate: Generate) -> list[Conversation]:
         seeds = [_seed(spec.seed, step, index) for index in indices]
@@ -44,8 +44,8 @@ def about(
 def score_conversations(
     scorer: Scorer, conversations: Sequence[Conversation], environments: Environments, state: Mapping[str, float]
 ) -> Scores:
-    """The rewards of the conversations that have not lost their environment, and that of its get_reward, under the
-    class's name; the others have None. Raises StageError if all have lost it, or if a sum is too large."""
+    """Score conversations with the rewards and, under the class's name, the environment's get_reward. Conversations
+    that have lost their environment get None. Raises StageError if all have lost it, or if a sum is too large."""
     intact = [one for one in conversations if not one.final.lost]
     if len(intact) < len(conversations):
         lost = next(one for one in conversations if one.final.lost)

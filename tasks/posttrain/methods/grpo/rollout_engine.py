@@ -2,11 +2,11 @@
 
     python -m tasks.posttrain.methods.grpo.rollout_engine RENDEZVOUS NAME
 
-RENDEZVOUS is the file in which the trainer says where it listens (rollout_servers.py). The engine connects, proves that
-it knows the file's token, and answers the calls open, join, load and sample, each a JSON object, until the trainer
-closes the connection. Not vLLM's HTTP server: that schedules requests as they arrive, so that the composition of its
-batches, and on most kernels the last bits of the logits, differ from run to run; here each call is one batch. It also
-asks for no key on the routes that change weights.
+RENDEZVOUS is the file with the address on which the trainer listens (rollout_servers.py). The engine connects, proves
+that it knows the file's token, and answers the calls open, join, load and sample, each a JSON object, until the trainer
+closes the connection. vLLM's HTTP server is not used: it schedules requests as they arrive, so that the composition of
+its batches, and on most kernels the last bits of the logits, differ from run to run; here each call is one batch. Its
+routes that change weights also require no key.
 """
 
 import json
@@ -27,7 +27,7 @@ from tasks.vllm.tensor_digests import Held
 
 GRACE_S = 10.0
 RETRY_S = 0.5
-SAYS_S = 1.0  # between two signs of life
+SAYS_S = 1.0  # seconds between two signs of life
 EXTENSION = "tasks.vllm.weight_transfer.Receiver"
 
 
@@ -51,17 +51,17 @@ class RolloutEngine:
         self.llm.reset_prefix_cache()
 
     def held(self) -> dict[str, Held]:
-        """Digests of the weights in its only worker."""
+        """Return digests of the weights in the engine's only worker."""
         (of_worker,) = self.llm.collective_rpc("held_weights")
         return dict(of_worker)
 
     def sample(self, prompts: list[list[int]], **options: Any) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
-        """Token ids and their log-probabilities."""
+        """Return the token ids and log-probabilities of each completion."""
         return [(one.token_ids, one.logprobs) for one in sample(self.llm, prompts, **options)]
 
 
 def connect(rendezvous: Path) -> Connection:
-    """Connect to the trainer. It may not have begun to listen, and the file may be that of an earlier start."""
+    """Connect to the trainer, retrying: it may not listen yet, and the file may be from an earlier start."""
     while True:
         try:
             where = json.loads(rendezvous.read_text())
@@ -71,7 +71,7 @@ def connect(rendezvous: Path) -> Connection:
 
 
 def answer(connection: Connection) -> bool:
-    """Answer the trainer's calls until it closes the connection; returns whether there was any."""
+    """Answer the trainer's calls until it closes the connection. Return whether there was any call."""
     last_sent, called = time.monotonic(), False
 
     def alive() -> None:
@@ -97,7 +97,7 @@ def main() -> None:
     called = False
     while not called:  # a connection without calls was closed for another (rollout_listener.py)
         with connect(Path(sys.argv[1])) as connection:
-            with suppress(ConnectionError):  # which is noticed when it is read
+            with suppress(ConnectionError):  # a lost connection is noticed when it is read
                 connection.send_bytes(json.dumps({"result": sys.argv[2]}).encode())
             called = answer(connection)
 

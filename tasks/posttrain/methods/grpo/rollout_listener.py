@@ -1,9 +1,9 @@
-"""Connections between a trainer and its rollout engines, both of which prove that they know a token.
+"""Connect a trainer with its rollout engines; both sides prove that they know a token.
 
-Whoever reaches the trainer's port can connect: a port scan, a load balancer's probe. So each connection is
-authenticated in a separate thread, within a time limit, and only so many at the same time: a further one takes the
-place of the oldest, since an engine needs milliseconds. The proof is that of `multiprocessing.connection`, whose own
-listener authenticates one connection after the other, for as long as each likes.
+Anything that reaches the trainer's port can connect, such as a port scan or a load balancer's probe. So each connection
+is authenticated in a separate thread within a time limit, and at most PENDING at the same time: a further connection
+replaces the oldest, since an engine needs only milliseconds. The proof is that of `multiprocessing.connection`, whose
+own listener authenticates one connection after the other, without a time limit.
 """
 
 import os
@@ -20,8 +20,8 @@ from infra.progress import say
 
 HANDSHAKE_S = 10.0
 PENDING = 64  # connections that are not yet authenticated; also the listener's backlog
-PAUSE_S = 0.1  # after a connection that could not be accepted
-# What the other side can cause; answer_challenge asserts the form of what it gets
+PAUSE_S = 0.1  # pause after a connection that could not be accepted
+# Exceptions that the other side can cause; answer_challenge asserts the form of its message
 REFUSED = (AuthenticationError, AssertionError, EOFError, OSError)
 
 
@@ -33,14 +33,14 @@ def connect(address: str, port: int, token: bytes) -> Connection:
 
 
 def _authenticated(peer: socket.socket, token: bytes, listener: bool) -> Connection:
-    """The connection, when both sides have proved that they know the token. Raises one of REFUSED."""
+    """Return the connection after both sides have proved that they know the token. Raises one of REFUSED."""
     connection = Connection(os.dup(peer.fileno()))
     began, overdue = time.monotonic(), threading.Timer(HANDSHAKE_S, _end, [peer])
     overdue.start()
     try:
         for prove in (deliver_challenge, answer_challenge) if listener else (answer_challenge, deliver_challenge):
             prove(connection, token)
-        if time.monotonic() - began >= HANDSHAKE_S:  # `overdue` may just have ended it
+        if time.monotonic() - began >= HANDSHAKE_S:  # `overdue` may just have ended the connection
             raise EOFError
     except BaseException:
         connection.close()
@@ -51,20 +51,20 @@ def _authenticated(peer: socket.socket, token: bytes, listener: bool) -> Connect
 
 
 def _end(peer: socket.socket) -> None:
-    """Wake up who waits for this peer."""
-    with suppress(OSError):  # it is gone
+    """Wake up a thread that waits for this peer."""
+    with suppress(OSError):  # the peer is gone
         peer.shutdown(socket.SHUT_RDWR)
 
 
 class RolloutListener:
-    """Accepts connections on a free port, until it is closed."""
+    """Accepts connections on a free port until it is closed."""
 
     def __init__(self, address: str, token: bytes) -> None:
-        """`address`: to listen on; empty: all of this machine's."""
-        self.accepted: queue.SimpleQueue[Connection] = queue.SimpleQueue()  # of peers that know the token
+        """Listen on `address`, or on all of this machine's addresses if it is empty."""
+        self.accepted: queue.SimpleQueue[Connection] = queue.SimpleQueue()  # connections of peers with the token
         self.refused = 0
         self._token = token
-        self._pending: deque[socket.socket] = deque()  # the oldest first
+        self._pending: deque[socket.socket] = deque()  # oldest first
         self._lock = threading.Lock()
         self._closed = False
         self._socket = socket.create_server((address, 0), backlog=PENDING)
@@ -87,7 +87,7 @@ class RolloutListener:
         while not self._closed:
             try:
                 peer, (address, _) = self._socket.accept()
-            except OSError:  # closed, gone again, or out of files
+            except OSError:  # the listener is closed, the peer is gone, or there are too many open files
                 time.sleep(PAUSE_S)
                 continue
             with self._lock:
@@ -103,7 +103,7 @@ class RolloutListener:
         except REFUSED:
             self._refuse(address)
         with self._lock, peer:
-            if pending := peer in self._pending:  # else a newer connection took its place
+            if pending := peer in self._pending:  # if not, a newer connection has replaced it
                 self._pending.remove(peer)
         if connection and pending:
             self.accepted.put(connection)
@@ -113,6 +113,6 @@ class RolloutListener:
             self.refused += 1
             if self.refused == 1 and not self._closed:
                 say(
-                    f"a connection from {address} to port {self.port}, of the rollout servers, was refused: it did "
-                    f"not prove within {HANDSHAKE_S:g} s that it knows their token. Further ones are only counted"
+                    f"a connection from {address} to port {self.port}, for the rollout servers, was refused: it did "
+                    f"not prove within {HANDSHAKE_S:g} s that it knows their token. Further refusals are only counted"
                 )

@@ -1,4 +1,4 @@
-"""Where GRPO's rollout servers run: on the trainer's machine, or on separate machines.
+"""Run GRPO's rollout servers on the trainer's machine or on separate machines.
 
 python -m tasks.posttrain.methods.grpo.rollout_node JOB_DIR        on each machine of `rollout_servers.nodes`
 """
@@ -28,13 +28,14 @@ POLL_S = 1.0
 
 @contextmanager
 def open_servers(job: Job, spec: GRPOSpec) -> Iterator[RolloutServers | None]:
-    """In the trainer's first process: wait for the spec's servers, and start those of this machine. None without."""
+    """Listen for the spec's servers, and start those of this machine. Yields None if the spec has no servers. For the
+    trainer's first process."""
     rollouts = spec.rollout_servers
     if rollouts is None:
         yield None
         return
     address = os.environ[ADDRESS] if rollouts.nodes else LOCAL
-    timeout_s = 0.9 * spec.survival.hang_timeout_s  # before the launcher ends all: this error names the server
+    timeout_s = 0.9 * spec.survival.hang_timeout_s  # less than the launcher's, since this error names the server
     with RolloutServers(job.directory, rollouts.count, timeout_s, address) as servers:
         if not rollouts.nodes:
             names = [str(number) for number in range(rollouts.engines)]
@@ -53,7 +54,7 @@ def work(job: Job) -> None:
         job.heart.beat(_steps(job), "rollout")
         while any(engine.poll() is None for engine in engines):
             time.sleep(POLL_S)
-            job.heart.beat(_steps(job), "rollout")  # also before an error: a stage that has progressed is restarted
+            job.heart.beat(_steps(job), "rollout")  # also before an error, since only progress leads to a restart
             for name, engine in zip(names, engines, strict=True):
                 if engine.poll():
                     raise RolloutServerLost(ended(job.directory, name, f"ended with exit code {engine.returncode}"))
@@ -62,7 +63,8 @@ def work(job: Job) -> None:
 
 
 def _gpus(first: int, count: int) -> list[str]:
-    """`count` GPUs of this machine; none on a machine without any. Raises StageError."""
+    """Return `count` GPUs of this machine after the first `first`; none on a machine without GPUs. Raises
+    StageError."""
     if GPUS and len(GPUS) < first + count:
         used = f" beside the trainer's {first}" if first else ""
         raise StageError(
@@ -73,11 +75,11 @@ def _gpus(first: int, count: int) -> list[str]:
 
 
 def _steps(job: Job) -> int:
-    """The trainer's completed steps."""
+    """Return the number of the trainer's completed steps."""
     return int(last_json_line(job.metrics).get("step", 0))
 
 
 if __name__ == "__main__":
-    while not Path(sys.argv[1], "spec.json").exists():  # node 0 writes it
+    while not Path(sys.argv[1], "spec.json").exists():  # node 0 writes the file
         time.sleep(POLL_S)
     main(work)

@@ -1,11 +1,11 @@
-"""The trainer's side of rollout servers: vLLM engines in separate processes, on other GPUs or machines.
+"""The trainer's side of rollout servers, which are vLLM engines in separate processes, on other GPUs or machines.
 
 Rank 0 listens, writes its address and a new token into a file that only its user can read, and starts the engines of
-its machine; engines on other machines wait for the file (rollout_engine.py, started by each machine's helper). Who
-connects must prove that it knows the token (rollout_listener.py); the traffic is not encrypted, as in
-torch.distributed. Calls are JSON; weights go through a separate process group (weight_transfer.py).
+its machine; engines on other machines wait for the file (rollout_engine.py, started by each machine's helper). A peer
+must prove that it knows the token (rollout_listener.py); the traffic is not encrypted, as in torch.distributed. Calls
+are JSON; weights go through a separate process group (weight_transfer.py).
 
-An engine that is lost is an error: the stage starts again from its newest checkpoint, with new engines.
+The loss of an engine is an error: the stage restarts from its newest checkpoint, with new engines.
 """
 
 import json
@@ -29,20 +29,20 @@ from tasks.posttrain.methods.grpo.rollout_listener import RolloutListener
 from tasks.vllm.tensor_digests import Held
 
 LOCAL = "127.0.0.1"
-OPEN_S = 1800.0  # to start an engine and load its model
+OPEN_S = 1800.0  # seconds to start an engine and load its model
 POLL_S = 0.5
-GONE_S = 10.0  # until the connection of an engine that was killed is closed
+GONE_S = 10.0  # seconds until the connection of a killed engine is closed
 RENDEZVOUS = "rollout-servers.json"
-# what torchrun sets for its processes
+# Environment variables that torchrun sets for its processes
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_", "OMP_NUM_THREADS")
 
 
 class RolloutServerLost(ConnectionError):
-    """A rollout server died or hangs; the message has the end of its log."""
+    """Raised if a rollout server died or hangs; the message has the end of its log."""
 
 
 def start_engines(job_dir: Path, names: Sequence[str], gpus: Sequence[str]) -> list[subprocess.Popen[bytes]]:
-    """Start engines on this machine, which share `gpus`, if there are any, evenly. Each has its own log."""
+    """Start engines on this machine, which share `gpus`, if any, evenly. Each has its own log."""
     each = len(gpus) // len(names)
     return [_start(job_dir, name, gpus[n * each : (n + 1) * each]) for n, name in enumerate(names)]
 
@@ -52,7 +52,7 @@ def log_of(job_dir: Path, name: str) -> Path:
 
 
 def ended(job_dir: Path, name: str, ending: str) -> str:
-    """Say how an engine has ended, with the end of its log."""
+    """Describe how an engine has ended, with the end of its log."""
     log = log_of(job_dir, name)
     words = end_of(log).decode(errors="replace")
     return f"rollout server {name} {ending}. The end of {log.name}:\n{tail(words)}"
@@ -71,7 +71,7 @@ def _start(job_dir: Path, name: str, gpus: Sequence[str]) -> subprocess.Popen[by
     with log_of(job_dir, name).open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.rollout_engine", str(job_dir / "work" / RENDEZVOUS), name],
-            stdin=subprocess.PIPE,  # its EOF ends the engine, however this process dies
+            stdin=subprocess.PIPE,  # EOF ends the engine, however this process dies
             stdout=log,
             stderr=log,
             start_new_session=True,  # SIGTERM is for the trainer, which completes its step with the engines
@@ -80,14 +80,14 @@ def _start(job_dir: Path, name: str, gpus: Sequence[str]) -> subprocess.Popen[by
 
 
 class RolloutServers:
-    """Engines that are connected to this process. A context manager: they end with it."""
+    """Engines that are connected to this process, as a context manager at whose end they stop."""
 
     def __init__(self, job_dir: Path, count: int, timeout_s: float, address: str = LOCAL) -> None:
-        """`count` engines will connect to `address`, this machine's; one that is silent for `timeout_s` while it works
-        counts as lost."""
+        """Expect `count` engines to connect to `address` of this machine. An engine that is silent for `timeout_s`
+        while it works counts as lost."""
         self.job_dir, self.count, self.timeout_s, self.address = job_dir, count, timeout_s, address
-        self._interface = LOCAL if address == LOCAL else ""  # on which it listens; "": all
-        self.alive: Callable[[], None] = lambda: None  # called when an engine has said that it works
+        self._interface = LOCAL if address == LOCAL else ""  # the address to listen on; "" for all
+        self.alive: Callable[[], None] = lambda: None  # called at each sign of life of an engine
         self._local_engines: list[subprocess.Popen[bytes]] = []
         self._names: dict[Connection, str] = {}
         self._group: Any = None
@@ -114,8 +114,8 @@ class RolloutServers:
         self._local_engines = start_engines(self.job_dir, names, gpus)
 
     def open(self, workers: int, **options: Any) -> None:
-        """Wait for all engines, let them load the model, and open the process group for weights with `workers` of each.
-        `options` are those of open_engine."""
+        """Wait for all engines, let them load the model, and open the process group for weights with `workers`
+        processes of each. `options` are those of open_engine."""
         self._accept()
         from tasks.vllm.weight_transfer import open_group
 
@@ -128,21 +128,21 @@ class RolloutServers:
         self._results(self._names, OPEN_S)
 
     def load(self, weights: Iterable[tuple[str, Any]]) -> None:
-        """Give the engines these weights. Returns when all have them and forgot what they cached with others."""
+        """Send these weights to the engines. Returns when all have loaded them and cleared their caches."""
         from tasks.vllm.weight_transfer import send
 
         for connection in self._names:
             self._send(connection, "load")
         try:
             send(self._group, weights)
-        except RuntimeError as error:  # torch's, when a peer is gone
+        except RuntimeError as error:  # raised by torch when a peer is gone
             self._raise_lost(error)
-            self._results(self._names, GONE_S)  # raises, since its connection is closed
+            self._results(self._names, GONE_S)  # raises, since the lost engine's connection is closed
             raise
         self._results(self._names, self.timeout_s)
 
     def held(self) -> dict[str, Held]:
-        """Digests of the weights that the engines hold, each of one worker."""
+        """Return digests of the weights that the engines hold; each engine must have one worker."""
         by_name: dict[str, Held] = {}
         for of_engine in self._call_all("held", self.timeout_s):
             for name, (dtype, digests) in of_engine.items():
@@ -153,8 +153,8 @@ class RolloutServers:
     def sample(
         self, prompts: Sequence[list[int]], seeds: Sequence[int], **options: Any
     ) -> list[tuple[list[int], list[float]]]:
-        """Token ids and log-probabilities of a completion of each prompt. Each engine samples a contiguous share as one
-        batch; `options` are those of tasks.vllm.engine.sample."""
+        """Return token ids and log-probabilities of a completion of each prompt. Each engine samples a contiguous share
+        as one batch; `options` are those of tasks.vllm.engine.sample."""
         bounds = [len(prompts) * number // self.count for number in range(self.count + 1)]
         asked = []
         for connection, first, end in zip(self._names, bounds, bounds[1:], strict=False):
@@ -165,7 +165,7 @@ class RolloutServers:
         return [(ids, logprobs) for share in shares for ids, logprobs in share]
 
     def _accept(self) -> None:
-        """Wait until all engines have connected; nobody else can from then on."""
+        """Wait until all engines have connected, and then accept no other connections."""
         deadline = time.monotonic() + OPEN_S
         connections: dict[str, Connection] = {}
         while len(connections) < self.count:
@@ -174,7 +174,7 @@ class RolloutServers:
                 _limit(connection, self.timeout_s)
                 connections[json.loads(connection.recv_bytes())["result"]] = connection
             except (EOFError, OSError):
-                continue  # it is gone again, or stopped
+                continue  # the engine is gone again, or has stopped
             except queue.Empty:
                 self._raise_lost(None)
                 if time.monotonic() > deadline:
@@ -192,7 +192,7 @@ class RolloutServers:
         return self._results(self._names, timeout_s)
 
     def _results(self, connections: Iterable[Connection], timeout_s: float) -> list[Any]:
-        """The result of each, in order. Raises RolloutServerLost."""
+        """Return the result of each connection, in order. Raises RolloutServerLost."""
         ordered = list(connections)
         results: dict[Connection, Any] = {}
         heard = dict.fromkeys(ordered, time.monotonic())
@@ -213,15 +213,15 @@ class RolloutServers:
         return [results[connection] for connection in ordered]
 
     def _send(self, connection: Connection, call: str, **arguments: Any) -> None:
-        """Raises RolloutServerLost."""
+        """Send a call. Raises RolloutServerLost."""
         try:
             connection.send_bytes(json.dumps({"call": call, **arguments}).encode())
         except OSError as error:
             raise self._lost(connection, error, self.timeout_s) from error
 
     def _lost(self, connection: Connection, error: Exception | None, silent_s: float) -> RolloutServerLost:
-        """`error`: of its connection; None: there was none."""
-        silent = error is None or isinstance(error, BlockingIOError)  # after _limit
+        """Return the error for a lost engine. `error`: that of its connection, if any."""
+        silent = error is None or isinstance(error, BlockingIOError)  # the time limit of `_limit` has passed
         ending = f"has been silent for {silent_s:.0f} s" if silent else "ended"
         return RolloutServerLost(ended(self.job_dir, self._names[connection], ending))
 
@@ -233,8 +233,8 @@ class RolloutServers:
 
 
 def _limit(connection: Connection, timeout_s: float) -> None:
-    """Let a read or write within a message raise BlockingIOError when nothing moves for so long: an engine that is
-    stopped in between would else be waited for without end."""
+    """Let a read or write within a message raise BlockingIOError when no data moves for `timeout_s`. Without this, the
+    trainer would wait forever for an engine that is stopped within a message."""
     limit = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
     with socket.socket(fileno=os.dup(connection.fileno())) as same:
         same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
@@ -242,7 +242,7 @@ def _limit(connection: Connection, timeout_s: float) -> None:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Replace a file by one that only this user can read."""
+    """Replace a file with one that only this user can read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.unlink(missing_ok=True)

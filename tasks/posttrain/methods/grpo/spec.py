@@ -39,7 +39,7 @@ class GRPOSpec(ToolUse, PostTrainSpec):
         0.0,
         ge=0,
         le=10,
-        description="weight of the KL to the initial model; 0: none, and no reference model",
+        description="weight of the KL to the initial model; 0: no KL term, and no reference model",
     )
     temperature: float = Field(1.0, gt=0, le=2, description="sampling temperature")
     rewards: list[RewardSpec] = Field(
@@ -57,13 +57,13 @@ class GRPOSpec(ToolUse, PostTrainSpec):
     check_weights_every: int | None = not_identity(
         50,
         "steps between checks, by digests of all tensors, that vLLM holds exactly the trainer's weights "
-        "(not in rollout servers with tensor parallelism); null: none",
+        "(not in rollout servers with tensor parallelism); null: no checks",
         ge=1,
         le=1_000_000,
     )
     gpu_memory_share: float = vllm_share(0.3, "while training, without `rollout_servers`")
     rollout_servers: RolloutServers | None = not_identity(
-        None, "vLLM engines on GPUs or machines of their own; null: one in each of `layout`'s processes"
+        None, "vLLM engines on separate GPUs or machines; null: one in each of `layout`'s processes"
     )
 
     def nodes(self) -> int:
@@ -99,7 +99,8 @@ class GRPOSpec(ToolUse, PostTrainSpec):
         return [VLLMEngine("", self.gpu_memory_share)]
 
     def step_cost(self) -> StepCost:
-        """The model that sampled runs too, for importance sampling, and with a KL term the reference model."""
+        """Return the cost of a step, in which the model that sampled runs again, for importance sampling, and with a KL
+        term the reference model runs too."""
         return StepCost(
             completions_alone=True,
             reference=self.beta > 0,
@@ -108,7 +109,8 @@ class GRPOSpec(ToolUse, PostTrainSpec):
         )
 
     def prompts(self) -> int:
-        """Of all steps: where the set has no more, a step's last prompts are the set's first."""
+        """Return the number of prompts of all steps; a step that reaches the end of the set continues with its first
+        prompts."""
         return self.steps * self.batch_size // self.generations
 
     def epochs(self, rows: int, kind: str) -> float | str:

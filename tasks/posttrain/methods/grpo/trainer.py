@@ -1,10 +1,9 @@
 """GRPO with TRL, with rollouts from a live vLLM engine.
 
 In each step vLLM loads the newest weights and samples several completions per prompt, the rewards score them in a
-subprocess, and TRL updates the model. On-policy: one update per rollout. Of several processes each has its own vLLM
-engine and samples its share of the completions, unless there are rollout servers; rank 0 scores them all, in one call
-as in one process. With an environment or tools, a completion is a conversation: the model's turns, and the
-answers to its calls.
+subprocess, and TRL updates the model. Training is on-policy, with one update per rollout. Each process has its own vLLM
+engine and samples its share of the completions, unless there are rollout servers; rank 0 scores all of them in one
+call. With an environment or tools, a completion is a conversation of the model's turns and the answers to its calls.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,7 +41,7 @@ from tasks.rows.stored import Row
 
 EQUAL = "equal_groups"  # share of a step's groups whose rewards are all equal: they have no advantages
 WITHOUT = "without_reward"  # share of a step's completions to which no reward applies: they have no advantages either
-MOST_EQUAL, MOST_CUT_OFF = 0.8, 0.2  # of a whole run, without a notice
+MOST_EQUAL, MOST_CUT_OFF = 0.8, 0.2  # the largest shares over a run that cause no notice
 METRICS = TRAINING | {
     "reward": "reward",
     "reward_std": "reward_std",
@@ -69,7 +68,7 @@ def train(job: Job) -> None:
 
 
 def tune(job: Job, environments: Environments | None, servers: RolloutServers | None) -> None:
-    # with dropout the completions would be scored by another policy than vLLM samples from
+    # With dropout, the trainer would score the completions with another policy than vLLM samples from
     setup = prepare(job, GRPOSpec, dropout=False)
     spec, model, limits, encoder = setup.spec, setup.model, setup.limits, setup.encoder
     kind = kind_of(job, *spec.row_kinds())
@@ -142,9 +141,9 @@ def reward_function(
     encoder: RowEncoder | None = None,
     prompt_ids: Sequence[list[int]] = (),
 ) -> Callable[..., list[float | None]]:
-    """A reward function with TRL's signature: the weighted sum of the rewards. Each reward is logged as a metric. It
-    cannot be called without a scorer, which rank 0 alone has. `encoder` decodes completions so that their thoughts can
-    be recognized, as in an evaluation."""
+    """Return a reward function with TRL's signature, whose value is the weighted sum of the rewards. Each reward is
+    logged as a metric. The function cannot be called without a scorer, which only rank 0 has. `encoder` decodes
+    completions so that their thoughts can be recognized, as in an evaluation."""
     begun = [Thinking().opened(encoder.ending(ids)) for ids in prompt_ids] if encoder else []
 
     def reward(
@@ -183,23 +182,23 @@ def reward_function(
 
 
 def equal_groups(rewards: Sequence[float | None], generations: int) -> float:
-    """The share of groups whose rewards are all equal."""
+    """Return the share of groups whose rewards are all equal."""
     groups = [rewards[start : start + generations] for start in range(0, len(rewards), generations)]
     return sum(len(set(group) - {None}) < 2 for group in groups) / len(groups)
 
 
 def notices(lines: Sequence[Mapping[str, float]], spec: GRPOSpec, limits: LengthLimits) -> Iterator[str]:
-    """What the run's metrics say of its use."""
+    """Yield notices about a run that learned from few of its completions, by its metrics."""
     equal, without, cut_off = (
         fmean([line[name] for line in lines if name in line] or [0.0]) for name in (EQUAL, WITHOUT, "cut_off")
     )
     groups = spec.steps * spec.batch_size // spec.generations
     if equal > MOST_EQUAL:
         advice = "use prompts that the model solves sometimes, more generations, or rewards with more values"
-        if without >= 0.5:  # the least that leaves no group two rewards to compare: one of each pair
+        if without >= 0.5:  # at this share, the groups may lack a second reward to compare
             advice = (
                 f"{without:.0%} of the completions had no reward (None, or a lost environment); return a number for "
-                "them, or leave out the rows that no reward applies to"
+                "them, or remove the rows that no reward applies to"
             )
         yield (
             f"only {round((1 - equal) * groups)} of {groups} groups of {spec.generations} completions had different "
