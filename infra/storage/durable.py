@@ -10,8 +10,11 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 # errors of hard links that are not possible: another disk or user, too many links, a file system without links
 NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP)
@@ -66,18 +69,27 @@ def rename(source: Path, target: Path) -> None:
         sync(source.parent)
 
 
+@contextmanager
+def replacement(path: Path, synced: bool = True) -> Iterator[Path]:
+    """Yield the name of a new file beside `path`, which replaces `path` at the end. An error, such as a full disk,
+    leaves `path` as it is and removes the new file. After a crash at any moment `path` has the old content or the new;
+    if not `synced`, which is faster, a power cut may lose both."""
+    partial = path.with_name(f"{path.name}.{uuid4().hex}.partial")  # other processes and machines may write `path` too
+    try:
+        yield partial
+        if synced:
+            sync(partial)
+            rename(partial, path)
+        else:
+            partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a file: after a crash at any moment it has the old content or the new."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # ranks may write at the same time
-    try:
-        with partial.open("w") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        rename(partial, path)
-    except BaseException:  # such as a full disk
-        partial.unlink(missing_ok=True)
-        raise
+    with replacement(path) as partial:
+        partial.write_text(text)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -28,7 +28,7 @@ MANIFEST = "manifest.json"
 RECORD = "record"
 ALL = ("*",)  # the patterns of all files of the content
 ALL_AND_RECORD = ("*", f"{RECORD}/*", MANIFEST)  # and of what documents the run
-_MANIFESTS = re.compile(r"manifest\.json(\.\d+\.partial)?")  # also a killed writer's partial one
+_MANIFESTS = re.compile(r"manifest\.json(\.[0-9a-f]+\.partial)?")  # also a killed writer's partial one
 
 
 class ArtifactError(Exception):

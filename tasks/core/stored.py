@@ -11,13 +11,12 @@ import fcntl
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from uuid import uuid4
 
 from infra.paths import cache_folder
 from infra.progress import say
 from infra.storage import buckets as storage
 from infra.storage.buckets import StorageError, is_bucket
-from infra.storage.durable import make_folder, rename, sync_tree, write_text
+from infra.storage.durable import make_folder, sync_tree, write_text
 from infra.text import clause
 from tasks.core.manifest import (
     ALL,
@@ -34,6 +33,7 @@ from tasks.core.manifest import (
     remove,
     verify,
 )
+from tasks.core.new_folder import new_folder
 
 DAMAGED = "damaged-manifest.json"  # the manifest of a damaged artifact
 RECREATE_HINT = "Run the same command with --overwrite-cache: only what is missing is made again"
@@ -115,12 +115,8 @@ def fetch(place: str, digest: str, patterns: Sequence[str] = ALL) -> Path:
         remove(folder)
         for leftover in cache.glob(f"{key}.*.partial"):  # of killed processes: this one has the lock
             remove(leftover)
-        partial = cache / f"{key}.{uuid4().hex}.partial"
-        try:
+        with new_folder(folder) as partial:
             _download_verified(place, digest, partial, ALL_AND_RECORD if complete else patterns)
-            rename(partial, folder)
-        finally:
-            remove(partial)
     return folder
 
 

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from infra.storage.durable import write_json
 from tasks.core.job import Job
 from tasks.core.manifest import remove
+from tasks.core.new_folder import new_folder
 from tasks.models.adapter_base import ADAPTER, BASE, ModelFolders, model_of
 from tasks.models.model_files import copy_small_files, load_causal_lm, save_like
 from tasks.posttrain.adapter import merged
@@ -35,10 +36,8 @@ def source_of(job: Job) -> Path:
     with (job.work / f"{SOURCE}.lock").open("a") as lock:  # of several processes, one makes it
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            partial = job.work / f"{SOURCE}.partial"
-            remove(partial)
-            _write_merged(model, model.adapter, partial)
-            partial.rename(folder)
+            with new_folder(folder) as partial:
+                _write_merged(model, model.adapter, partial)
     return folder
 
 

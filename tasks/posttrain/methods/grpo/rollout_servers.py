@@ -25,6 +25,7 @@ from typing import Any
 
 from infra.process.logs import end_of, tail
 from infra.process.process_group import stop_group
+from infra.storage.durable import replacement
 from tasks.posttrain.methods.grpo.rollout_listener import RolloutListener
 from tasks.vllm.tensor_digests import Held
 
@@ -244,8 +245,6 @@ def _limit(connection: Connection, timeout_s: float) -> None:
 def _write_private(path: Path, text: str) -> None:
     """Replace a file by one that only this user can read."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
-        stream.write(text)
-    partial.replace(path)
+    with replacement(path, synced=False) as partial:
+        partial.touch(mode=0o600, exist_ok=False)
+        partial.write_text(text)
