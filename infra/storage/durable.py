@@ -9,6 +9,7 @@ deleted before its replacement is.
 import errno
 import json
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,6 +85,26 @@ def replacement(path: Path, synced: bool = True) -> Iterator[Path]:
             partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `path`, which is renamed to `path` at the end, when everything in it is on the disk.
+    If another process has made `path` meanwhile, that folder stays. An error removes the new folder; a killed process
+    leaves it under a name that ends in `.partial`."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        sync_tree(partial)
+        try:
+            rename(partial, path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

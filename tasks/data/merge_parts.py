@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.core.new_folder import new_folder
+from infra.storage.durable import new_folder
 from tasks.data.encode import IDS, LENGTHS
 from tasks.data.indexed_dataset import TokenDtype, write_index
 from tasks.data.rounds import NOTHING, Report

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.storage import buckets as storage
+from infra.storage.durable import new_folder
 from tasks.core.job import Job
 from tasks.core.manifest import MANIFEST, ArtifactError, verify
-from tasks.core.new_folder import new_folder
 from tasks.core.stored import download, is_complete, manifest_at, send_sealed
 
 

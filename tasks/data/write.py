@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel
 
-from tasks.core.new_folder import new_folder
+from infra.storage.durable import new_folder
 from tasks.data.curate_spec import CurateStep
 from tasks.data.curation_tally import SAMPLES, Count, Tally
 from tasks.data.documents import (

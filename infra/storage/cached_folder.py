@@ -1,0 +1,28 @@
+"""Folders of a cache: fetched or made once, whatever number of processes ask for them at the same time."""
+
+import fcntl
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from infra.progress import say
+from infra.storage.durable import new_folder
+
+
+def cached_folder(folder: Path, fault: Callable[[Path], str], fill: Callable[[Path], object]) -> Path:
+    """Return a folder of a cache. Unless it exists without a `fault`, `fill` writes it, completely or not at all, while
+    other processes wait. `fault` returns what is wrong with a folder, in a sentence, or ""."""
+    with folder.with_name(f"{folder.name}.lock").open("a") as lock:
+        found = ""
+        for mode in (fcntl.LOCK_SH, fcntl.LOCK_EX):  # several processes may check it at once; one writes it
+            fcntl.flock(lock, mode)
+            if folder.exists() and not (found := fault(folder)):
+                return folder
+        if found:
+            say(f"{found} Fetching it again.")
+            shutil.rmtree(folder)
+        for left in folder.parent.glob(f"{folder.name}.*.partial"):  # of killed processes, since this one has the lock
+            shutil.rmtree(left)
+        with new_folder(folder) as partial:
+            fill(partial)
+    return folder
