@@ -1,12 +1,11 @@
 """Folders of a cache: fetched or made once, whatever number of processes ask for them at the same time."""
 
 import fcntl
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from infra.progress import say
-from infra.storage.durable import new_folder
+from infra.storage.durable import new_folder, remove
 
 
 def cached_folder(folder: Path, fault: Callable[[Path], str], fill: Callable[[Path], object]) -> Path:
@@ -20,9 +19,9 @@ def cached_folder(folder: Path, fault: Callable[[Path], str], fill: Callable[[Pa
                 return folder
         if found:
             say(f"{found} Fetching it again.")
-            shutil.rmtree(folder)
+            remove(folder)
         for left in folder.parent.glob(f"{folder.name}.*.partial"):  # of killed processes, since this one has the lock
-            shutil.rmtree(left)
+            remove(left)
         with new_folder(folder) as partial:
             fill(partial)
     return folder

@@ -70,6 +70,15 @@ def rename(source: Path, target: Path) -> None:
         sync(source.parent)
 
 
+def remove(folder: Path) -> None:
+    """Delete a folder, if it exists, and every artifact in it. Manifests are deleted first, so that a power cut leaves
+    nothing that looks complete."""
+    for manifest in list(folder.rglob("manifest.json")):
+        manifest.unlink()
+        sync(manifest.parent)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 @contextmanager
 def replacement(path: Path, synced: bool = True) -> Iterator[Path]:
     """Yield the name of a new file beside `path`, which replaces `path` at the end. An error, such as a full disk,
@@ -93,7 +102,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     If another process has made `path` meanwhile, that folder stays. An error removes the new folder; a killed process
     leaves it under a name that ends in `.partial`."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    remove(partial)
     partial.mkdir(parents=True)
     try:
         yield partial
@@ -104,7 +113,7 @@ def new_folder(path: Path) -> Iterator[Path]:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        remove(partial)
 
 
 def write_text(path: Path, text: str) -> None:

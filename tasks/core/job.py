@@ -34,11 +34,11 @@ from infra.process.logs import end_of, print_to_own_log, redact_tracebacks
 from infra.process.parent_watchdog import end_with_launcher
 from infra.progress import NOTICES
 from infra.storage.buckets import StorageError
-from infra.storage.durable import make_folder, open_to_readers, replacement, sync, write_json, write_text
+from infra.storage.durable import make_folder, open_to_readers, remove, replacement, sync, write_json, write_text
 from infra.text import escaped
 from infra.tracking.redact import redact_spec, redact_text
 from tasks.core.inputs import view
-from tasks.core.manifest import ALL, RECORD, ArtifactError, remove, verify, write_manifest
+from tasks.core.manifest import ALL, RECORD, ArtifactError, verify, write_manifest
 from tasks.core.spec import Spec
 from tasks.core.stored import fetch
 

@@ -12,7 +12,6 @@ cache keys are made of identities, since a stage reads both (tasks/core/inputs.p
 
 import json
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
@@ -21,7 +20,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from infra.storage.durable import sync, sync_tree, write_text
+from infra.storage.durable import sync_tree, write_text
 from infra.versions import package_versions
 
 MANIFEST = "manifest.json"
@@ -119,15 +118,6 @@ def write_manifest(
     )  # fmt: skip
     write_text(directory / MANIFEST, json.dumps(asdict(manifest), indent=1, sort_keys=True))
     return manifest
-
-
-def remove(directory: Path) -> None:
-    """Delete a directory, if it exists, and every artifact in it. Manifests are deleted first, so that a power cut
-    leaves nothing that looks complete."""
-    for manifest in list(directory.rglob(MANIFEST)):
-        manifest.unlink()
-        sync(manifest.parent)
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 def read_manifest(directory: Path) -> Manifest:

@@ -15,7 +15,7 @@ from infra.paths import cache_folder
 from infra.storage import buckets as storage
 from infra.storage.buckets import StorageError, is_bucket
 from infra.storage.cached_folder import cached_folder
-from infra.storage.durable import make_folder, sync_tree, write_text
+from infra.storage.durable import make_folder, remove, sync_tree, write_text
 from infra.text import clause
 from tasks.core.manifest import (
     ALL,
@@ -29,7 +29,6 @@ from tasks.core.manifest import (
     matches,
     parse_manifest,
     read_manifest,
-    remove,
     verify,
 )
 

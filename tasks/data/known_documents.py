@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel
 
-from infra.storage.durable import new_folder
+from infra.storage.durable import new_folder, remove
 from infra.text import number
 from tasks.core.job import Input, StageError
-from tasks.core.manifest import json_key, remove
+from tasks.core.manifest import json_key
 from tasks.data.compare import PLACED, Known
 from tasks.data.known_blocks import KnownBlocks
 from tasks.data.partition_cache import Kept

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from infra.paths import baton_home
-from infra.storage.durable import NO_LINK, make_folder, new_folder
-from tasks.core.manifest import MANIFEST, ArtifactError, remove, verify, write_manifest
+from infra.storage.durable import NO_LINK, make_folder, new_folder, remove
+from tasks.core.manifest import MANIFEST, ArtifactError, verify, write_manifest
 
 KEPT_S = 30 * 24 * 3600.0  # after its last use
 FREE = 0.1  # of the disk

@@ -14,9 +14,8 @@ from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file, save_file
 
 from infra.storage.cached_folder import cached_folder
-from infra.storage.durable import write_json
+from infra.storage.durable import remove, write_json
 from tasks.core.job import Job
-from tasks.core.manifest import remove
 from tasks.models.adapter_base import ADAPTER, BASE, ModelFolders, model_of
 from tasks.models.model_files import copy_small_files, load_causal_lm, save_like
 from tasks.posttrain.adapter import merged

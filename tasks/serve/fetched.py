@@ -13,9 +13,9 @@ from urllib.parse import unquote, urlsplit
 from mlflow.artifacts import download_artifacts
 
 from infra.paths import baton_home, located
-from infra.storage.durable import new_folder, rename
+from infra.storage.durable import new_folder, remove, rename
 from infra.tracking.store import tracking_uri
-from tasks.core.manifest import MANIFEST, ArtifactError, read_manifest, remove, verify, write_manifest
+from tasks.core.manifest import MANIFEST, ArtifactError, read_manifest, verify, write_manifest
 from tasks.publish.aliases import Version
 from tasks.publish.registry import ask
 
