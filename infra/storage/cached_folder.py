@@ -1,4 +1,4 @@
-"""Folders of a cache: fetched or made once, whatever number of processes ask for them at the same time."""
+"""Folders of a cache, each fetched or made once, however many processes ask for it at the same time."""
 
 import fcntl
 from collections.abc import Callable
