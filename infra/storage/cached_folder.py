@@ -20,7 +20,7 @@ def cached_folder(folder: Path, fault: Callable[[Path], str], fill: Callable[[Pa
         if found:
             say(f"{found} Fetching it again.")
             remove(folder)
-        for left in folder.parent.glob(f"{folder.name}.*.partial"):  # of killed processes, since this one has the lock
+        for left in folder.parent.glob(f"{folder.name}.*.partial"):  # left by killed processes: this one has the lock
             remove(left)
         with new_folder(folder) as partial:
             fill(partial)

@@ -71,8 +71,8 @@ def rename(source: Path, target: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Delete a folder, if it exists, and every artifact in it. Manifests are deleted first, so that a power cut leaves
-    nothing that looks complete."""
+    """Delete a folder, if it exists, with every artifact in it. Manifests are deleted first, so that after a power cut
+    no artifact looks complete."""
     for manifest in list(folder.rglob("manifest.json")):
         manifest.unlink()
         sync(manifest.parent)
