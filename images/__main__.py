@@ -18,6 +18,7 @@ from images import BY_FAMILY, FamilyImage, without_cuda
 from infra.commands import command
 from infra.errors import UserError
 from infra.image_registry import RegistryError, digest_of
+from infra.storage.durable import replacement
 
 
 def pushed(image: FamilyImage) -> str:
@@ -41,9 +42,8 @@ def pin(config: Path, pinned: dict[str, str]) -> None:
         config.parent.mkdir(parents=True, exist_ok=True)
         if not pinned and not config.exists():
             return
-        partial = config.with_name(f"{config.name}.partial")
-        yaml.dump(content, partial)
-        partial.replace(config)
+        with replacement(config) as partial:
+            yaml.dump(content, partial)
     except (OSError, YAMLError, UnicodeDecodeError, AttributeError, TypeError) as error:  # the last two: no mapping
         reason = " ".join(str(error).split())[:300]
         raise UserError(

@@ -72,29 +72,23 @@ def size(count: float) -> str:
 
 
 def count(value: float) -> str:
-    """A large count: 5.8 M."""
+    """A large count, such as parameters or tokens: 512,000 · 5.8 M · 30.5 B · 15.0 T."""
     if round(value) < 1e6:
         return f"{value:,.0f}"
-    millions = round(value / 1e6, 1)
-    return f"{millions:,.1f} M" if millions < 1000 else f"{value / 1e9:,.1f} G"
-
-
-def short(value: float) -> str:
-    """Three digits and a unit: 30.5 B · 1 T · 512."""
-    for unit in ("", " k", " M", " B"):
-        if (shown := f"{value:.3g}") and float(shown) < 1000:
-            return f"{shown}{unit}"
-        value /= 1000
-    return f"{value:,.0f} T" if value >= 100 else f"{value:.3g} T"
+    for unit in ("M", "B"):
+        value /= 1000 if unit == "B" else 1e6
+        if round(value, 1) < 1000:  # as it is shown
+            return f"{value:.1f} {unit}"
+    return f"{value / 1000:,.1f} T"
 
 
 def gigabytes(count: float) -> str:
-    """Bytes in GB, three digits: 0.0231 GB · 79.1 GB · 1,230 GB."""
+    """Bytes of memory, in GB as in the fields of recipes, with three digits: 0.0231 GB · 79.1 GB · 1,230 GB."""
     return f"{count / 1e9:.3g} GB" if round(count / 1e9) < 1000 else f"{count / 1e9:,.0f} GB"
 
 
 def duration(seconds: float) -> str:
-    """41.2 s · 3 min 05 s · 2 h 10 min."""
+    """A measured time: 41.2 s · 3 min 05 s · 2 h 10 min."""
     if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -103,18 +97,8 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def hours(value: float) -> str:
-    """Hours in the unit that suits: 41 seconds · 1.4 minutes · 12.3 hours · 190 hours (7.9 days)."""
-    if round(3600 * value) < 60:
-        return f"{3600 * value:.0f} seconds"
-    if 60 * value < 99.5:
-        return f"{60 * value:.{1 if 60 * value < 9.95 else 0}f} minutes"
-    digits = 0 if value >= 99.5 else 1
-    return f"{value:,.{digits}f} hours" + (f" ({value / 24:.3g} days)" if value > 48 else "")
-
-
 def brief(seconds: float) -> str:
-    """4 s · 5 min · 2.1 h · 3.4 d."""
+    """An estimated or rounded time: 4 s · 5 min · 2.1 h · 3.4 d."""
     if round(seconds) < 100:
         return f"{seconds:.0f} s"
     if round(seconds / 60) < 60:

@@ -25,6 +25,7 @@ from infra.process.launch import Terminated
 from infra.progress import NOTICES, say
 from infra.storage import buckets
 from infra.storage.buckets import StorageError, is_bucket, storage_of, with_retries
+from infra.storage.durable import replacement
 from infra.tracking.execution import execution_id
 from infra.tracking.redact import hide_keys, redact_lines
 from infra.tracking.remote_run import JOB, stages_of
@@ -236,11 +237,10 @@ class Mirror:
                 return
             target.parent.mkdir(parents=True, exist_ok=True)
             # a new file each time: a resumed engine rewrites its metrics, and a reader's offset would be wrong
-            partial = target.with_name(f"{target.name}.partial")
-            files.get_file(source, str(partial))
+            with replacement(target, synced=False) as partial:
+                files.get_file(source, str(partial))
         except FileNotFoundError:
             return
-        partial.replace(target)
         self.fetched[source] = info
 
     def _record(self, run: StageRun) -> None:

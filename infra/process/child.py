@@ -21,8 +21,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from infra.process.logs import end_of
-from infra.process.parent_watchdog import LAUNCHED, end_with_launcher
-from infra.process.process_group import stop_group
+from infra.process.parent_watchdog import end_with_launcher
+from infra.process.process_group import start_group, stop_group
 from infra.tracking.redact import redact_text
 
 REQUEST, ANSWER, LOG, WORK = "request", "answer.json", "log.txt", "work"  # in the process's folder
@@ -45,14 +45,8 @@ def ask(module: str, request: str, limit_s: float) -> Any:
         folder = Path(name)
         (folder / REQUEST).write_text(request)
         with (folder / LOG).open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, name],
-                env=os.environ | LAUNCHED | {"PYTHONPATH": path},
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            command = [sys.executable, "-P", "-m", module, name]
+            process = start_group(command, log, os.environ | {"PYTHONPATH": path})
             try:
                 process.wait(limit_s)
             except subprocess.TimeoutExpired as error:

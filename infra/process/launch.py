@@ -34,9 +34,8 @@ from infra.process.failure_report import Failure, diagnose
 from infra.process.file_lock import lock
 from infra.process.limits import prefer_oom_kill
 from infra.process.logs import LogReader, node_log, wait_for_earlier
-from infra.process.parent_watchdog import LAUNCHED
 from infra.process.peers import FirstNode, Peers
-from infra.process.process_group import stop_group
+from infra.process.process_group import start_group, stop_group
 from infra.process.supervisor import Supervisor, read_result
 from infra.process.torchrun_env import ADDRESS, Node, this_node
 from infra.progress import NOTICES, ProgressBar, say
@@ -220,17 +219,10 @@ def _run(
     """Start the engine in its own session, with these environment `variables`, and supervise it until it ends; returns
     its exit code."""
     grace_s = engine_grace_s()
-    environment = SHORT_WAITS | os.environ | LAUNCHED | _module_path() | variables
+    environment = SHORT_WAITS | os.environ | _module_path() | variables
     environment |= {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}
     (job_dir / "progress.json").unlink(missing_ok=True)
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,  # its EOF ends the engine, however this process dies
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        env=environment,
-    )
+    process = start_group(command, log, environment)
     prefer_oom_kill(process.pid)
     bar = ProgressBar(title, job_dir)
     try:

@@ -1,15 +1,33 @@
-"""End a program with all processes of its group, and nothing else.
+"""Start a program in a group of its own, and end it with all processes of the group, and nothing else.
 
-A program that is started with `start_new_session=True` leads a process group. The group lasts while any process is in
-it, even after its leader has ended. Only then may the kernel give its number to another process.
+A program that `start_group` has started leads a process group. The group lasts while any process is in it, even after
+its leader has ended. Only then may the kernel give its number to another process.
 """
 
 import os
 import signal
 import subprocess
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import IO, Any
 
+from infra.process.parent_watchdog import LAUNCHED
 from infra.process.process_id import UNKNOWN, start_time
+
+
+def start_group(
+    command: Sequence[str], log: IO[bytes], environment: Mapping[str, str], pass_fds: Collection[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Start a program that leads a group, with its output in `log`. Its standard input is a pipe from this process: one
+    that calls `end_with_launcher` (parent_watchdog.py) ends with this process, however this process ends."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        pass_fds=pass_fds,
+        env={**environment, **LAUNCHED},
+    )
 
 
 def kill_group(pid: int, signum: signal.Signals, started: int = UNKNOWN) -> None:

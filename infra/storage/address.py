@@ -4,7 +4,6 @@ An address that ends in #blake3=DIGEST refers to the files in an archive (`pack`
 wherever the archive is.
 """
 
-import fcntl
 import glob
 import io
 import os
@@ -17,15 +16,14 @@ from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, cast
-from uuid import uuid4
 
 from blake3 import blake3
 
 from infra.paths import cache_folder
-from infra.progress import say
 from infra.storage import buckets as storage
 from infra.storage.buckets import StorageError, check_bucket, file_system, is_bucket, with_retries
-from infra.storage.durable import rename, sync_tree, write_text
+from infra.storage.cached_folder import cached_folder
+from infra.storage.durable import write_text
 
 DIGEST = "#blake3="
 _DIGEST = re.compile(f"{DIGEST}([0-9a-f]{{64}})$")
@@ -191,30 +189,23 @@ def fetch(address: str, patterns: Sequence[str] = ("*",)) -> Path:
     files = [] if digest else _existing(selected(find(address), patterns), address)
     key = digest or blake3(f"{address}\0{state_of(files)}".encode()).hexdigest()
     folder = cache / key
-    with (cache / f"{key}.lock").open("a") as lock:  # another process may be downloading it
-        for mode in (fcntl.LOCK_SH, fcntl.LOCK_EX):
-            fcntl.flock(lock, mode)
-            if _is_intact(folder):
-                return folder
-        if folder.exists():
-            say(f"{address}: its copy in {folder} was changed or is incomplete. Fetching it again.")
-            shutil.rmtree(folder)
-        for left in cache.glob(f"{key}.*.partial"):  # of killed processes, since this one holds the lock
-            shutil.rmtree(left)
-        partial = staged = cache / f"{key}.{uuid4().hex}.partial"
-        try:
-            _download(files or _existing(find(address.partition(DIGEST)[0]), address), partial)
-            if digest:
-                (archive,) = partial.iterdir()
-                staged = _unpacked(archive, digest)
-            elif selected(find(address), patterns) != files:
+
+    def fault(copy: Path) -> str:
+        return "" if _is_intact(copy) else f"{address}: its copy in {copy} was changed or is incomplete."
+
+    def fill(copy: Path) -> None:
+        if digest:
+            with TemporaryDirectory(dir=cache, prefix=f"{key}.", suffix=".partial") as place:
+                _download(_existing(find(address.partition(DIGEST)[0]), address), Path(place))
+                (archive,) = Path(place).iterdir()
+                _unpack(archive, digest, copy)
+        else:
+            _download(files, copy)
+            if selected(find(address), patterns) != files:
                 raise StorageError(f"{address}: was changed during the download. Run the same command again", False)
-            sync_tree(staged)
-            write_text(_record(folder), _content_of(staged))
-            rename(staged, folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    return folder
+        write_text(_record(folder), _content_of(copy))
+
+    return cached_folder(folder, fault, fill)
 
 
 def _existing(files: list[File], address: str) -> list[File]:
@@ -230,7 +221,7 @@ _intact: dict[Path, list[tuple[str, int, int, int]]] = {}  # the state of copies
 
 def _is_intact(folder: Path) -> bool:
     """Return whether a copy is complete and unchanged since its download, by its digest."""
-    if not folder.is_dir() or not _record(folder).exists():
+    if not _record(folder).exists():
         return False
     about = [(str(path), path.stat()) for path in sorted(folder.rglob("*"))]
     state = [(name, stat.st_ino, stat.st_size, stat.st_ctime_ns) for name, stat in about]
@@ -257,19 +248,16 @@ def _content_of(folder: Path) -> str:
 
 def _download(files: list[File], folder: Path) -> None:
     place = files[0].place.rpartition("/")[0]
-    folder.mkdir()
     try:
         storage.get(place, {file.name: file.size for file in files}, folder)
     except FileNotFoundError as error:
         raise StorageError(f"{place}: {error}: removed during the download", curable=False) from error
 
 
-def _unpacked(archive: Path, digest: str) -> Path:
+def _unpack(archive: Path, digest: str, folder: Path) -> None:
     if blake3().update_mmap(archive).hexdigest() != digest:
         raise StorageError(f"{archive.name}: is damaged in the storage: its BLAKE3 is not {digest}", curable=False)
-    folder = archive.with_name("files")
     try:
-        folder.mkdir()
         with tarfile.open(archive) as tar:
             for entry in tar:  # tarfile's own filters came with Python 3.11.4; Debian 12 has 3.11.2
                 path = folder / entry.name
@@ -280,7 +268,6 @@ def _unpacked(archive: Path, digest: str) -> Path:
                     shutil.copyfileobj(content, stream)
     except tarfile.TarError as error:
         raise StorageError(f"{archive.name}: is not a tar archive of files: {error}", curable=False) from error
-    return folder
 
 
 def pack(files: Iterable[File], archive: Path) -> str:

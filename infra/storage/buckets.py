@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-from uuid import uuid4
 
 from infra.errors import UserError
 from infra.paths import baton_home
 from infra.pod import this_pod
 from infra.progress import say
-from infra.storage.durable import make_folder, rename, sync
+from infra.storage.durable import make_folder, replacement
 from infra.text import clause, size
 
 T = TypeVar("T")
@@ -141,10 +140,8 @@ def write(file: str, content: bytes) -> None:
         return
     path = _path(files, file)
     make_folder(path.parent)
-    unfinished = _unfinished(path)
-    unfinished.write_bytes(content)
-    sync(unfinished)
-    rename(unfinished, path)
+    with replacement(path) as new:
+        new.write_bytes(content)
 
 
 def delete(place: str, names: Iterable[str]) -> None:
@@ -285,10 +282,8 @@ def _put_file(files: Any, source: Path, place: str, counter: _FileProgress) -> N
         return
     path = _path(files, place)
     make_folder(path.parent)
-    unfinished = _unfinished(path)
-    shutil.copyfile(source, unfinished)
-    sync(unfinished)
-    rename(unfinished, path)
+    with replacement(path) as new:
+        shutil.copyfile(source, new)
 
 
 def _get_file(files: Any, place: str, target: Path, counter: _FileProgress) -> None:
@@ -388,11 +383,6 @@ def _is_folder(files: Any) -> bool:
 
 def _path(files: Any, place: str) -> Path:
     return Path(files._strip_protocol(place))
-
-
-def _unfinished(path: Path) -> Path:
-    """Return a name that is unique across processes and containers."""
-    return path.with_name(f"{path.name}.{uuid4().hex}.partial")
 
 
 def file_system(place: str) -> Any:

@@ -12,6 +12,7 @@ from pathlib import Path
 from infra.errors import UserError
 from infra.paths import home_path
 from infra.pod import this_pod
+from infra.text import size
 
 # Errors of the disk or of permissions, not of the program
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -59,7 +60,7 @@ def disk_refused(reason: str, path: str | None, full: bool, folder: Path | None 
     home = folder or home_path()  # not baton_home(), which could fail itself
     existing = next(place for place in (home, *home.parents) if place.exists())
     places = dict.fromkeys((str(existing), tempfile.gettempdir()))
-    free = ", ".join(f"{shutil.disk_usage(place).free / 1e9:.2f} GB are free in {place}" for place in places)
+    free = ", ".join(f"{size(shutil.disk_usage(place).free)} are free in {place}" for place in places)
     room = "Give the stage more of pod.resources.ephemeral_storage" if this_pod() else "Make room"
     return DiskRefused(
         f"{path or home}: {reason[0].lower()}{reason[1:]} ({free}). {room if full else 'Fix that'} and run "

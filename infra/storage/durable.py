@@ -9,9 +9,13 @@ deleted before its replacement is.
 import errno
 import json
 import os
+import shutil
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 # errors of hard links that are not possible: another disk or user, too many links, a file system without links
 NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP)
@@ -66,18 +70,56 @@ def rename(source: Path, target: Path) -> None:
         sync(source.parent)
 
 
+def remove(folder: Path) -> None:
+    """Delete a folder, if it exists, with every artifact in it. Manifests are deleted first, so that after a power cut
+    no artifact looks complete."""
+    for manifest in list(folder.rglob("manifest.json")):
+        manifest.unlink()
+        sync(manifest.parent)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def replacement(path: Path, synced: bool = True) -> Iterator[Path]:
+    """Yield the name of a new file beside `path`, which replaces `path` at the end. An error, such as a full disk,
+    leaves `path` as it is and removes the new file. After a crash at any moment `path` has the old content or the new;
+    if not `synced`, which is faster, a power cut may lose both."""
+    partial = path.with_name(f"{path.name}.{uuid4().hex}.partial")  # other processes and machines may write `path` too
+    try:
+        yield partial
+        if synced:
+            sync(partial)
+            rename(partial, path)
+        else:
+            partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `path`, which is renamed to `path` at the end, when everything in it is on the disk.
+    If another process has made `path` meanwhile, that folder stays. An error removes the new folder; a killed process
+    leaves it under a name that ends in `.partial`."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    remove(partial)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        sync_tree(partial)
+        try:
+            rename(partial, path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+    finally:
+        remove(partial)
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a file: after a crash at any moment it has the old content or the new."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # ranks may write at the same time
-    try:
-        with partial.open("w") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        rename(partial, path)
-    except BaseException:  # such as a full disk
-        partial.unlink(missing_ok=True)
-        raise
+    with replacement(path) as partial:
+        partial.write_text(text)
 
 
 def write_json(path: Path, value: Any) -> None:

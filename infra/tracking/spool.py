@@ -15,7 +15,7 @@ from infra.errors import UserError
 from infra.paths import baton_home, is_there, located
 from infra.pod import this_pod
 from infra.process.file_lock import try_lock
-from infra.storage.durable import make_folder, write_json
+from infra.storage.durable import make_folder, replacement, write_json
 
 LONGEST_NAME = 80  # characters in the name of a stage's folder
 R = TypeVar("R", "Execution", "StageRun")
@@ -143,9 +143,8 @@ def read_note(folder: Path) -> dict[str, Any]:
 
 def write_note(folder: Path, note: dict[str, Any]) -> None:
     """Write a note without syncing it: notes are written several times a second, and losing one is harmless."""
-    partial = folder / "pushed.json.partial"
-    partial.write_text(json.dumps(note))
-    partial.replace(folder / "pushed.json")
+    with replacement(folder / "pushed.json", synced=False) as partial:
+        partial.write_text(json.dumps(note))
 
 
 def forget_notes(execution: Path) -> None:

@@ -16,14 +16,13 @@ from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel
 
 from infra.storage.address import files_in
-from infra.storage.durable import write_json
+from infra.storage.durable import remove, write_json
 from tasks.convert.base_license import license_notices, license_of
 from tasks.convert.check_model import CheckedModel, check_model, errors_named, load
 from tasks.convert.load_hf_spec import MODEL_FILES, LoadHFSpec, StartFromSpec
 from tasks.convert.published_adapter import merge
 from tasks.convert.unconverted_files import adapter_problem, left_out
 from tasks.core.job import Job, StageError, main
-from tasks.core.manifest import remove
 from tasks.models import tokenizers
 from tasks.models.adapter_base import BASE, is_published_adapter
 from tasks.models.agreement import check_causal, probe

@@ -18,6 +18,7 @@ from typing import Self
 
 from infra.process.file_lock import try_lock
 from infra.storage.durable import make_folder, rename, sync, sync_tree
+from infra.text import size
 from tasks.convert.target import check_existing, check_target, normalized, partial_folder
 from tasks.models.errors import ConversionError
 
@@ -139,8 +140,8 @@ class Partial:
         free = shutil.disk_usage(parent).free
         if free < needed:
             raise ConversionError(
-                f"{self._place}: {needed / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB are free; free some space, "
-                f"or choose another target"
+                f"{self._place}: {size(needed)} are needed and {size(free)} are free; free some space, or choose "
+                "another target"
             )
 
 

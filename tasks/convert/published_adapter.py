@@ -12,9 +12,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from infra.storage.durable import remove
 from tasks.convert.check_model import check_model
 from tasks.core.job import StageError
-from tasks.core.manifest import remove
 from tasks.models.adapter_base import ADAPTER_CONFIG, BASE, ModelFolders
 from tasks.models.hf_files import listing, model_in
 from tasks.models.model_files import load_causal_lm, save_like

@@ -11,9 +11,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.storage.durable import rename
+from infra.storage.durable import remove, rename
 from infra.text import clause
-from tasks.core.manifest import MANIFEST, ArtifactError, read_manifest, remove, wrong_files
+from tasks.core.manifest import MANIFEST, ArtifactError, read_manifest, wrong_files
 
 KIND = "training_state"
 DAMAGED = "damaged-"

@@ -26,10 +26,9 @@ from contextvars import copy_context
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
-from uuid import uuid4
 
 from infra.storage.buckets import is_bucket
-from infra.storage.durable import NO_LINK
+from infra.storage.durable import NO_LINK, replacement
 from tasks.core.manifest import MANIFEST, RECORD, Manifest, file_digest, json_key, matches, read_manifest
 from tasks.core.stored import fetch, manifest_at
 
@@ -74,9 +73,8 @@ def view(artifact: Path, folder: Path, patterns: Sequence[str]) -> Path:
         _link((artifact / name).absolute(), folder / name)
     text = (artifact / MANIFEST).read_text() if MANIFEST in patterns else _visible(manifest)
     if not (folder / MANIFEST).exists() or (folder / MANIFEST).read_text() != text:
-        partial = folder / f"{MANIFEST}.{os.getpid()}.partial"
-        partial.write_text(text)
-        partial.replace(folder / MANIFEST)
+        with replacement(folder / MANIFEST, synced=False) as partial:
+            partial.write_text(text)
     return folder
 
 
@@ -95,15 +93,13 @@ def _link(file: Path, link: Path) -> None:
     if link.exists() and link.samefile(file):
         return
     link.parent.mkdir(parents=True, exist_ok=True)
-    partial = link.with_name(f"{link.name}.{uuid4().hex}.partial")
-    try:
-        os.link(file.resolve(), partial)
-    except OSError as error:
-        if error.errno not in NO_LINK:
-            raise
-        partial.symlink_to(file)
-    partial.replace(link)
-    partial.unlink(missing_ok=True)  # it remains if another process has linked the same file meanwhile
+    with replacement(link, synced=False) as partial:
+        try:
+            os.link(file.resolve(), partial)
+        except OSError as error:
+            if error.errno not in NO_LINK:
+                raise
+            partial.symlink_to(file)
 
 
 def side_by_side(function: Callable[[str], T], names: Iterable[str]) -> dict[str, T]:

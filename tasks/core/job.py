@@ -33,11 +33,11 @@ from infra.process.logs import end_of, print_to_own_log, redact_tracebacks
 from infra.process.parent_watchdog import end_with_launcher
 from infra.progress import NOTICES
 from infra.storage.buckets import StorageError
-from infra.storage.durable import make_folder, open_to_readers, sync, write_json, write_text
+from infra.storage.durable import make_folder, open_to_readers, remove, replacement, sync, write_json, write_text
 from infra.text import escaped
 from infra.tracking.redact import redact_spec, redact_text
 from tasks.core.inputs import view
-from tasks.core.manifest import ALL, RECORD, ArtifactError, remove, verify, write_manifest
+from tasks.core.manifest import ALL, RECORD, ArtifactError, verify, write_manifest
 from tasks.core.spec import Spec
 from tasks.core.stored import fetch
 
@@ -168,10 +168,8 @@ class Job:
 
     def progress(self, done: float, total: float, unit: str, **shown: str | float) -> None:
         """Replace progress.json: `done` of `total` `unit`s, with facts to show beside the progress bar."""
-        path = self.directory / "progress.json"
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps({"done": done, "total": total, "unit": unit, "shown": shown}))
-        partial.replace(path)
+        with replacement(self.directory / "progress.json", synced=False) as partial:
+            partial.write_text(json.dumps({"done": done, "total": total, "unit": unit, "shown": shown}))
 
     def notice(self, text: str) -> None:
         """Report a fact that the result alone does not show, such as omitted rows, in the terminal, on the artifact's

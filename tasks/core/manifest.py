@@ -12,7 +12,6 @@ facts; cache keys are derived from identities, since a stage reads both (tasks/c
 
 import json
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
@@ -21,14 +20,14 @@ from typing import Any
 
 from blake3 import blake3
 
-from infra.storage.durable import sync, sync_tree, write_text
+from infra.storage.durable import sync_tree, write_text
 from infra.versions import package_versions
 
 MANIFEST = "manifest.json"
 RECORD = "record"
 ALL = ("*",)  # the patterns of all files of the content
 ALL_AND_RECORD = ("*", f"{RECORD}/*", MANIFEST)  # patterns of these, the record and the manifest
-_MANIFESTS = re.compile(r"manifest\.json(\.\d+\.partial)?")  # including a killed writer's partial manifest
+_MANIFESTS = re.compile(r"manifest\.json(\.[0-9a-f]+\.partial)?")  # including a killed writer's partial manifest
 
 
 class ArtifactError(Exception):
@@ -119,15 +118,6 @@ def write_manifest(
     )  # fmt: skip
     write_text(directory / MANIFEST, json.dumps(asdict(manifest), indent=1, sort_keys=True))
     return manifest
-
-
-def remove(directory: Path) -> None:
-    """Delete a directory, if it exists, with every artifact in it. Manifests are deleted first, so that after a power
-    cut no artifact looks complete."""
-    for manifest in list(directory.rglob(MANIFEST)):
-        manifest.unlink()
-        sync(manifest.parent)
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 def read_manifest(directory: Path) -> Manifest:

@@ -31,10 +31,10 @@ from infra.process.limits import MIB, memory_limit
 from infra.progress import say
 from infra.storage import buckets as storage
 from infra.storage.buckets import StorageError, storage_of
-from infra.storage.durable import make_folder, rename
+from infra.storage.durable import make_folder, remove, rename
 from infra.tracking.execution import execution_id
 from infra.tracking.remote_run import JOB
-from tasks.core.manifest import ALL_AND_RECORD, MANIFEST, RECORD, ArtifactError, Manifest, read_manifest, remove, verify
+from tasks.core.manifest import ALL_AND_RECORD, MANIFEST, RECORD, ArtifactError, Manifest, read_manifest, verify
 from tasks.core.stored import DAMAGED, check_sizes, download, is_complete, manifest_at, mark_damaged, send, send_sealed
 
 KEEP = 2  # number of checkpoints of a series that are kept

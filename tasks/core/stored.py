@@ -7,17 +7,15 @@ CACHE/parts/<key>/…               the manifest and some files of an artifact, 
 Artifacts with equal files but other facts have separate folders.
 """
 
-import fcntl
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from uuid import uuid4
 
 from infra.paths import cache_folder
-from infra.progress import say
 from infra.storage import buckets as storage
 from infra.storage.buckets import StorageError, is_bucket
-from infra.storage.durable import make_folder, rename, sync_tree, write_text
+from infra.storage.cached_folder import cached_folder
+from infra.storage.durable import make_folder, remove, sync_tree, write_text
 from infra.text import clause
 from tasks.core.manifest import (
     ALL,
@@ -31,7 +29,6 @@ from tasks.core.manifest import (
     matches,
     parse_manifest,
     read_manifest,
-    remove,
     verify,
 )
 
@@ -102,26 +99,18 @@ def fetch(place: str, digest: str, patterns: Sequence[str] = ALL) -> Path:
     key, complete = identity, {*ALL} <= {*patterns} or (cache / identity / MANIFEST).exists()
     if not complete:
         cache, key = cache_folder("parts"), json_key([identity, *patterns])
-    folder = cache / key
-    with (cache / f"{key}.lock").open("a") as lock:  # another process may be fetching it
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if (folder / MANIFEST).exists():
-            try:
-                verify(folder, digest, patterns)
-            except ArtifactError as error:
-                say(f"{error} Fetching it again.")
-            else:
-                return folder
-        remove(folder)
-        for leftover in cache.glob(f"{key}.*.partial"):  # left by killed processes, since this one has the lock
-            remove(leftover)
-        partial = cache / f"{key}.{uuid4().hex}.partial"
+
+    def fault(folder: Path) -> str:
         try:
-            _download_verified(place, digest, partial, ALL_AND_RECORD if complete else patterns)
-            rename(partial, folder)
-        finally:
-            remove(partial)
-    return folder
+            verify(folder, digest, patterns)
+        except ArtifactError as error:
+            return str(error)
+        return ""
+
+    def fill(folder: Path) -> None:
+        _download_verified(place, digest, folder, ALL_AND_RECORD if complete else patterns)
+
+    return cached_folder(cache / key, fault, fill)
 
 
 def download(place: str, manifest: Manifest, folder: Path, patterns: Sequence[str] = ALL) -> None:

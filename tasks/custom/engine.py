@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import UserError
+from infra.storage.durable import remove
 from infra.tracking.redact import redact_text
 from tasks.core.job import Job, StageError, main
-from tasks.core.manifest import ArtifactError, read_manifest, remove, verify
+from tasks.core.manifest import ArtifactError, read_manifest, verify
 from tasks.custom.function import load, own_fields
 from tasks.custom.output import check_artifact, check_model, checked_facts
 from tasks.custom.spec import CustomSpec

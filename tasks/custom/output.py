@@ -20,7 +20,7 @@ TOKENIZER_FILES = (
     "sentencepiece.bpe.model",
 )  # fmt: skip
 UNUSED = ("README.md", "LICENSE", "LICENSE.txt", MANIFEST)  # publishing writes a card
-_OF_BATON = re.compile(rf"{re.escape(MANIFEST)}(\.\d+\.partial)?")
+_OF_BATON = re.compile(rf"{re.escape(MANIFEST)}(\.[0-9a-f]+\.partial)?")
 _ODD_NAME = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 

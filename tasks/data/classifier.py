@@ -1,16 +1,15 @@
-"""The user's fastText classifiers. `python -m tasks.data.classifier FILE` prints a model's labels.
+"""The user's fastText classifiers. `python -m tasks.data.classifier` returns a model's labels (infra.process.child).
 
 fastText crashes on damaged files, reads them forever, or fills in missing bytes with zeros. So a separate process loads
 a model first and saves it again: the file is complete if the saved one has as many bytes.
 """
 
-import json
 import resource
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from infra.process.child import ChildFailed, ChildTooSlow, ask, reply
 from tasks.core.job import StageError
 from tasks.data.curate_spec import ClassifierStep, CurateStep
 from tasks.data.source_spec import listed
@@ -30,15 +29,14 @@ def check_classifiers(steps: Sequence[CurateStep]) -> None:
 def _check(step: ClassifierStep) -> None:
     if problems := step.missing():  # the file may have changed since the recipe was checked
         raise StageError(f"classifier {step.model}: {problems[0].allowed}")
-    words = [sys.executable, "-m", "tasks.data.classifier", str(step.local_model())]
     try:
-        done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=LOAD_S)
-    except subprocess.TimeoutExpired as error:
+        labels = ask("tasks.data.classifier", str(step.local_model()), LOAD_S)
+    except ChildTooSlow as error:
         raise StageError(f"classifier {step.model}: not loaded within {LOAD_S} s; download it again") from error
-    if done.returncode:
-        why = done.stderr.strip().rpartition("\n")[2] or f"fastText ended with {done.returncode}"
-        raise StageError(f"classifier {step.model}: not a fastText classifier, or damaged ({why}); download it again")
-    labels = json.loads(done.stdout)
+    except ChildFailed as error:
+        why = str(error).rpartition("\n")[2]
+        message = f"classifier {step.model}: not a fastText classifier, or damaged ({why}); download it again"
+        raise StageError(message) from error
     if unknown := sorted(set(step.keep) - set(labels)):
         raise StageError(f"classifier {step.model}: no label {', '.join(unknown)}; it has {listed(labels, most=200)}")
 
@@ -56,10 +54,11 @@ def classify(step: ClassifierStep) -> Callable[[str], list[tuple[str, float]]]:
     return scored
 
 
-def main(path: Path) -> None:
-    """Print the labels of a model. Raises ValueError or MemoryError if the file is damaged, or no classifier."""
+def _labels(request: str, folder: Path) -> list[str]:
+    """Return the labels of the model in a file. Raises ValueError or MemoryError if it is damaged, or no classifier."""
     import fasttext
 
+    path = Path(request)
     in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limit = in_use + 2 * path.stat().st_size + SPARE_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -71,8 +70,8 @@ def main(path: Path) -> None:
         written = int(counter.communicate()[0])
     if written != path.stat().st_size:
         raise ValueError(f"the file has {path.stat().st_size:,} bytes, its model {written:,}")
-    print(json.dumps(sorted(label.removeprefix(LABEL) for label in model.labels)))
+    return sorted(label.removeprefix(LABEL) for label in model.labels)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    reply(_labels)

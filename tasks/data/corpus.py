@@ -36,10 +36,10 @@ from pathlib import Path
 
 from infra.process.limits import cores
 from infra.process.torchrun_env import placed_nodes, this_node
-from infra.storage.durable import make_folder
+from infra.storage.durable import make_folder, remove
 from infra.versions import package_versions
 from tasks.core.job import Input, Job, StageError, main
-from tasks.core.manifest import json_key, remove
+from tasks.core.manifest import json_key
 from tasks.data.assemble import assemble
 from tasks.data.classifier import check_classifiers
 from tasks.data.curate_spec import around_near_duplicates, step_names

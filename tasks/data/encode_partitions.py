@@ -8,8 +8,8 @@ tokenizes the missing ones itself, for which it fetches their files.
 import os
 from dataclasses import replace
 
+from infra.storage.durable import remove
 from tasks.core.job import Input, Job, main
-from tasks.core.manifest import remove
 from tasks.core.stored import manifest_at
 from tasks.data.encode import encode
 from tasks.data.shards import PARTS, encode_items, encoder_of

@@ -11,7 +11,6 @@ Drops are arrays [n, 2] of uint64, (dropped, kept), sorted by the dropped one. O
 partition reads only its own drops.
 """
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from infra.storage.durable import rename, sync
+from infra.storage.durable import replacement
 from tasks.data.rounds import NOTHING, Report
 
 Places = npt.NDArray[np.uint64]
@@ -133,11 +132,8 @@ def by_dropped(drops: Places) -> Places:
 
 def save_drops(path: Path, drops: Places) -> None:
     """Write sorted drops, completely or not at all."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    with partial.open("wb") as stream:
+    with replacement(path) as partial, partial.open("wb") as stream:
         np.save(stream, np.ascontiguousarray(drops.T))
-    sync(partial)
-    rename(partial, path)
 
 
 def drops_of(partition: int, files: Iterable[Path]) -> Places:

@@ -4,7 +4,6 @@ Its folder has `00000.npy` … for each partition, bool [2, rows]: known ones, a
 of the other split; `changes.json`; and `found.json`.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel
 
+from infra.storage.durable import new_folder, remove
 from infra.text import number
 from tasks.core.job import Input, StageError
-from tasks.core.manifest import json_key, remove
+from tasks.core.manifest import json_key
 from tasks.data.compare import PLACED, Known
 from tasks.data.known_blocks import KnownBlocks
 from tasks.data.partition_cache import Kept
-from tasks.data.rounds import NOTHING, Report, put
+from tasks.data.rounds import NOTHING, Report
 from tasks.data.scan import names_in
 
 FOUND = "found.json"
@@ -60,35 +60,32 @@ def find_known(item: KnownItem, report: Report) -> None:
     """Compare, unless the result exists. Raises StageError if a source has lost all its documents."""
     if item.folder.exists():
         return
-    partial = item.folder.with_name(f"{item.folder.name}.{os.getpid()}.partial")
-    remove(partial)
-    partial.mkdir(parents=True)
-    known = Known(partial / "tables", item.threads)
-    blocks = partial / "blocks"
-    blocks.mkdir()
-    KnownBlocks(known, blocks, item.kept, lambda done: report(0.5 * done / len(item.corpora), NOTHING)).add(
-        item.corpora
-    )
-    remove(blocks)
-    changes = known.compare(_today(item.scans))
-    _refuse_lost(known, item.sources)
-    edits = _write_masks(known, item.scans, partial)
-    digests = [corpus.digest for corpus in item.corpora]
-    gone = known.gone(digests)
-    known.close()
-    remove(partial / "tables")
-    changes.write(partial)
-    gone.write(partial)
-    lost = sum(map(len, gone.rows.values()))
-    outcome = Found(
-        edited=edits,
-        renamed=len(changes.renamed),
-        deleted=len(changes.deleted),
-        gone=lost,
-        known_digest=json_key(digests),
-    )
-    (partial / FOUND).write_text(outcome.model_dump_json())
-    put(partial, item.folder)
+    with new_folder(item.folder) as partial:
+        known = Known(partial / "tables", item.threads)
+        blocks = partial / "blocks"
+        blocks.mkdir()
+        KnownBlocks(known, blocks, item.kept, lambda done: report(0.5 * done / len(item.corpora), NOTHING)).add(
+            item.corpora
+        )
+        remove(blocks)
+        changes = known.compare(_today(item.scans))
+        _refuse_lost(known, item.sources)
+        edits = _write_masks(known, item.scans, partial)
+        digests = [corpus.digest for corpus in item.corpora]
+        gone = known.gone(digests)
+        known.close()
+        remove(partial / "tables")
+        changes.write(partial)
+        gone.write(partial)
+        lost = sum(map(len, gone.rows.values()))
+        outcome = Found(
+            edited=edits,
+            renamed=len(changes.renamed),
+            deleted=len(changes.deleted),
+            gone=lost,
+            known_digest=json_key(digests),
+        )
+        (partial / FOUND).write_text(outcome.model_dump_json())
 
 
 def _today(scans: Sequence[Path]) -> Iterator[pa.RecordBatch]:

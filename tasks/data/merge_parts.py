@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.core.manifest import remove
+from infra.storage.durable import new_folder
 from tasks.data.encode import IDS, LENGTHS
 from tasks.data.indexed_dataset import TokenDtype, write_index
-from tasks.data.rounds import NOTHING, Report, put
+from tasks.data.rounds import NOTHING, Report
 
 COPIED = 16 << 20  # bytes at a time
 
@@ -28,16 +28,13 @@ def join(item: JoinItem, report: Report) -> None:
     name = item.folder.name
     if item.folder.exists():
         return
-    partial = item.folder.with_name(f"{name}.{os.getpid()}.partial")
-    remove(partial)
-    partial.mkdir(parents=True)
-    lengths = partial / LENGTHS
-    _joined([part / LENGTHS for part in item.parts], lengths)
-    write_index(partial / f"{name}.idx", lengths, item.dtype)
-    lengths.unlink()
-    report(0.1, NOTHING)
-    _joined([part / IDS for part in item.parts], partial / f"{name}.bin")
-    put(partial, item.folder)
+    with new_folder(item.folder) as partial:
+        lengths = partial / LENGTHS
+        _joined([part / LENGTHS for part in item.parts], lengths)
+        write_index(partial / f"{name}.idx", lengths, item.dtype)
+        lengths.unlink()
+        report(0.1, NOTHING)
+        _joined([part / IDS for part in item.parts], partial / f"{name}.bin")
     report(1.0, NOTHING)
 
 

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from infra.paths import baton_home
-from infra.storage.durable import NO_LINK, make_folder
-from tasks.core.manifest import MANIFEST, ArtifactError, remove, verify, write_manifest
-from tasks.data.rounds import put
+from infra.storage.durable import NO_LINK, make_folder, new_folder, remove
+from tasks.core.manifest import MANIFEST, ArtifactError, verify, write_manifest
 
 KEPT_S = 30 * 24 * 3600.0  # after its last use
 FREE = 0.1  # of the disk
@@ -46,11 +45,8 @@ def make_once(folder: Path, kind: str, kept: Kept | None, fill: Callable[[Path],
     if is_intact(folder) or (kept and kept.take(folder)):
         return False
     remove(folder)
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-    remove(partial)
-    partial.mkdir(parents=True)
-    write_manifest(partial, kind, fill(partial))
-    put(partial, folder)
+    with new_folder(folder) as partial:
+        write_manifest(partial, kind, fill(partial))
     if kept:
         kept.keep(folder)
     return True
@@ -124,15 +120,13 @@ def is_intact(folder: Path) -> bool:
 
 
 def _copied(source: Path, target: Path) -> bool:
-    """Copy a folder, by links if possible; False if another process removed it meanwhile or was first."""
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-    remove(partial)
+    """Copy a folder, by links if possible; False if another process removed it meanwhile."""
     try:
-        shutil.copytree(source, partial, copy_function=_linked)
+        with new_folder(target) as partial:
+            shutil.copytree(source, partial, copy_function=_linked, dirs_exist_ok=True)
     except (FileNotFoundError, shutil.Error):
-        remove(partial)
         return False
-    return put(partial, target) or target.exists()
+    return target.exists()
 
 
 def _linked(source: str, target: str) -> None:

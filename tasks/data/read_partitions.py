@@ -4,8 +4,8 @@ The corpus engine, whose pod runs after those of all shares, finds the results i
 the missing partitions itself.
 """
 
+from infra.storage.durable import remove
 from tasks.core.job import Job, main
-from tasks.core.manifest import remove
 from tasks.data.classifier import check_classifiers
 from tasks.data.corpus import ROUNDS, SCANS, planned, scan_items
 from tasks.data.decontaminate import with_indexes

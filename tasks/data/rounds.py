@@ -27,9 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from infra.process.limits import cores
-from infra.storage.durable import rename, sync_tree
 from tasks.core.job import StageError
-from tasks.core.manifest import remove
 
 AHEAD = 3  # items in flight per other process
 ALONE_S = 0.5  # the time that a process takes to start
@@ -260,19 +258,6 @@ def full_disk_named() -> Iterator[None]:
         if error.errno is None and re.fullmatch(r"\d+ requested and \d+ written", str(error)):
             raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (bytes or items: {error})") from error
         raise
-
-
-def put(partial: Path, target: Path) -> bool:
-    """Move a complete folder to its place. If another process was first, remove it and return False."""
-    sync_tree(partial)
-    try:
-        rename(partial, target)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        remove(partial)
-        return False
-    return True
 
 
 def exit_with_parent() -> None:

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from infra.process.torchrun_env import Node, placed_nodes, this_node
-from infra.storage.durable import make_folder, write_json
+from infra.storage.durable import make_folder, remove, write_json
 from tasks.core.job import Input, Job, main
-from tasks.core.manifest import Manifest, json_key, read_manifest, remove
+from tasks.core.manifest import Manifest, json_key, read_manifest
 from tasks.core.stored import manifest_at
 from tasks.data.documents import split_names, stem
 from tasks.data.encode import DocumentEncoder, EncodeItem, encode, encoded

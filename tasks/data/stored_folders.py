@@ -7,14 +7,13 @@ So a partition is computed only once, even if another pod needs it, after a rest
 rule of the bucket may delete old ones at any time.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from infra.storage import buckets as storage
-from infra.storage.durable import rename
+from infra.storage.durable import new_folder
 from tasks.core.job import Job
-from tasks.core.manifest import MANIFEST, ArtifactError, remove, verify
+from tasks.core.manifest import MANIFEST, ArtifactError, verify
 from tasks.core.stored import download, is_complete, manifest_at, send_sealed
 
 
@@ -35,17 +34,14 @@ class StoredFolders:
             manifest = manifest_at(place)
         except ArtifactError:
             return False
-        partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-        remove(partial)
         try:
-            download(place, manifest, partial)
-            verify(partial)
+            with new_folder(target) as partial:
+                download(place, manifest, partial)
+                verify(partial)
         except ArtifactError as error:
             print(f"{error} Recomputing it.", flush=True)
-            remove(partial)
             storage.delete(place, [MANIFEST, *manifest.files])  # a file of the right size would not be replaced
             return False
-        rename(partial, target)
         return True
 
     def keep(self, folder: Path) -> None:

@@ -5,7 +5,6 @@ dropped are hard links to the scan's files.
 """
 
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel
 
+from infra.storage.durable import new_folder
 from tasks.data.curate_spec import CurateStep
 from tasks.data.curation_tally import SAMPLES, Count, Tally
 from tasks.data.documents import (
@@ -28,7 +28,7 @@ from tasks.data.documents import (
     split_files,
 )
 from tasks.data.exact_duplicates import Places, drops_of
-from tasks.data.rounds import Amount, Report, put
+from tasks.data.rounds import Amount, Report
 from tasks.data.scan import Scanned, Size, curation_of
 
 WRITTEN = "written.json"
@@ -72,12 +72,9 @@ def write(item: WriteItem, report: Report) -> None:
     """Write a partition unless it exists. Raises StageError."""
     if item.folder.exists():
         return
-    partial = item.folder.with_name(f"{item.folder.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    written = _write(item, partial, report)
-    (partial / WRITTEN).write_text(written.model_dump_json())
-    put(partial, item.folder)
+    with new_folder(item.folder) as partial:
+        written = _write(item, partial, report)
+        (partial / WRITTEN).write_text(written.model_dump_json())
 
 
 def _write(item: WriteItem, folder: Path, report: Report) -> Written:

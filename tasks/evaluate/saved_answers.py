@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from infra.storage.durable import remove
 from tasks.core.checkpoints import CheckpointFolder
 from tasks.core.job import Job
-from tasks.core.manifest import remove, write_manifest
+from tasks.core.manifest import write_manifest
 
 FILE = "answers.json"
 KEEP = 2  # number of parts that are kept

@@ -5,6 +5,7 @@ The estimates themselves are in the stages' packages: tasks/pretrain/memory.py a
 
 from dataclasses import dataclass, field
 
+from infra.text import gigabytes
 from tasks.hardware.accelerators import BY_NAME, accelerator
 from tasks.hardware.machine import Machine
 
@@ -28,8 +29,8 @@ class Memory:
 
     def breakdown(self) -> str:
         """weights 1.2 GB, gradients 2.4 GB, …"""
-        parts = {name: getattr(self, name) / GB for name in ("weights", "gradients", "optimizer", "activations")}
-        return ", ".join(f"{name} {size:.3g} GB" for name, size in parts.items())
+        names = ("weights", "gradients", "optimizer", "activations")
+        return ", ".join(f"{name} {gigabytes(getattr(self, name))}" for name in names)
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,18 @@ A stage that tunes an adapter's model trains a new adapter on the merged weights
 of the original base, whose rank is the sum of their ranks: B₁A₁ + B₂A₂ = [B₁ B₂] [A₁; A₂].
 """
 
-import fcntl
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
 from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file, save_file
 
-from infra.storage.durable import write_json
+from infra.storage.cached_folder import cached_folder
+from infra.storage.durable import remove, write_json
 from tasks.core.job import Job
-from tasks.core.manifest import remove
 from tasks.models.adapter_base import ADAPTER, BASE, ModelFolders, model_of
 from tasks.models.model_files import copy_small_files, load_causal_lm, save_like
 from tasks.posttrain.adapter import merged
@@ -31,15 +31,7 @@ def source_of(job: Job) -> Path:
     model = model_of(job)
     if model.adapter is None:
         return model.directory
-    folder = job.work / SOURCE
-    with (job.work / f"{SOURCE}.lock").open("a") as lock:  # one of several processes writes the folder
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            partial = job.work / f"{SOURCE}.partial"
-            remove(partial)
-            _write_merged(model, model.adapter, partial)
-            partial.rename(folder)
-    return folder
+    return cached_folder(job.work / SOURCE, lambda _: "", partial(_write_merged, model, model.adapter))
 
 
 def _write_merged(model: ModelFolders, adapter: Path, folder: Path) -> None:

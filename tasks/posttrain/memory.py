@@ -13,7 +13,8 @@ context and fragmentation are not counted, as in tasks/pretrain/memory.py.
 
 from dataclasses import dataclass
 
-from tasks.hardware.memory import GB, GPU, Kernels, Memory
+from infra.text import gigabytes
+from tasks.hardware.memory import GPU, Kernels, Memory
 from tasks.models.model_spec import ModelSpec
 from tasks.posttrain.adapter_spec import linear_layers
 from tasks.posttrain.spec import PostTrainSpec
@@ -41,7 +42,7 @@ class TuningMemory(Memory):
 
     def breakdown(self) -> str:
         more = {"reference model": self.reference, "vLLM": self.vllm, "offloaded to the host": self.host}
-        return ", ".join([super().breakdown(), *(f"{name} {size / GB:.3g} GB" for name, size in more.items() if size)])
+        return ", ".join([super().breakdown(), *(f"{name} {gigabytes(size)}" for name, size in more.items() if size)])
 
 
 def estimate(

@@ -28,9 +28,10 @@ from transformers import TrainerCallback
 
 from infra.process.torchrun_env import COLLECTIVE_S
 from infra.storage.disk_errors import full_disk
+from infra.storage.durable import remove
 from tasks.core.checkpoints import KIND, CheckpointFolder
 from tasks.core.job import Job, StageError
-from tasks.core.manifest import RECORD, read_manifest, remove, write_manifest
+from tasks.core.manifest import RECORD, read_manifest, write_manifest
 from tasks.core.nodes import nodes_of
 from tasks.models.agreement import probe
 from tasks.models.model_files import check_values, copy_small_files, is_all, load_causal_lm, save_like

@@ -17,8 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from infra.storage.durable import remove
 from tasks.core.job import StageError
-from tasks.core.manifest import ArtifactError, read_manifest, remove, verify, write_manifest
+from tasks.core.manifest import ArtifactError, read_manifest, verify, write_manifest
 from tasks.pretrain.megatron import CUDA, DEVICE
 from tasks.pretrain.mixture import parts_of
 from tasks.pretrain.spec import PretrainSpec

@@ -19,10 +19,10 @@ import torch
 import torch.distributed as dist
 
 from infra.storage.disk_errors import full_disk
-from infra.storage.durable import make_folder, sync
+from infra.storage.durable import make_folder, remove, sync
 from tasks.core.checkpoints import KIND, CheckpointFolder, check_files
 from tasks.core.job import StageError
-from tasks.core.manifest import ArtifactError, FileEntry, read_manifest, remove, write_manifest, wrong_files
+from tasks.core.manifest import ArtifactError, FileEntry, read_manifest, write_manifest, wrong_files
 from tasks.core.nodes import Nodes
 from tasks.pretrain.background import ThreadStrategy, in_background
 from tasks.pretrain.megatron import CUDA, DEVICE

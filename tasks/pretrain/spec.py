@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
-from infra.text import short
+from infra.text import count
 from tasks.core.restarts import Survival
 from tasks.core.spec import ByBaton, Problem, Spec, StageSpec, identity_if_set, not_identity
 from tasks.models.model_spec import ModelSpec
@@ -132,10 +132,10 @@ class PretrainSpec(StageSpec):
 
     def plan_lines(self, parameters: int, active: int) -> dict[str, str]:
         each = f"{self.tokens() / active:.3g} per{' active' * (active < parameters)} parameter"
-        batch = short(self.global_batch * self.sequence_length)
+        batch = count(self.global_batch * self.sequence_length)
         layout = self.layout
         return {
-            "tokens": f"{short(self.tokens())}, {each}; {self.steps:,} steps of {batch}",
+            "tokens": f"{count(self.tokens())}, {each}; {self.steps:,} steps of {batch}",
             "layout": f"{layout.name()}: {layout.nodes} x {layout.processes} processes",
         }
 

@@ -12,8 +12,9 @@ import torch
 import torch.distributed as dist
 
 from infra.process.heartbeat import Phase
+from infra.storage.durable import remove
 from tasks.core.job import Job, StageError
-from tasks.core.manifest import read_manifest, remove
+from tasks.core.manifest import read_manifest
 from tasks.core.nodes import nodes_of
 from tasks.hardware.flops import flops_per_token, kept_peak
 from tasks.models.rates import unusual

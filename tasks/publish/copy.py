@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from infra.storage.durable import NO_LINK, write_json
-from tasks.core.manifest import MANIFEST, RECORD, remove
+from infra.storage.durable import NO_LINK, remove, write_json
+from tasks.core.manifest import MANIFEST, RECORD
 from tasks.models.adapter_base import ADAPTER, ADAPTER_CONFIG, BASE, ModelFolders
 from tasks.models.hf_files import INDEX, tensors_in
 from tasks.models.turns import copy_turns

@@ -13,9 +13,9 @@ from urllib.parse import unquote, urlsplit
 from mlflow.artifacts import download_artifacts
 
 from infra.paths import baton_home, located
-from infra.storage.durable import rename
+from infra.storage.durable import new_folder, remove, rename
 from infra.tracking.store import tracking_uri
-from tasks.core.manifest import MANIFEST, ArtifactError, read_manifest, remove, verify, write_manifest
+from tasks.core.manifest import MANIFEST, ArtifactError, read_manifest, verify, write_manifest
 from tasks.publish.aliases import Version
 from tasks.publish.registry import ask
 
@@ -34,8 +34,7 @@ def fetch(version: Version) -> Path:
     if _use(place):
         verify(place, version.content)
         return place
-    partial = place.with_name(f"{place.name}.{os.getpid()}.partial")
-    try:
+    with new_folder(place) as partial:  # another process may be faster
         ask(lambda _: _download(version, partial))
         facts = {"label": version.tags.get("baton.label", version.name)}
         facts |= {"registry_name": version.name, "registry_version": str(version.version)}
@@ -51,10 +50,6 @@ def fetch(version: Version) -> Path:
                 f"registered with {version.content[:12]}: they were changed on the server. Publish the model again "
                 "under another name, or roll back to another version"
             )
-        if not place.exists():  # another process may have been faster
-            rename(partial, place)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return place if _use(place) else fetch(version)
 
 

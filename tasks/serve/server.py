@@ -4,7 +4,6 @@ import os
 import re
 import secrets
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -16,8 +15,7 @@ import httpx
 from infra.paths import baton_home
 from infra.process.launch import SHORT_WAITS
 from infra.process.logs import end_of
-from infra.process.parent_watchdog import LAUNCHED
-from infra.process.process_group import stop_group
+from infra.process.process_group import start_group, stop_group
 from infra.progress import say
 from tasks.core.job import StageError
 from tasks.core.manifest import ArtifactError, read_manifest
@@ -110,19 +108,12 @@ class Server:
             MIDDLEWARE,
             *engine_arguments(spec),
         ]
-        environment = SHORT_WAITS | os.environ | LAUNCHED | {"PYTHONUNBUFFERED": "1", KEY: self.key}
+        environment = SHORT_WAITS | os.environ | {"PYTHONUNBUFFERED": "1", KEY: self.key}
         environment["VLLM_CPU_KVCACHE_SPACE"] = str(spec.cpu_cache_gib)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as stream:
             self._begins = stream.tell()  # after the output of the model's earlier servers
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
-                stdin=subprocess.PIPE,  # closes when this process ends (parent_watchdog)
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env=environment,
-            )
+            self.process = start_group([sys.executable, "-m", module, *arguments], stream, environment)
 
     def wait_until_healthy(
         self, waiting: Callable[[float], None], cancelled: Callable[[], bool] = lambda: False

@@ -597,7 +597,7 @@ def move(direction: str, source: Path, target: Path, progress: Callable[[int, in
 
 def test_a_disk_without_room_is_seen_before_the_work(direction: str, source: Path, disk: Path) -> None:
     fill(disk, 200_000)
-    with pytest.raises(ConversionError, match=r"GB are needed and .* GB are free; free some space"):
+    with pytest.raises(ConversionError, match=r"kB are needed and .* kB are free; free some space"):
         move(direction, source, disk / "target")
     assert not (disk / "target").exists()
     assert sum(path.stat().st_size for path in disk.glob("target.partial/**/*")) < 10_000

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from infra.storage.durable import remove
 from tasks.core.checkpoints import CheckpointFolder
-from tasks.core.manifest import ArtifactError, remove, write_manifest
+from tasks.core.manifest import ArtifactError, write_manifest
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from infra.paths import baton_home
 from infra.process.launch import Terminated
 from infra.storage import buckets as storage
 from infra.storage.buckets import sizes
-from tasks.core.manifest import ArtifactError, remove, verify, write_manifest
+from infra.storage.durable import remove
+from tasks.core.manifest import ArtifactError, verify, write_manifest
 from tasks.core.offsite import Offsite, offsite
 from tasks.data.artifact import Tokenizer
 from tests.s3 import S3, Faults, disturbed

@@ -88,7 +88,7 @@ def _forked(command: list[str], job_dir: Path, title: str, log: IO[bytes], *_: o
         os._exit(code)
 
 
-ENGINE_NOISE = ("log.txt", "ranks/0.json", "ranks/0.stacks", "progress.json", "progress.partial")
+ENGINE_NOISE = ("log.txt", "ranks/0.json", "ranks/0.stacks", "progress.json")
 
 
 # -- pretraining ----------------------------------------------------------------------------------

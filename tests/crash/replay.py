@@ -128,7 +128,8 @@ def _states(program: Program, recording: Recording, wanted: int, seed: int) -> I
             point, way = promised[number]
         tree = recording.after(point, way, number).tree()
         tree = {path: content for path, content in tree.items() if not path.startswith(ACKNOWLEDGED)}
-        key = hash(tuple((path, content) for path, content in tree.items() if not path.endswith(program.noise)))
+        state = [(path, tree[path]) for path in tree if not any(noise in path for noise in program.noise)]
+        key = hash(tuple(state))
         if key in seen:
             continue
         seen.add(key)

@@ -122,12 +122,12 @@ def test_the_recorder_sees_every_call(tmp_path: Path) -> None:
 
 
 def removes_a_sealed_folder(disk: Path) -> None:
-    from tasks.core.manifest import remove, write_manifest
+    from tasks.core.manifest import write_manifest
 
     (disk / "artifact").mkdir()
     (disk / "artifact" / "weights").write_bytes(b"weights")
     write_manifest(disk / "artifact", "model", {})
-    remove(disk / "artifact")
+    durable.remove(disk / "artifact")
 
 
 @needs_strace

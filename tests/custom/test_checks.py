@@ -171,8 +171,8 @@ def test_each_seed_has_its_own_of_what_is_made_of_tuned_models() -> None:
 def test_what_a_user_says_it_needs_is_in_the_plan_and_its_pod_asks_for_it() -> None:
     read = Recipe.model_validate({"corpus": {}, "stages": [COUNTED | {"hours": 1.5, "memory_gb": 24}]})
     said = "\n".join(text("mine", [*plan(read, context_of(read), None)]))
-    assert "counted\n  memory      24 GB (memory_gb)\n  time        90 minutes (hours)\n" in said
-    assert "time of counted: 90 minutes; without corpus, report" in said
+    assert "counted\n  memory      24 GB (memory_gb)\n  time        1.5 h (hours)\n" in said
+    assert "time of counted: 1.5 h; without corpus, report" in said
     assert resources(context_of(read), "stages.0").memory == "23Gi"
     (spec,) = read.stages
     assert spec.identity() == Recipe.model_validate({"stages": [COUNTED]}).stages[0].identity()

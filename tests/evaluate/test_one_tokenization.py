@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, processors
 
-from tasks.core.manifest import remove, write_manifest
+from infra.storage.durable import remove
+from tasks.core.manifest import write_manifest
 from tasks.evaluate import questions
 from tasks.evaluate.model_info import read_model_info
 from tasks.evaluate.spec import EvaluatorSpec

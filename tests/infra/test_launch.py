@@ -192,7 +192,7 @@ def test_a_full_disk_is_said_to_be_full(tmp_path: Path) -> None:
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 1
     said = ended.stderr.partition("EngineFailed: ")[2].splitlines()
-    assert re.match(r"toy: .*/job: no space left on device \(0\.00 GB are free in .*\)\. Make room and run", said[0])
+    assert re.match(r"toy: .*/job: no space left on device \([\d.]+ k?B are free in .*\)\. Make room and run", said[0])
     assert said[1:] == ["  OSError: [Errno 28] No space left on device", f"  (log: {tmp_path}/job/log.txt)"]
 
 

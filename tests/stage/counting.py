@@ -9,9 +9,10 @@ from pathlib import Path
 from blake3 import blake3
 from pydantic import Field
 
+from infra.storage.durable import remove
 from tasks.core.checkpoints import KIND, CheckpointFolder
 from tasks.core.job import Job, main
-from tasks.core.manifest import remove, write_manifest
+from tasks.core.manifest import write_manifest
 from tasks.core.spec import StageSpec
 
 

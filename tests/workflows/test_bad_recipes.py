@@ -261,7 +261,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "no room on the disk": (
         put("pretrain.model", {"layers": 256, "hidden": 65536, "ffn_hidden": 262144, "max_positions": 512}),
         "pretrain.checkpoints.keep_last",
-        "GB will be written",
+        "TB will be written",
     ),
 }  # fmt: skip
 

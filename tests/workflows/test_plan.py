@@ -164,7 +164,7 @@ def test_a_stage_of_ones_own_costs_the_hours_that_the_recipe_says(plans: dict[st
     quote = own["quotes"]["found"][0]
     assert own["hours"] == 2 and quote["expected"] == 2 * quote["offer"]["on_demand_price"] > 0
     code, said = plans["several"]
-    assert code == 2 and "stages.0.placement.time_limit_h: 1.0" in said and "for 2.0 hours; or less to compute" in said
+    assert code == 2 and "stages.0.placement.time_limit_h: 1.0" in said and "for 2.0 h; or less to compute" in said
 
 
 def test_a_limit_by_the_run_is_a_problem_and_the_plan_is_shown_all_the_same(

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from infra.text import brief
 from tasks.convert.load_hf_spec import LoadHFSpec
 from tasks.hardware.machine import Machine
 from tests.shapes import shapes_only
@@ -136,9 +137,9 @@ def test_hours_are_added_up_and_minutes_are_minutes(tmp_path: Path) -> None:
     lines = list(text("mine", stages))
     times = [step.hours for step in stages if step.hours]
     assert len(times) == 2 and all(3600 * hours < 600 for hours in times)
-    assert any(line.startswith("  time        ") and "minutes on 1 H100, at 40% of peak" in line for line in lines)
+    assert any(line.startswith("  time        ") and " on 1 H100, at 40% of peak" in line for line in lines)
     (total,) = [line for line in lines if "one after the other" in line]
-    assert f"{60 * sum(times):.1f} minutes" in total or f"{60 * sum(times):.0f} minutes" in total
+    assert f": {brief(3600 * sum(times))}, " in total
     assert total.endswith("without rows, load_hf, publish, report") or "without rows, load_hf, report" in total
 
 

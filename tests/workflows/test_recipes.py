@@ -126,7 +126,7 @@ def test_a_recipe_can_be_asked_what_it_takes(capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr().out
     for words in (
         "9 stages, 0 of them cached",
-        "30.5 B, 3.35 B active per token",
+        "30.5 B, 3.4 B active per token",
         "23.1 GFLOP per token",
         "32 H100",
         "on each H100 (80 GB)",

@@ -6,9 +6,10 @@ import shutil
 from collections.abc import Iterator
 
 from infra.paths import baton_home
+from infra.text import gigabytes, size
 from tasks.core.spec import Problem
 from tasks.hardware.accelerators import BY_NAME, accelerator
-from tasks.hardware.memory import GB, Place, place_of
+from tasks.hardware.memory import Place, place_of
 from tasks.pretrain.layout import Layout, layouts
 from tasks.pretrain.memory import estimate
 from tasks.pretrain.spec import PretrainSpec
@@ -77,7 +78,7 @@ def layout(context: RunContext) -> Iterator[Problem]:
         if place is None or place.has_room_for(needed := estimate(spec, vocabulary, place.kernels)):
             continue
         allowed = (
-            f"needs {needed.total / GB:.3g} GB on each {place.name} ({place.capacity / GB:.3g} GB): "
+            f"needs {gigabytes(needed.total)} on each {place.name} ({gigabytes(place.capacity)}): "
             f"{needed.breakdown()}; " + _instead(spec, vocabulary, place)
         )
         yield Problem("pretrain.layout", spec.layout.name(), allowed)
@@ -89,7 +90,7 @@ def _instead(spec: PretrainSpec, vocabulary: int, place: Place) -> str:
     if layout is None:
         return "no layout of it fits: use more or larger devices, shorter sequences or a smaller model"
     smaller = estimate(spec.model_copy(update={"layout": layout}), vocabulary, place.kernels)
-    return f"use {layout.as_yaml()}, which needs {smaller.total / GB:.3g} GB"
+    return f"use {layout.as_yaml()}, which needs {gigabytes(smaller.total)}"
 
 
 def fitting(spec: PretrainSpec, vocab_size: int, place: Place) -> Layout | None:
@@ -134,7 +135,7 @@ def disk(context: RunContext) -> list[Problem]:
     if needed <= free:
         return []
     allowed = (
-        f"about {needed / 1e9:,.1f} GB will be written and {free / 1e9:,.1f} GB are free in {baton_home()}: "
+        f"about {size(needed)} will be written and {size(free)} are free in {baton_home()}: "
         "lower checkpoints.keep_last, make room, or set BATON_HOME to a larger disk"
     )
     return [Problem("pretrain.checkpoints.keep_last", spec.checkpoints.keep_last, allowed)]

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from infra.text import in_yaml
+from infra.text import count, gigabytes, in_yaml
 from tasks.core.spec import Problem, StageSpec
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.hardware.accelerators import BY_NAME
-from tasks.hardware.memory import GB, GPU, USABLE, Memory, Place, place_of
+from tasks.hardware.memory import GPU, USABLE, Memory, Place, place_of
 from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.rollout_spec import RolloutServers
 from tasks.posttrain.spec import LENGTH, PostTrainSpec
@@ -39,13 +39,13 @@ def tuning_memory(context: RunContext) -> Iterator[Problem]:
             if place is None or needed is None or _has_room(context, step.spec, place, needed.memory):
                 continue
             allowed = (
-                f"needs {needed.memory.total / GB:.3g} GB on {'one' if processes == 1 else 'each'} {place.name} "
-                f"({place.capacity / GB:.3g} GB): {needed.memory.breakdown()}"
+                f"needs {gigabytes(needed.memory.total)} on {'one' if processes == 1 else 'each'} {place.name} "
+                f"({gigabytes(place.capacity)}): {needed.memory.breakdown()}"
             )
             if needed.memory.host > (host := _host_memory(context, step.spec)):
-                allowed += f" ({host / GB:.3g} GB)"
+                allowed += f" ({gigabytes(host)})"
             allowed += f"; {_smaller(context, step.spec, place)}"
-            yield Problem(step.path, f"{needed.parameters / 1e9:.3g} B parameters", allowed)
+            yield Problem(step.path, f"{count(needed.parameters)} parameters", allowed)
 
 
 def _has_room(context: RunContext, spec: PostTrainSpec, place: Place, memory: Memory) -> bool:
@@ -69,8 +69,8 @@ def _smaller(context: RunContext, spec: PostTrainSpec, place: Place) -> str:
         needed = need(context, changed, place.kernels, place.capacity)
         if needed and not changed.problems() and _has_room(context, changed, place, needed.memory):
             several = " on each GPU" if changed.layout.processes > 1 else ""
-            host = f" and {needed.memory.host / GB:.3g} GB of the host's memory" if needed.memory.host else ""
-            return f"use {_difference(spec, changed)}, which needs {needed.memory.total / GB:.3g} GB{host}{several}"
+            host = f" and {gigabytes(needed.memory.host)} of the host's memory" if needed.memory.host else ""
+            return f"use {_difference(spec, changed)}, which needs {gigabytes(needed.memory.total)}{host}{several}"
     for chip in sorted(BY_NAME.values(), key=lambda chip: chip.memory_gb):
         larger = place_of(chip.name, 1, context.machine)
         needed = need(context, spec, capacity=larger.capacity) if larger else None
@@ -154,9 +154,9 @@ def vllm_memory(context: RunContext) -> Iterator[Problem]:
             share = engine.share if place.kernels == GPU else USABLE
             if needed <= share * place.capacity:
                 continue
-            shown = f"{weights / engine.gpus / GB:.3g} GB of weights in bf16 and a KV cache"
-            shown += f" of {cache / engine.gpus / GB:.3g} GB for {engine.length:,} tokens" * (cache > weights * 0.1)
-            where = f"on {place.name} ({place.capacity / GB:.3g} GB)"
+            shown = f"{gigabytes(weights / engine.gpus)} of weights in bf16 and a KV cache"
+            shown += f" of {gigabytes(cache / engine.gpus)} for {engine.length:,} tokens" * (cache > weights * 0.1)
+            where = f"on {place.name} ({gigabytes(place.capacity)})"
             least = needed / place.capacity
             larger = "a smaller model, shorter sequences, or a larger accelerator"
             if place.kernels != GPU:

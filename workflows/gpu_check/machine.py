@@ -1,18 +1,18 @@
-"""The machine as torch sees it: `python -m workflows.gpu_check.machine` prints it as a line of JSON.
+"""The machine as torch sees it.
 
-In a separate process, because the check must survive a driver that kills the process.
+A separate process (infra.process.child) queries torch, because the check must survive a driver that kills the process.
 """
 
 import ctypes
-import json
-import subprocess
-import sys
 from dataclasses import asdict, dataclass
 
 from pydantic import TypeAdapter
 
+from infra.process.child import ask, reply
 from infra.versions import package_versions
 from tasks.hardware.machine import this_machine
+
+LOOK_S = 600  # limit of the time to import torch and to start the driver
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,8 @@ class Machine:
 
 
 def look() -> Machine:
-    """Query torch in another process. Raises CalledProcessError if that fails."""
-    command = [sys.executable, "-m", __name__]
-    ended = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, check=True)
-    return TypeAdapter(Machine).validate_json(ended.stdout.splitlines()[-1])
+    """Query torch in another process. Raises ChildFailed."""
+    return TypeAdapter(Machine).validate_python(ask(__name__, "", LOOK_S))
 
 
 def _seen() -> Machine:
@@ -67,4 +65,4 @@ def _seen() -> Machine:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(_seen())))
+    reply(lambda request, folder: asdict(_seen()))

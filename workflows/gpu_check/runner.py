@@ -28,8 +28,7 @@ from infra.paths import baton_home
 from infra.process.file_lock import lock
 from infra.process.launch import sigterm_as_exit
 from infra.process.logs import end_of
-from infra.process.parent_watchdog import LAUNCHED
-from infra.process.process_group import stop_group
+from infra.process.process_group import start_group, stop_group
 from infra.storage.durable import make_folder, write_json
 from workflows.gpu_check.machine import Machine
 from workflows.gpu_check.run_step import OUTCOME, STOP_S
@@ -107,14 +106,9 @@ def _attempt(folder: Path, step: Step, lock: IO[bytes], tiny: bool, left_s: floa
     began = time.monotonic()
     limit_s = left_s if tiny else min(step.limit_s, left_s)  # CPUs vary too much for the step's own limit
     with (work / "log.txt").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.run_step", str(folder), step.name],
-            stdin=subprocess.PIPE,  # its EOF ends the step, however this process dies
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=[lock.fileno()],
-            env=os.environ | LAUNCHED | ({"CUDA_VISIBLE_DEVICES": ""} if tiny else {}),
+        command = [sys.executable, "-m", f"{__package__}.run_step", str(folder), step.name]
+        process = start_group(
+            command, log, os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if tiny else {}), pass_fds=[lock.fileno()]
         )
         in_time = _wait(process, limit_s)
     seconds = time.monotonic() - began

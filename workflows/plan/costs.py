@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from infra.placement.config import Placement
 from infra.pod import this_pod
 from infra.progress import say
-from infra.text import hours as shown
+from infra.text import brief
 from tasks.core.spec import Problem, StageSpec
 from tasks.hardware.accelerators import BY_NAME
 from tasks.hardware.need import Need
@@ -119,7 +119,7 @@ def _limit_problems(placement: Placement, quoted: Quotes, mfu: float) -> Iterato
             yield Problem("", "on", "no cloud that is enabled here has such machines; widen the placement")
     for first in quoted.found[:1]:
         where = f"{first.offer.words()} is tried first and costs ${first.offer.price:,.2f} an hour"
-        work = f"{where}, for {shown(first.hours)}" if first.hours else where
+        work = f"{where}, for {brief(3600 * first.hours)}" if first.hours else where
         work += f" at {mfu:.0%} of its peak" * bool(first.hours and mfu)
         for name, limit, least in _exceeded(placement, first.offer.price, first.expected, first.hours):
             yield Problem(name, limit, f"at least {least:,.2f}: {work}; or less to compute, or other machines")

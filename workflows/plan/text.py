@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from infra.text import gigabytes, hours, short
+from infra.text import brief, count, gigabytes
 from tasks.hardware.accelerators import BY_NAME
 from tasks.hardware.need import DECODING, Need
 from workflows.plan.costs import Quotes
@@ -29,10 +29,10 @@ def _totals(stages: list[Planned]) -> Iterator[str]:
     if timed:
         total = sum(step.hours or 0 for step in timed)
         gpu_hours = sum((step.hours or 0) * step.gpus for step in timed if step.device in BY_NAME)
-        of_gpus = f", {short(gpu_hours)} GPU hours" if gpu_hours else ""
+        of_gpus = f", {gpu_hours:,.1f} GPU hours" if gpu_hours else ""
         others = ", ".join(dict.fromkeys(step.stage for step in stages if step.hours is None))
         several = f"{len(timed)} stages, one after the other" if len(timed) > 1 else timed[0].name
-        yield f"\ntime of {several}: {hours(total)}{of_gpus}; without {others}"
+        yield f"\ntime of {several}: {brief(3600 * total)}{of_gpus}; without {others}"
     costs = [step.quotes.found[0].expected for step in stages if step.quotes and step.quotes.found]
     known = [cost for cost in costs if cost is not None]
     if len(costs) > 1:
@@ -47,15 +47,15 @@ def _takes(step: Planned) -> Iterator[tuple[str, str]]:
     if needed is None:
         yield from _epochs(step)
         if step.hours is not None:
-            yield "time", f"{hours(step.hours)} (hours)"
+            yield "time", f"{brief(3600 * step.hours)} (hours)"
         return
     if not needed.memory.total:  # only vLLM, which uses its share of the GPU
         yield from _time(step, needed)
         return
     lines = spec.plan_lines(needed.parameters, needed.active_parameters)
-    active = f", {short(needed.active_parameters)} active per token" if needed.mixture else ""
-    yield "parameters", f"{short(needed.parameters)}{active}"
-    yield "tokens", lines.pop("tokens", f"{short(needed.tokens)} at most")
+    active = f", {count(needed.active_parameters)} active per token" if needed.mixture else ""
+    yield "parameters", f"{count(needed.parameters)}{active}"
+    yield "tokens", lines.pop("tokens", f"{count(needed.tokens)} at most")
     for number, source in enumerate(step.sources):
         yield "sources" * (number == 0), source.text()
     yield from _epochs(step)
@@ -83,11 +83,11 @@ def _time(step: Planned, needed: Need) -> Iterator[tuple[str, str]]:
         return
     least = "at least " if needed.not_counted or (needed.sampled and step.device not in BY_NAME) else ""
     on = f"{step.gpus} {step.device}" if step.device in BY_NAME else "this machine's CPU"
-    yield "time", f"{least}{hours(step.hours)} on {on}, at {step.mfu:.0%} of peak (--mfu)"
+    yield "time", f"{least}{brief(3600 * step.hours)} on {on}, at {step.mfu:.0%} of peak (--mfu)"
     parts = sorted(step.parts.items(), key=lambda part: -part[1])
-    yield "", ", ".join(f"{name} {hours(taken)}" for name, taken in parts if 3600 * taken >= 1)
+    yield "", ", ".join(f"{name} {brief(3600 * taken)}" for name, taken in parts if 3600 * taken >= 1)
     if needed.sampled:
-        yield "", f"sampling {short(needed.sampled)} tokens at most, at {DECODING:.0%} of the memory's bandwidth"
+        yield "", f"sampling {count(needed.sampled)} tokens at most, at {DECODING:.0%} of the memory's bandwidth"
     if needed.not_counted:
         yield "", f"without {needed.not_counted}"
 

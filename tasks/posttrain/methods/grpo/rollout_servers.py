@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from infra.process.logs import end_of, tail
-from infra.process.process_group import stop_group
+from infra.process.process_group import start_group, stop_group
+from infra.storage.durable import replacement
 from tasks.posttrain.methods.grpo.rollout_listener import RolloutListener
 from tasks.vllm.tensor_digests import Held
 
@@ -68,15 +69,9 @@ def _start(job_dir: Path, name: str, gpus: Sequence[str]) -> subprocess.Popen[by
     environment = {key: value for key, value in os.environ.items() if not key.startswith(TORCHRUN)}
     if gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-    with log_of(job_dir, name).open("wb") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.rollout_engine", str(job_dir / "work" / RENDEZVOUS), name],
-            stdin=subprocess.PIPE,  # EOF ends the engine, however this process dies
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # SIGTERM is for the trainer, which completes its step with the engines
-            env=environment,
-        )
+    command = [sys.executable, "-m", f"{__package__}.rollout_engine", str(job_dir / "work" / RENDEZVOUS), name]
+    with log_of(job_dir, name).open("wb") as log:  # SIGTERM is for the trainer, which completes its step with them
+        return start_group(command, log, environment)
 
 
 class RolloutServers:
@@ -244,8 +239,6 @@ def _limit(connection: Connection, timeout_s: float) -> None:
 def _write_private(path: Path, text: str) -> None:
     """Replace a file with one that only this user can read."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
-        stream.write(text)
-    partial.replace(path)
+    with replacement(path, synced=False) as partial:
+        partial.touch(mode=0o600, exist_ok=False)
+        partial.write_text(text)
