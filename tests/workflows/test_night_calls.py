@@ -42,7 +42,7 @@ def replayed(*versions: int, whole: bool = True) -> list[Replayed]:
 
 def later(**changes: Any) -> Night:
     """The night after two accepted generations."""
-    given = {"accepted": [1, 2], "data_sets": [replayed(1), replayed(2)], "has_champion": True}
+    given: dict[str, Any] = {"accepted": [1, 2], "data_sets": [replayed(1), replayed(2)], "has_champion": True}
     return Night(NEW, 4096, **given | changes)
 
 

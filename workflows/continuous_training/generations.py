@@ -43,6 +43,8 @@ def part(generation: "Generation", name: str) -> Any:
 def named_by(dag: Calls, generations: "Sequence[Generation]") -> dict[str, Artifact]:
     """The generations' artifacts that calls have as inputs, by the names that they have there. Raises UserError."""
     used = {title for call in dag for title in call.titles()}
+    if not generations:
+        return {}
     with _ledger() as ledger:
         wanted = {
             of_version(part, generation.version): generation.part(part)
