@@ -111,7 +111,7 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
         aside = ", ".join(str(each.version) for each in before if each.rolled_back)
         say(f"training continues from version {accepted[-1].version}" + (f"; set aside: {aside}" if aside else ""))
     dag = calls.trained(recipe.pinned_except_corpus(), night)
-    given = {NEW_TEXT: newest, "tokenizer": tokenizer, "shards": shards} | dict(zip([SERVING], serving, strict=False))
+    given = {NEW_TEXT: newest, "tokenizer": tokenizer, "shards": shards} | _named(serving)
     made = walk(dag, given | named_by(dag, before))
     message: str = conclude(recipe=recipe, decision=made["decide"], promoted=made["promote"])
     return message
@@ -145,7 +145,7 @@ def _refreshed(recipe: ContinuousRecipe) -> str:
         if not acquired:
             return _end(f"{name}: skipped, another run is at work on it")
         tuned = generations(name)
-        base = next(iter(champion(_name(recipe))), None)
+        base = champion(_name(recipe))
         if base is None:
             return _end(f"{name}: nothing to do: {_name(recipe)} has no champion yet")
         if any(generation.part("from_base").digest == base.digest for generation in tuned):
@@ -162,8 +162,7 @@ def tune_champion(recipe: ContinuousRecipe, base: HFModel) -> str:
     accepted = [generation.version for generation in known if generation.accepted]
     newest, execution = known[-1].version, execution_id()
     dag = calls.refreshed(recipe.pinned_except_corpus(), accepted, newest, bool(serving), execution)
-    given = {BASE: base} | dict(zip([SERVING], serving, strict=False))
-    made = walk(dag, given | named_by(dag, known))
+    made = walk(dag, {BASE: base} | _named(serving) | named_by(dag, known))
     message: str = conclude_refresh(decision=made["decide"], promoted=made["promote"])
     return message
 
@@ -192,6 +191,11 @@ def _refresh_if_due(recipe: ContinuousRecipe, message: str) -> str:
 def _name(recipe: ContinuousRecipe) -> str:
     """The base's name in the registry."""
     return recipe.publish.name
+
+
+def _named(serving: HFModel | None) -> dict[str, HFModel]:
+    """The champion by the name that calls have for it; empty if there is none."""
+    return {SERVING: serving} if serving else {}
 
 
 def _changes(newest: Corpus) -> str:

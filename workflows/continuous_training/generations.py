@@ -72,11 +72,12 @@ def _loaded(wanted: "Sequence[GenerationArtifact]") -> list[Artifact]:
             pool.shutdown(cancel_futures=True)
 
 
-def champion(name: str) -> list[HFModel]:
-    """The champion's model, or an empty list."""
+def champion(name: str) -> HFModel | None:
+    """The champion's model, if there is one. Raises UserError."""
     with _ledger() as ledger:
         generation = ledger.champion(name)
-    return [part(generation, "model")] if generation else []
+    model: HFModel | None = part(generation, "model") if generation else None
+    return model
 
 
 @contextmanager
