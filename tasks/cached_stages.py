@@ -2,10 +2,11 @@
 
 If a pod of the execution made the artifact, its own record takes precedence (infra/tracking/push.py)."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from infra.tracking.record import note_cached
 from tasks.artifacts import Artifact, shown
+from tasks.core.called import Called
 from tasks.core.manifest import ArtifactError, Manifest
 from tasks.core.stored import manifest_at
 
@@ -15,22 +16,25 @@ def note_used(artifacts: Iterable[Artifact]) -> None:
     _note({artifact.digest: artifact.manifest() for artifact in artifacts})
 
 
-def note_upstream(artifacts: Iterable[Artifact], titles: Collection[str]) -> None:
-    """Record a pod's inputs and their ancestors in storage, if stages with these titles made them. Raises
+def note_upstream(artifacts: Iterable[Artifact], call: Called) -> None:
+    """Record a pod's inputs and their ancestors in storage, if calls before it made them. What a night continues from
+    was made by an earlier execution, whose calls have the same titles: `pretrain` is not before itself. Raises
     StorageError."""
     manifests: dict[str, Manifest] = {}
-    waiting = {artifact.digest: artifact.place for artifact in artifacts}
+    waiting = [(artifact.digest, artifact.place, call.title) for artifact in artifacts]  # with the title of the reader
     while waiting:
-        digest, place = waiting.popitem()
+        digest, place, reader = waiting.pop()
+        if digest in manifests:
+            continue
         try:
             manifest = manifest_at(place)
         except ArtifactError:
             continue  # the stage that needs it says so
-        if manifest.title in titles and manifest.digest == digest:
+        if manifest.title in call.before(reader) and manifest.digest == digest:
             manifests[digest] = manifest
             folder = place.rpartition("/")[0]  # artifacts lie side by side, by their identities
             parents = {parent: manifest.identities.get(name, parent) for name, parent in manifest.parents.items()}
-            waiting |= {parent: f"{folder}/{parents[parent]}" for parent in parents if parent not in manifests}
+            waiting += [(parent, f"{folder}/{parents[parent]}", manifest.title) for parent in parents]
     _note(manifests)
 
 

@@ -60,7 +60,7 @@ def run(
     """
     named = {name: restored(artifact) for name, artifact in _flat(inputs).items()}
     if this_pod() and called().upstream:
-        note_upstream(named.values(), called().upstream)
+        note_upstream(named.values(), called())
     keys = side_by_side(lambda name: input_key(named[name].key, named[name].place, reads.needed(name)), named)
     folder = _job_directory(engine, spec.identity(), keys, named)
     shown_as = called().title or title or engine.stage

@@ -8,11 +8,10 @@ reads the ledger, does what is missing, and commits with the last tag of a new v
 repeats the run from the caches with the same result.
 
 The DAG's shape depends on earlier results (how much text is new, what was decided), so each part is a dynamic workflow
-that takes those results as inputs.
+that takes those results as inputs, reads the ledger, and runs a list of calls (workflows/continuous_training/calls.py).
 """
 
 import json
-from functools import partial
 
 from flytekit import workflow
 
@@ -22,43 +21,26 @@ from infra.progress import say
 from infra.storage.disk_errors import disk_errors_named
 from infra.text import number, size
 from infra.tracking.execution import execution_id, mark_last
-from tasks.artifacts import Artifact
-from tasks.convert.task import audit, convert, import_hf
-from tasks.core.called import Called
 from tasks.data.artifact import Corpus, TokenizedCorpus, Tokenizer
-from tasks.data.spec import GatherSpec
-from tasks.data.task import compact, gather, train_tokenizer
-from tasks.evaluate.artifact import EvalReport
-from tasks.evaluate.task import evaluate
 from tasks.models.artifact import HFModel
-from tasks.pretrain.optimizer_spec import OptimizerSpec
-from tasks.pretrain.task import pretrain
 from tasks.promote.artifact import Decision, Promotion
-from tasks.promote.spec import PromoteSpec
-from tasks.promote.task import decide, promote
-from tasks.publish.task import publish
-from tasks.report.spec import ReportSpec
-from tasks.report.task import report
-from tasks.rows.artifact import Rows
+from workflows.continuous_training import calls
+from workflows.continuous_training.calls import NEW_TEXT, SERVING, Night
 from workflows.continuous_training.generations import (
-    Replayed,
     champion,
-    corpora_of,
     data_sets,
     generations,
+    named_by,
     part,
     replayed,
     tokens_of,
 )
 from workflows.continuous_training.lock import exclusive
 from workflows.continuous_training.recipe import ContinuousRecipe
-from workflows.continuous_training.replay import source_weights, summed, unweighted
-from workflows.dag.call import Calls
-from workflows.dag.corpora import evaluated_names, new_of, shards_of
+from workflows.continuous_training.replay import source_weights, unweighted
 from workflows.dag.dynamic_part import dag_part
 from workflows.dag.post_training import BASE
 from workflows.dag.recorded import begin
-from workflows.dag.tuning import custom_parts, kept_apart, parts_of, prepared, rewards_tried, rows_of, tuned
 from workflows.dag.walk import walk
 
 
@@ -84,10 +66,10 @@ def ingest(recipe: ContinuousRecipe) -> str:
     with disk_errors_named(), exclusive(name, recipe.grow.on_overlap) as acquired:
         if not acquired:
             return _end(f"{name}: skipped, another run is at work on it")
-        given = {f"corpus-{number}": corpus for number, corpus in enumerate(corpora_of(generations(name)))}
-        dag, names, corpus = Calls(), evaluated_names(recipe), recipe.corpus.pinned(ask_hub=True)
-        newest = new_of(dag, corpus, [*given], prepared(dag, _resolved(recipe), None, names) if names else {})
-        message: str = grow(recipe=recipe, newest=walk(dag, given)[newest])
+        known = generations(name)
+        corpus = recipe.corpus.pinned(ask_hub=True)
+        dag = calls.found(recipe.pinned_except_corpus(), corpus, [each.version for each in known])
+        message: str = grow(recipe=recipe, newest=walk(dag, named_by(dag, known))[NEW_TEXT])
         return message
 
 
@@ -96,21 +78,16 @@ def grow(recipe: ContinuousRecipe, newest: Corpus) -> str:
     """Tokenize the new text, if there is enough."""
     before = generations(_name(recipe))
     say(_changes(newest))
-    if not newest.documents or newest.bytes < recipe.grow.min_bytes:
+    if not recipe.grow.is_enough(newest.documents, newest.bytes):
         if not before:
             raise UserError("corpus: the source has no text for the first generation; add documents to it")
         enough = f", and less than grow.min_bytes ({size(recipe.grow.min_bytes)})" if newest.documents else ""
         return _refresh_if_due(
             recipe, f"{_name(recipe)}: nothing to do: {size(newest.bytes)} of new text to train on{enough}"
         )
-    if before:
-        tokenizer = part(before[0], "tokenizer")
-    else:
-        tokenizer = train_tokenizer(spec=recipe.tokenizer.pinned(), corpus=newest)
-    dag = Calls()
-    title = shards_of(dag, "shards", recipe.shards, "corpus", "tokenizer")
-    shards = walk(dag, {"corpus": newest, "tokenizer": tokenizer})[title]
-    message: str = train(recipe=recipe, newest=newest, tokenizer=tokenizer, shards=shards)
+    given = {NEW_TEXT: newest} | ({"tokenizer": part(before[0], "tokenizer")} if before else {})
+    made = walk(calls.tokenized(recipe.pinned_except_corpus(), is_first=not before), given)
+    message: str = train(recipe=recipe, newest=newest, tokenizer=made["tokenizer"], shards=made["shards"])
     return message
 
 
@@ -119,61 +96,24 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
     """Train on the new text mixed with replayed text, and compare the candidate with the champion."""
     before = generations(_name(recipe))
     accepted = [generation for generation in before if generation.accepted]
-    earlier: dict[str, Artifact] = {}  # text that is trained on again, and initial weights
+    serving = champion(_name(recipe))
+    night = Night(
+        new=tokens_of(shards),
+        vocabulary=recipe.pretrain.model.vocab_size or shards.vocab_size,
+        accepted=[generation.version for generation in accepted],
+        data_sets=data_sets(replayed(accepted, newest), len(accepted), recipe.grow.compact) if accepted else [],
+        has_champion=bool(serving),
+        execution=execution_id(),
+    )
+    if without := unweighted(night.replayed(), source_weights(recipe.corpus)):
+        say(f"warning: replayed by its size, for want of a weight in corpus.sources: {', '.join(without)}")
     if accepted:
-        old = replayed(accepted, newest)
-        together = data_sets(old, len(accepted), recipe.grow.compact)
-        vocabulary = recipe.pretrain.model.vocab_size or shards.vocab_size
-        old_tokens = [summed([text.tokens for text in texts]) for texts in together]
-        weights = source_weights(recipe.corpus)
-        if without := unweighted(old_tokens, weights):
-            say(f"warning: replayed by its size, for want of a weight in corpus.sources: {', '.join(without)}")
-        first_run = recipe.pretrain.resolved(vocabulary, continued=recipe.init_from is not None)
-        spec = recipe.grow.pretraining(
-            first_run,
-            tokens_of(shards),
-            old_tokens,
-            weights,
-            _final_lr(recipe, first_run.optimizer, len(accepted)),
-        )
-        first, *more = [*(_data_set(texts, newest, recipe) for texts in together), shards]
-        latest = part(accepted[-1], "checkpoint")
         aside = ", ".join(str(each.version) for each in before if each.rolled_back)
         say(f"training continues from version {accepted[-1].version}" + (f"; set aside: {aside}" if aside else ""))
-        checkpoint = pretrain(spec=spec, data=first, more=more, start=[], resume=[latest])
-        earlier |= {f"shards_{number}": one for number, one in enumerate([first, *more[:-1]], 1)}
-        # of generations that are compacted, the card names the shards alone
-        alone = {number: texts[0].corpus for number, texts in enumerate(together, 1) if len(texts) == 1}
-        earlier |= {f"corpus_{number}": corpus for number, corpus in alone.items()}
-        held_out = gather(spec=GatherSpec(train=False), corpora=corpora_of(accepted), newest=newest)
-        new = [newest]
-    else:
-        start = [import_hf(spec=recipe.init_from.pinned())] if recipe.init_from else []
-        checkpoint = pretrain(spec=recipe.pretraining(), data=shards, more=[], start=start, resume=[])
-        earlier |= dict(zip(["start"], start, strict=False))
-        held_out, new = newest, []
-    model = convert(spec=recipe.convert, checkpoint=checkpoint, tokenizer=tokenizer)
-    parts = {"corpus": newest, "tokenizer": tokenizer, "shards": shards, "pretrain": checkpoint}
-    results: dict[str, Artifact] = {}
-    if recipe.audit:
-        results["audit"] = audit(spec=recipe.audit, checkpoint=checkpoint, model=model, data=shards)
-
-    dag = Calls()
-    sets = prepared(dag, _resolved(recipe), "held_out", recipe.evaluate.sets())
-    artifacts = walk(dag, {"held_out": held_out})
-    rows = [artifacts[sets[name]] for name in recipe.evaluate.sets()]
-    reports = _evaluated(recipe, model, _name(recipe), [held_out, *new], rows)
-    decision = decide(spec=recipe.promotion, reports=reports)
-    published = publish(spec=recipe.publish, model=model, models=[], reports=reports[:1], parts=parts | earlier)
-    promoted = promote(spec=PromoteSpec(execution=execution_id()), decision=decision, published=published)
-    results |= {"published": published, "decision": decision}
-    report(
-        spec=ReportSpec(title=recipe.name, execution=execution_id()),
-        models=[model],
-        reports=reports[:1],
-        parts=parts | results,
-    )
-    message: str = conclude(recipe=recipe, decision=decision, promoted=promoted)
+    dag = calls.trained(recipe.pinned_except_corpus(), night)
+    given = {NEW_TEXT: newest, "tokenizer": tokenizer, "shards": shards} | _named(serving)
+    made = walk(dag, given | named_by(dag, before))
+    message: str = conclude(recipe=recipe, decision=made["decide"], promoted=made["promote"])
     return message
 
 
@@ -205,7 +145,7 @@ def _refreshed(recipe: ContinuousRecipe) -> str:
         if not acquired:
             return _end(f"{name}: skipped, another run is at work on it")
         tuned = generations(name)
-        base = next(iter(champion(_name(recipe))), None)
+        base = champion(_name(recipe))
         if base is None:
             return _end(f"{name}: nothing to do: {_name(recipe)} has no champion yet")
         if any(generation.part("from_base").digest == base.digest for generation in tuned):
@@ -218,44 +158,18 @@ def _refreshed(recipe: ContinuousRecipe) -> str:
 def tune_champion(recipe: ContinuousRecipe, base: HFModel) -> str:
     """Post-train `base`."""
     assert recipe.refresh
-    known = generations(_name(recipe))
-    corpora = corpora_of([generation for generation in known if generation.accepted])
-    corpus = gather(spec=GatherSpec(train=True), corpora=corpora, newest=part(known[-1], "corpus"))
-    resolved, dag = _resolved(recipe), Calls()
-    whole = rows_of(dag, resolved, "corpus", {})
-    sets = kept_apart(dag, resolved, whole)
-    tried = rewards_tried(dag, resolved, sets)
-    last = tuned(dag, resolved, BASE, sets)
-    artifacts = walk(dag, {"corpus": corpus, BASE: base})
-    model = artifacts[last]
-    rows = [artifacts[sets[name]] for name in recipe.evaluate.sets()]
-    reports = _evaluated(recipe, model, recipe.refresh.name, [corpus], rows)
-    decision = decide(spec=recipe.refresh.promotion, reports=reports)
-    spec = recipe.publish.model_copy(update={"name": recipe.refresh.name})
-    titles = parts_of(sets, whole) | custom_parts(dag)
-    parts = {"corpus": corpus} | {name: artifacts[title] for name, title in titles.items()}
-    results = {name: artifacts[title] for name, title in tried.items()}
-    published = publish(spec=spec, model=model, models=[base], reports=reports[:1], parts=parts)
-    promoted = promote(spec=PromoteSpec(execution=execution_id()), decision=decision, published=published)
-    report(
-        spec=ReportSpec(title=recipe.refresh.name, execution=execution_id()),
-        models=[model],
-        reports=reports[:1],
-        parts=parts | {"published": published, "decision": decision} | results,
-    )
-    message: str = conclude_refresh(decision=decision, promoted=promoted)
+    known, serving = generations(_name(recipe)), champion(recipe.refresh.name)
+    accepted = [generation.version for generation in known if generation.accepted]
+    newest, execution = known[-1].version, execution_id()
+    dag = calls.refreshed(recipe.pinned_except_corpus(), accepted, newest, bool(serving), execution)
+    made = walk(dag, {BASE: base} | _named(serving) | named_by(dag, known))
+    message: str = conclude_refresh(decision=made["decide"], promoted=made["promote"])
     return message
 
 
 @dag_part
 def conclude_refresh(decision: Decision, promoted: Promotion) -> str:
     return _end(f"{promoted.registry_name} version {promoted.registry_version}: {_verdict(decision)}")
-
-
-def _resolved(recipe: ContinuousRecipe) -> ContinuousRecipe:
-    """The recipe with the present state of the files that it names, except the corpus's, which `ingest` looks up."""
-    others = recipe.model_copy(update={"corpus": None}).pinned()
-    return others.model_copy(update={"corpus": recipe.corpus})
 
 
 def _end(message: str) -> str:
@@ -279,27 +193,9 @@ def _name(recipe: ContinuousRecipe) -> str:
     return recipe.publish.name
 
 
-def _evaluated(
-    recipe: ContinuousRecipe, model: HFModel, name: str, corpora: list[Corpus], rows: list[Rows]
-) -> list[EvalReport]:
-    """The evaluations of a candidate and of the champion of that name, if there is one."""
-    measured = partial(evaluate, spec=recipe.evaluate.pinned(), corpora=corpora, rows=rows)
-    title = Called("evaluate-champion").how()  # both models have the same label
-    return [measured(model=model), *(measured(model=each, how=title) for each in champion(name))]
-
-
-def _data_set(texts: list[Replayed], newest: Corpus, recipe: ContinuousRecipe) -> TokenizedCorpus:
-    """What remains of some generations' text, as one data set."""
-    changed = [text.corpus for text in texts if not text.whole]
-    if len(texts) == 1 and not changed:
-        return texts[0].shards
-    data = [text.shards for text in texts]
-    return compact(spec=recipe.shards, data=data, corpora=changed, newest=[newest] if changed else [])
-
-
-def _final_lr(recipe: ContinuousRecipe, first: OptimizerSpec, generation: int) -> float:
-    """The final learning rate of an accepted generation's run, counted from 1."""
-    return first.min_lr or 0.0 if generation == 1 else recipe.grow.rates(first)[1]
+def _named(serving: HFModel | None) -> dict[str, HFModel]:
+    """The champion by the name that calls have for it; empty if there is none."""
+    return {SERVING: serving} if serving else {}
 
 
 def _changes(newest: Corpus) -> str:

@@ -4,8 +4,8 @@
 
 Out: choice.json with the chosen model's digest and every model's value. Only the manifests of the models are
 read. Seeds are not averaged: each model counts by itself. Of models with equal values the first is chosen.
-With `before_tuning` the base model is the only one: its evaluation has the names of the metrics of lm-eval's tasks,
-which are not known before the run.
+With `before_tuning` there is one model, which exists before anything is trained: its evaluation has the names of the
+metrics of lm-eval's tasks, which are not known before the run.
 """
 
 import math
@@ -32,18 +32,18 @@ def work(job: Job) -> None:
         raise StageError(
             f"{spec.metric}: none of the {len(opened)} models was evaluated; add `evaluate:` to the recipe"
         )
-    measured = {evaluation.label: metric_of(evaluation, spec.metric) for evaluation in candidates}
+    measured = {evaluation.label: metric_of(evaluation, spec) for evaluation in candidates}
     for label, metric in measured.items():
         say(f"{label}: {spec.metric} {metric}")
     if measured[candidates[0].label].higher_is_better is None:
-        raise StageError(f"publish.best: {spec.metric}: name {NO_DIRECTION}")
+        raise StageError(f"{spec.field}: {spec.metric}: name {NO_DIRECTION}")
     best = max(candidates, key=lambda evaluation: measured[evaluation.label].worth())
     metric = measured[best.label]
     if not math.isfinite(metric.value) and not spec.before_tuning:  # a tuned model's may be
         finite = [name for name, metric in best.metrics.items() if math.isfinite(metric.value)]
         raise StageError(
             f"{spec.metric} is {metric.value} for the best of {len(candidates)} models; a number is needed. "
-            "Correct its reward or task, or set publish.best to another metric: "
+            f"Correct its reward or task, or set {spec.field} to another metric: "
             f"{', '.join(finite) or 'none is a number'}"
         )
     facts = {
@@ -59,13 +59,14 @@ def work(job: Job) -> None:
     job.finish(**facts)
 
 
-def metric_of(evaluation: Results, name: str) -> Metric:
+def metric_of(evaluation: Results, spec: ChooseSpec) -> Metric:
     """Raises StageError."""
-    if name not in evaluation.metrics:
+    if spec.metric not in evaluation.metrics:
         raise StageError(
-            f"publish.best: {name!r} is not a metric of the evaluation; set one of {', '.join(evaluation.metrics)}"
+            f"{spec.field}: {spec.metric!r} is not a metric of the evaluation; set one of "
+            f"{', '.join(evaluation.metrics)}"
         )
-    return evaluation.metrics[name]
+    return evaluation.metrics[spec.metric]
 
 
 if __name__ == "__main__":

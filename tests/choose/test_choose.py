@@ -102,6 +102,12 @@ def test_before_tuning_a_metric_that_cannot_select_a_model_is_refused(tmp_path: 
         chosen(tmp_path, {"metric": metric, "before_tuning": True}, base=(0.5, 2.0))
 
 
+def test_a_night_s_check_names_the_field_of_the_promotion(tmp_path: Path) -> None:
+    spec = {"metric": "sums.left", "before_tuning": True, "field": "promotion.metric"}
+    with pytest.raises(StageError, match=r"^promotion\.metric: 'sums\.left' is not a metric of the evaluation"):
+        chosen(tmp_path, spec, base=(0.5, 2.0))
+
+
 def test_before_tuning_the_value_may_be_no_number(tmp_path: Path) -> None:
     """A tuned model's may be."""
     assert chosen(tmp_path, {"metric": RIGHT, "before_tuning": True}, base=(float("nan"), 2.0)) == "base"

@@ -49,7 +49,8 @@ def test_how_a_result_is_reached_is_in_no_key(usual: Any, how: dict[str, Any]) -
     other = job_spec(recipe(**how))
     assert keys(other) == keys(usual)
     (node,) = nodes(other)["pretrain"]
-    call = {"title": "pretrain", "upstream": ["corpus", "shards", "tokenizer"]}
+    upstream = {"corpus": [], "tokenizer": ["corpus"], "shards": ["corpus", "tokenizer"], "pretrain": ["shards"]}
+    call = {"title": "pretrain", "upstream": upstream}
     assert json.loads(constant(node, "how")) == how | {"call": call}  # and yet the pod is told
 
 

@@ -82,7 +82,7 @@ def test_the_plan_has_the_titles_of_the_run(
 ) -> None:
     monkeypatch.setenv("BATON_HOME", str(tmp_path))
     found = Recipe.model_validate(recipe)
-    assert [step.name for step in steps_of(found)] == [call.title for call in calls(found)]
+    assert [step.name for step in steps_of([calls(found.pinned())])] == [call.title for call in calls(found)]
 
 
 def test_it_opens_no_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.core.called import read_how
 from tasks.data.artifact import Corpus, TokenizedCorpus
 from tasks.pretrain.spec import PretrainSpec
-from workflows import continuous
 from workflows.checks.table import checked
-from workflows.continuous_training.generations import Replayed, data_sets, remaining
+from workflows.continuous_training.calls import Replayed
+from workflows.continuous_training.generations import data_sets, remaining
 from workflows.continuous_training.recipe import ContinuousRecipe, GrowSpec
 from workflows.continuous_training.replay import blend, unweighted
 from workflows.recipe.error import RecipeError
@@ -73,26 +72,22 @@ def without_files(kind: type[Any], facts: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("gone", "tokens", "whole"),
+    ("gone", "tokens"),
     [
-        ({}, {"books": 600, "web": 400}, True),
-        ({"train-web": 1}, {"books": 600, "web": 300}, False),
-        ({"held_out": 1}, {"books": 600, "web": 400}, False),
-        ({"train-books": 6, "train-web": 4}, {"books": 0, "web": 0}, False),
+        ({}, {"books": 600, "web": 400}),
+        ({"train-web": 1}, {"books": 600, "web": 300}),
+        ({"held_out": 1}, {"books": 600, "web": 400}),
+        ({"train-books": 6, "train-web": 4}, {"books": 0, "web": 0}),
     ],
 )
-def test_a_corpus_is_replayed_without_what_is_gone_by_facts_alone(
-    gone: dict[str, int], tokens: dict[str, int], whole: bool
-) -> None:
+def test_a_corpus_is_replayed_without_what_is_gone_by_facts_alone(gone: dict[str, int], tokens: dict[str, int]) -> None:
     corpus = {"digest": "old", "documents": 10, "sources": {"books": {"documents": 6}, "web": {"documents": 4}}}
     shards = {"tokens": 1000, "sources": {"books": 600, "web": 400}}
-    left = remaining(0, without_files(Corpus, corpus), without_files(TokenizedCorpus, shards), gone)
-    assert (left.tokens, left.whole) == (tokens, whole)
+    assert remaining(without_files(Corpus, corpus), without_files(TokenizedCorpus, shards), gone) == tokens
 
 
 def texts(numbers: Iterable[int]) -> list[Replayed]:
-    nothing = without_files(Corpus, {}), without_files(TokenizedCorpus, {})
-    return [Replayed(number, *nothing, {"": 1}, whole=True) for number in numbers]
+    return [Replayed(number, number + 1, {"": 1}, whole=True) for number in numbers]
 
 
 @given(st.integers(2, 9), st.sets(st.integers(0, 80)))
@@ -162,13 +157,3 @@ def test_a_recipe_that_cannot_go_on_is_answered(change: dict[str, Any], path: st
     with pytest.raises(RecipeError) as caught:
         checked(ContinuousRecipe.model_validate(recipe() | change))
     assert any(problem.path == path and words in problem.allowed for problem in caught.value.problems), caught.value
-
-
-def test_the_evaluations_of_a_candidate_and_of_the_champion_have_titles_of_their_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(continuous, "champion", lambda name: [f"champion of {name}"])
-    monkeypatch.setattr(continuous, "evaluate", lambda model, how="{}", **_: (model, read_how(how)[0].title))
-    model: Any = "candidate"
-    found: Any = continuous._evaluated(ContinuousRecipe.model_validate(recipe()), model, "m", [], [])
-    assert found == [("candidate", None), ("champion of m", "evaluate-champion")]

@@ -24,7 +24,7 @@ from tests.promote import made
 from tests.s3 import S3
 from tests.tracking.conftest import empty_store, home  # noqa: F401 - fixtures
 from workflows.checks.generations import same_as_before
-from workflows.continuous_training.generations import corpora_of, generations
+from workflows.continuous_training.generations import generations, parts
 from workflows.continuous_training.recipe import ContinuousRecipe
 from workflows.recipe import context_of
 
@@ -44,7 +44,7 @@ def test_corpora_are_read_with_flyte_s_access_to_storage(s3: S3, tmp_path: Path)
     with s3.flyte(tmp_path):
         storage = f"{s3.address}/{uuid4().hex}"
         generations = [generation(tmp_path / str(number), storage, number) for number in range(1, 20)]
-        corpora = corpora_of(generations)
+        corpora = parts(generations, "corpus")
     assert [corpus.digest for corpus in corpora] == [each.part("corpus").digest for each in generations]
 
 
@@ -154,7 +154,7 @@ def test_a_part_that_is_gone_is_an_error_of_the_user_not_of_the_program(tmp_path
     first_night(tmp_path, recipe)
     shutil.rmtree(tmp_path / "corpus")
     with pytest.raises(UserError, match=r"cannot be loaded: .*Put its files back"):
-        corpora_of(generations(made.NAME))
+        parts(generations(made.NAME), "corpus")
 
 
 def test_what_cannot_be_compared_is_told(

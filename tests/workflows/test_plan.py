@@ -12,8 +12,6 @@ import yaml
 
 from tests.source import ROOT
 from workflows.checks.table import checked
-from workflows.continuous_training.recipe import ContinuousRecipe
-from workflows.plan.__main__ import Examined
 from workflows.plan.planned import plan
 from workflows.plan.text import text
 from workflows.recipe import Recipe, context_of
@@ -53,15 +51,6 @@ def recipe(placement: dict[str, Any]) -> dict[str, Any]:
     del given["post_training"]
     given["pretrain"]["placement"] = placement
     return given
-
-
-def test_a_continuous_recipe_s_plan_says_of_which_night_it_is() -> None:
-    def night(kind: type[Recipe]) -> str | None:
-        return Examined("w", kind.model_construct()).night()
-
-    said = night(ContinuousRecipe)
-    assert said and said.startswith("the plan is for the first night. A later one trains no tokenizer")
-    assert night(Recipe) is None
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ def steps(*tunings: dict[str, Any], **more: Any) -> tuple[dict[str, PlannedStage
     recipe = Recipe.model_validate(
         {"start_from": {"model": "model"}, "data": {"sums": rows}, "post_training": list(tunings)} | more
     )
-    return {step.name: step for step in steps_of(recipe)}, [call.title for call in calls(recipe)]
+    return {step.name: step for step in steps_of([calls(recipe.pinned())])}, [call.title for call in calls(recipe)]
 
 
 def grpo(*rewards: Any, **more: Any) -> dict[str, Any]:

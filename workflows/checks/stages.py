@@ -18,7 +18,8 @@ from workflows.recipe import Recipe
 LATER = ("check-best", "choose", "serve", "publish", "report")
 # stages of a refresh, beside the tuning
 IN_A_REFRESH = ("prepare_corpus", "prepare_clean_corpus", "prepare_rows", "decontaminate", "check_rewards")
-OF_CONTINUOUS = ("increment", "gather", "compact", "evaluate-champion", "decide", "promote")  # other titles of a night
+# other titles of a night
+OF_CONTINUOUS = ("increment", "gather", "compact", "check-metric", "evaluate-champion", "decide", "promote")
 
 
 def names_of_stages(context: RunContext) -> Iterator[Problem]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +14,14 @@ from infra.errors import UserError
 from infra.flyte.hooks import import_lock
 from infra.tracking.outage import recoverable
 from infra.tracking.store import tracking_uri
+from tasks.artifacts import Artifact
 from tasks.data.artifact import Corpus, TokenizedCorpus
 from tasks.models.artifact import HFModel
+from workflows.continuous_training.calls import Replayed, of_version
+from workflows.dag.call import Calls
 
 if TYPE_CHECKING:
-    from tasks.promote.ledger import Generation
+    from tasks.promote.ledger import Generation, GenerationArtifact
 
 READERS = 16  # manifests that are fetched at a time: after 1,000 nights there are 1,000 of each kind
 
@@ -38,9 +40,29 @@ def part(generation: "Generation", name: str) -> Any:
         return ledger.load(generation.part(name))
 
 
+def named_by(dag: Calls, generations: "Sequence[Generation]") -> dict[str, Artifact]:
+    """The generations' artifacts that calls have as inputs, by the names that they have there. Raises UserError."""
+    used = {title for call in dag for title in call.titles()}
+    if not generations:
+        return {}
+    with _ledger() as ledger:
+        wanted = {
+            of_version(part, generation.version): generation.part(part)
+            for generation in generations
+            for part in ledger.PARTS
+            if of_version(part, generation.version) in used
+        }
+    return dict(zip(wanted, _loaded([*wanted.values()]), strict=True))
+
+
 def parts(generations: "Sequence[Generation]", name: str) -> list[Any]:
-    """The same of several generations. Raises UserError."""
-    wanted = [generation.part(name) for generation in generations]
+    """The part of that name of several generations. Raises UserError."""
+    with _ledger():
+        wanted = [generation.part(name) for generation in generations]
+    return _loaded(wanted)
+
+
+def _loaded(wanted: "Sequence[GenerationArtifact]") -> list[Artifact]:
     with _ledger() as ledger:
         pool = ThreadPoolExecutor(READERS)
         try:  # with a copy of the context, which has Flyte's access to storage
@@ -50,16 +72,12 @@ def parts(generations: "Sequence[Generation]", name: str) -> list[Any]:
             pool.shutdown(cancel_futures=True)
 
 
-def corpora_of(generations: "Sequence[Generation]") -> list[Corpus]:
-    """Their corpora, for stages that read the files alone. Raises UserError."""
-    return parts(generations, "corpus")
-
-
-def champion(name: str) -> list[HFModel]:
-    """The champion's model, or an empty list."""
+def champion(name: str) -> HFModel | None:
+    """The champion's model, if there is one. Raises UserError."""
     with _ledger() as ledger:
         generation = ledger.champion(name)
-    return [part(generation, "model")] if generation else []
+    model: HFModel | None = part(generation, "model") if generation else None
+    return model
 
 
 @contextmanager
@@ -77,17 +95,6 @@ def _ledger() -> Iterator[Any]:
         raise UserError(str(error)) from error
 
 
-@dataclass(frozen=True)
-class Replayed:
-    """An earlier generation's text."""
-
-    number: int  # among the accepted generations, from 0
-    corpus: Corpus
-    shards: TokenizedCorpus
-    tokens: dict[str, int]  # training tokens still in each source, estimated from its documents
-    whole: bool  # no document is gone
-
-
 def replayed(accepted: "list[Generation]", newest: Corpus) -> list[Replayed]:
     """The text to replay of each generation, oldest first, without generations whose training text is gone. Reads
     manifests and a list of counts alone, however large the corpora are. Raises UserError, ArtifactError."""
@@ -95,22 +102,30 @@ def replayed(accepted: "list[Generation]", newest: Corpus) -> list[Replayed]:
     from tasks.data.source_changes import GONE_COUNTS
 
     gone = gone_counts(newest.local([GONE_COUNTS]))
-    pairs = zip(corpora_of(accepted), parts(accepted, "shards"), strict=True)
+    return texts_of(accepted, gone)
+
+
+def texts_of(accepted: "Sequence[Generation]", gone: Mapping[str, Mapping[str, int]]) -> list[Replayed]:
+    """The same by the number of documents that are `gone` from each part of a corpus, whose digest is the key."""
+    pairs = zip(parts(accepted, "corpus"), parts(accepted, "shards"), strict=True)
     texts = [
-        remaining(number, corpus, shards, gone.get(corpus.digest, {})) for number, (corpus, shards) in enumerate(pairs)
+        Replayed(number, accepted[number].version, remaining(corpus, shards, lost), whole=not lost)
+        for number, (corpus, shards) in enumerate(pairs)
+        for lost in [gone.get(corpus.digest, {})]
     ]
     return [text for text in texts if any(text.tokens.values())]
 
 
-def remaining(number: int, corpus: Corpus, shards: TokenizedCorpus, gone: Mapping[str, int]) -> Replayed:
-    """What is left of a corpus in the source, by the number of documents that are `gone` from each part."""
+def remaining(corpus: Corpus, shards: TokenizedCorpus, gone: Mapping[str, int]) -> dict[str, int]:
+    """The training tokens that are left of a corpus in each source, by the number of documents that are `gone` from
+    each part."""
     from tasks.data.documents import stem
 
     tokens = {}
     for name, trained in tokens_of(shards).items():
         documents = corpus.sources[name]["documents"] if name else corpus.documents
         tokens[name] = round(trained * (1 - gone.get(stem("train", name), 0) / max(1, documents)))
-    return Replayed(number, corpus, shards, tokens, whole=not gone)
+    return tokens
 
 
 def data_sets(texts: Sequence[Replayed], accepted: int, size: int) -> list[list[Replayed]]:

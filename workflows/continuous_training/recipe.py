@@ -6,7 +6,7 @@ continues training as `grow` says, and `promotion` decides whether the result re
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
@@ -63,6 +63,10 @@ class GrowSpec(Spec):
         if self.max_steps is not None and self.max_steps < self.min_steps:
             problems.append(Problem("max_steps", self.max_steps, f"at least min_steps ({self.min_steps})"))
         return problems
+
+    def is_enough(self, documents: int, size: int) -> bool:
+        """Return whether there is new text to train on. `size` is in bytes."""
+        return documents > 0 and size >= self.min_bytes
 
     def steps(self, new_tokens: int, tokens_per_step: int) -> int:
         """Optimizer steps for `epochs` over the new text, replay included."""
@@ -151,6 +155,12 @@ class ContinuousRecipe(Recipe):
     promotion: PromotionSpec = Field(PromotionSpec(), description="When a candidate replaces the champion")
     refresh: RefreshSpec | None = Field(None, description="Repeat the post-training after a promotion; null: off")
     schedule: ScheduleSpec = Field(ScheduleSpec(), description="When the launch plans run")
+
+    def pinned_except_corpus(self) -> Self:
+        """A copy with the present state of the files that it names, except those of the corpus, which a night lists
+        once."""
+        others = self.model_copy(update={"corpus": None}).pinned()
+        return others.model_copy(update={"corpus": self.corpus})
 
     def crons(self) -> dict[str, str]:
         """When each launch plan starts, by its name."""

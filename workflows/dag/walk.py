@@ -1,6 +1,6 @@
 """Run a DAG's calls as Flyte tasks, or compile them into its nodes."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tasks.core.called import Called
@@ -24,10 +24,12 @@ def walk(dag: Calls, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The artifacts, or while Flyte compiles the promises of them, that the calls make, by title. `given`: those that
     exist before."""
     outputs = {**(given or {})}
-    upstream: dict[str, set[str]] = {}  # of each call of the DAG, by title
+    upstream: dict[str, dict[str, list[str]]] = {}  # `Called.upstream` of each call, by title
     for call in dag:
-        before = (call.titles() | {*call.after}) & upstream.keys()
-        upstream[call.title] = before.union(*(upstream[title] for title in before))
+        before = sorted((call.titles() | {*call.after}) & upstream.keys())
+        upstream[call.title] = {call.title: before}
+        for title in before:
+            upstream[call.title] |= upstream[title]
         output = TASKS[call.stage](**arguments(call, outputs, upstream[call.title]))
         for title in call.after:
             outputs[title] >> output
@@ -35,10 +37,12 @@ def walk(dag: Calls, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     return outputs
 
 
-def arguments(call: Call, outputs: Mapping[str, Any], upstream: Collection[str] = ()) -> dict[str, Any]:
-    """What the call's Flyte task is called with. `upstream`: the titles of the calls that it depends on."""
+def arguments(
+    call: Call, outputs: Mapping[str, Any], upstream: Mapping[str, list[str]] | None = None
+) -> dict[str, Any]:
+    """The arguments of the call's Flyte task. `upstream`: see `Called`."""
     inputs = {name: _filled(value, outputs) for name, value in call.inputs.items()}
-    return {"spec": call.spec, "how": Called(call.title, tuple(upstream)).how(), **inputs}
+    return {"spec": call.spec, "how": Called(call.title, upstream or {}).how(), **inputs}
 
 
 def _filled(value: Input, outputs: Mapping[str, Any]) -> Any:

@@ -1,6 +1,7 @@
 """Know before you pay: print a recipe's stages, resources and cost, without running anything.
 
-python -m workflows.plan RECIPE             stages, what is cached, resources of each, where it would run
+python -m workflows.plan RECIPE             stages, what is cached, resources of each, where it would run; of a
+                                            continuous recipe those of its next night
 python -m workflows.plan RECIPE --json      the same as JSON
 python -m workflows.plan RECIPE --mfu 0.3   hours at 30 % of the accelerators' peak
 python -m workflows.plan RECIPE --device H100:8   for a machine with 8 H100, in place of this one
@@ -14,6 +15,8 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,12 +44,6 @@ from workflows.recipe import Recipe, context_of
 from workflows.recipe.error import RecipeError, shown
 from workflows.recipe.text import load
 
-FIRST_NIGHT = (
-    "the plan is for the first night. A later one trains no tokenizer, continues from the newest accepted checkpoint "
-    "for the steps that its new text (grow.epochs) and the replayed text (grow.replay) take, and evaluates the "
-    "champion too; each ends with a decision. post_training belongs to the refresh. `cached` shows what a run that is "
-    "not continuous would find"
-)
 ASSUMED = f"{MFU}; for mixtures of experts {MIXTURE_MFU}"
 
 
@@ -115,10 +112,13 @@ class Examined:
     unread: list[str] = field(default_factory=list)
     machine_notes: list[str] = field(default_factory=list)  # what this machine lacks for a run, and remarks
     wrong: Collection[str] = ()  # sections with a wrong value
+    night: str | None = None  # what a continuous recipe's plan is based on
 
     def lines(self) -> Iterator[str]:
-        yield from text(self.name, self.stages) if self.stages else ()
-        yield from [f"\n{self.night()}"] if self.stages and self.night() else ()
+        for part, stages in groupby(self.stages, attrgetter("part")):
+            yield from text(part or self.name, [*stages])
+            yield from [""] if part else ()
+        yield from [self.night] if self.night else ()
         notes = {"warning": self.warnings, "not known": self.unread, "here": self.machine_notes}
         for kind, lines in notes.items():
             yield from (f"\n{kind}: {escaped(note)}" for note in lines)
@@ -127,17 +127,13 @@ class Examined:
         else:
             yield "\nno problem found" + " in what is known" * bool(self.unread)
 
-    def night(self) -> str | None:
-        """The run of a continuous recipe that the plan is for."""
-        return FIRST_NIGHT if isinstance(self.recipe, ContinuousRecipe) else None
-
     def as_json(self, mfu: float | None) -> dict[str, Any]:
         stages = [asdict(step) for step in self.stages]
         return {
             "recipe": self.name,
             "mfu": mfu,
             "stages": [{name: value for name, value in step.items() if name != "spec"} for step in stages],
-            "night": self.night(),
+            "night": self.night,
             "problems": [asdict(problem) | {"value": shown(problem)} for problem in self.problems],
             "warnings": self.warnings,
             "unread": self.unread,
@@ -167,14 +163,24 @@ def examined_recipe(
         at_default = over_budget(context)
         problems = [problem for problem in problems if problem not in at_default] + over_budget(context, mfu)
     stages: list[Planned] = []
+    night = None
     try:
-        stages = list(plan(recipe, context, mfu)) if has_dag(context) else []
+        if has_dag(context) and isinstance(recipe, ContinuousRecipe):
+            from workflows.plan.night import planned_night  # imports all stages and Flyte: not for an invalid recipe
+
+            planned = planned_night(recipe)
+            stages = [stage for part in planned.parts for stage in plan(recipe, context, mfu, part)]
+            night = planned.note
+        elif has_dag(context):
+            stages = list(plan(recipe, context, mfu))
     except UserError:
         if not problems:
             raise
         # one of the problems is that a file in a stage's identity cannot be read
     notes = [] if elsewhere else [*map(str, machine_problems(context)), *remarks(context)]
-    return Examined(recipe.name, recipe, stages, problems, numbers, warnings_of(context), unread(context), notes)
+    return Examined(
+        recipe.name, recipe, stages, problems, numbers, warnings_of(context), unread(context), notes, night=night
+    )
 
 
 def _read(path: Path) -> tuple[Recipe | None, RecipeError | None]:

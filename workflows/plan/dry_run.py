@@ -1,9 +1,10 @@
-"""List a recipe's stages without running them: in order, with the cached artifacts.
+"""List a DAG's stages without running them: in order, with the cached artifacts.
 
 Each call is looked up in Flyte's local cache under the key that the run would use, so this module does not depend on
 which stages exist.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,9 +16,7 @@ from tasks.core.manifest import ArtifactError
 from tasks.core.spec import StageSpec
 from tasks.stage_task import StageTask, split
 from workflows.dag.call import Call, Calls
-from workflows.dag.calls import calls
 from workflows.dag.walk import TASKS, arguments
-from workflows.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -28,31 +27,45 @@ class PlannedStage:
     stage: str  # the stage of the engine
     after: tuple[str, ...]
     spec: StageSpec
-    cached: str | None  # the cached artifact's digest
-    facts: dict[str, Any]  # the cached artifact's facts
+    artifact: Artifact | None  # the cached one
+    is_recomputed: bool = False  # since its files are gone and needed
+
+    @property
+    def cached(self) -> str | None:
+        """The digest of the artifact that the run finds."""
+        return self.artifact.digest if self.artifact and not self.is_recomputed else None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The cached artifact's facts."""
+        return self.artifact.facts() if self.artifact else {}
 
 
-def steps_of(recipe: Recipe) -> list[PlannedStage]:
-    """Every stage of the recipe, in topological order."""
-    dag = calls(recipe.pinned())
-    outputs: dict[str, Any] = {}  # promises of cached stages
-    steps: dict[str, PlannedStage] = {}  # both are by title
+def steps_of(parts: Sequence[Calls], given: Mapping[str, Artifact] | None = None) -> list[PlannedStage]:
+    """Every call of a DAG with pinned specs, in topological order. Its parts are the lists that are run one after the
+    other (workflows/dag/dynamic_part.py); most DAGs have one. `given`: the artifacts that exist before."""
+    steps: dict[str, PlannedStage] = {}  # by title
     gone: list[Call] = []  # calls that are cached, but without their files
-    for call in dag:
-        before = call.titles() | {*call.after}
-        after = tuple(title for title in steps if title in before)
-        cached = _cached(call, outputs)
-        facts = cached.facts() if cached else {}
-        stage = TASKS[call.stage].task_config.engine.stage
-        steps[call.title] = PlannedStage(call.title, stage, after, call.spec, cached.digest if cached else None, facts)
-        gone += [call] if cached and is_gone(cached.place) else []
+    for part in parts:
+        # Flyte hands artifacts to a part, and promises to the calls in it: the cache keys differ
+        cached = {title: step.artifact for title, step in steps.items() if step.artifact}
+        outputs: dict[str, Any] = {**(given or {}), **cached}
+        for call in part:
+            before = call.titles() | {*call.after}
+            after = tuple(title for title in steps if title in before)
+            artifact = _cached(call, outputs)
+            if call.title not in steps:
+                stage = TASKS[call.stage].task_config.engine.stage
+                steps[call.title] = PlannedStage(call.title, stage, after, call.spec, artifact)
+                gone += [call] if artifact and is_gone(artifact.place) else []
+    dag = [call for part in parts for call in part]
     for call in reversed(gone):
         if _is_made_again(call, dag, steps):
-            steps[call.title] = replace(steps[call.title], cached=None)
+            steps[call.title] = replace(steps[call.title], is_recomputed=True)
     return list(steps.values())
 
 
-def _is_made_again(call: Call, dag: Calls, steps: dict[str, PlannedStage]) -> bool:
+def _is_made_again(call: Call, dag: list[Call], steps: dict[str, PlannedStage]) -> bool:
     """Return whether the run recomputes a cached artifact whose files are gone (tasks/core/lacking.py): a stage that
     runs reads it, or nothing was made from it."""
     readers = [other for other in dag if call.title in other.titles(TASKS[other.stage].task_config.describes)]

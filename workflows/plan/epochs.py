@@ -15,6 +15,7 @@ from tasks.data.spec import CorpusSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.rows.spec import RowsSpec
 from workflows.checks.rows import valid_first
+from workflows.continuous_training.calls import Night
 from workflows.plan.sources import estimated_tokens
 
 MOST_BYTES = 1_000_000_000  # of JSONL that is counted: a second or so
@@ -27,7 +28,7 @@ class Epochs:
 
     epochs: float | None  # None if not known
     of: int | None  # number of rows or tokens
-    unit: str  # "rows", "tokens"
+    unit: str  # "rows", "tokens", "new tokens", "replayed tokens"
     exact: bool  # `of` is from a cached artifact, not counted before it is made
     why: str = ""  # the reason why it is not known
 
@@ -35,8 +36,8 @@ class Epochs:
         """Describe the epochs: `4.7 over about 410 rows: repeated`."""
         if self.epochs is None or self.of is None:
             return f"not known before the run ({self.why})"
-        about = "" if self.exact else "about "
-        return f"{self.epochs:.3g} over {about}{count(self.of)} {self.unit}{': repeated' * (self.epochs > 1)}"
+        about, times = "" if self.exact else "about ", f"{self.epochs:.3g}"
+        return f"{times} over {about}{count(self.of)} {self.unit}{': repeated' * (float(times) > 1)}"
 
 
 def of_pretraining(
@@ -51,6 +52,18 @@ def of_pretraining(
             yield Epochs(None, of, "tokens", bool(exact), "nor is the size of the text")
             continue
         yield Epochs(spec.tokens() * weights[number] / sum(weights) / of, of, "tokens", bool(exact))
+
+
+def of_night(spec: PretrainSpec, night: Night, exact: bool) -> Iterator[Epochs]:
+    """The epochs over the new text and over the replayed text of a night that continues training. `exact`: the new
+    text is tokenized."""
+    assert spec.data_weights
+    *old, new = spec.data_weights
+    replayed = sum(sum(tokens.values()) for tokens in night.replayed())
+    texts = [("new tokens", new, sum(night.new.values()), exact), ("replayed tokens", sum(old), replayed, True)]
+    for unit, share, tokens, is_exact in texts:
+        if tokens:
+            yield Epochs(spec.tokens() * share / tokens, tokens, unit, is_exact)
 
 
 def of_tuning(spec: StageSpec, rows: RowsSpec | None, facts: Mapping[str, Any]) -> Epochs:

@@ -8,15 +8,19 @@ from tasks.core.spec import StageSpec
 from tasks.hardware.accelerators import BY_NAME, Accelerator
 from tasks.hardware.memory import GPU, Place, place_of
 from tasks.hardware.need import Need
+from tasks.pretrain.spec import PretrainSpec
 from workflows.checks.machine import this_cpu
 from workflows.checks.run_context import RunContext, devices_of, need
+from workflows.dag.calls import calls
 from workflows.plan.costs import Quotes, quotes
-from workflows.plan.epochs import Epochs, of_pretraining, of_tuning
+from workflows.plan.epochs import Epochs, of_night, of_pretraining, of_tuning
 from workflows.plan.sources import PlannedSource, planned_sources
 from workflows.recipe import Recipe
 
 if TYPE_CHECKING:
+    from workflows.continuous_training.calls import Night
     from workflows.plan.dry_run import PlannedStage
+    from workflows.plan.night import Part
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class Planned:
     quotes: Quotes | None = None  # None without a placement: it runs here
     sources: tuple[PlannedSource, ...] = ()  # of a pretraining, if the corpus has names for them
     epochs: tuple[Epochs, ...] = ()  # for a pretraining, one for each data set
+    part: str = ""  # of a night: the heading of its part
 
     @property
     def gpus(self) -> int:
@@ -44,21 +49,23 @@ class Planned:
         return self.spec.nodes() * self.spec.devices() if self.need else 0
 
 
-def plan(recipe: Recipe, context: RunContext, mfu: float | None) -> Iterator[Planned]:
-    """Every stage of the recipe, in topological order. `mfu` is None for the default of the kind of model."""
+def plan(recipe: Recipe, context: RunContext, mfu: float | None, part: "Part | None" = None) -> Iterator[Planned]:
+    """Every stage of the recipe, or of a part of its night, in topological order. `mfu` is None for the default of the
+    kind of model."""
     from workflows.plan.dry_run import steps_of  # imports all stages and Flyte: not for an invalid recipe
 
+    steps = steps_of(part.dags, part.given) if part else steps_of([calls(recipe.pinned())])
     facts: dict[str, dict[str, Any]] = {}
-    for step in steps_of(recipe):
+    for step in steps:
         facts[step.name] = step.facts
         shards = [facts[name] for name in facts if name.partition("-")[0] == "shards"]
         rows = next((facts[name] for name in step.after if facts[name].get("rows") is not None), {})
-        sources, epochs = _data(recipe, step, shards, rows)
+        sources, epochs = _data(recipe, step, shards, rows, part.night if part else None)
         base = need(context, step.spec)
         quoted = quotes(step.spec, base, mfu) if step.spec.placement else None
         place = _place(step.spec, context, quoted) if base else None
         of_data: dict[str, Any] = {"quotes": quoted, "sources": sources, "epochs": epochs}
-        of_data["hours"] = step.spec.expected_hours()
+        of_data |= {"hours": step.spec.expected_hours(), "part": part.heading if part else ""}
         common = Planned(step.name, step.stage, step.spec, step.after, step.cached, base, **of_data)
         if base is None or place is None:
             yield common
@@ -77,14 +84,16 @@ def plan(recipe: Recipe, context: RunContext, mfu: float | None) -> Iterator[Pla
 
 
 def _data(
-    recipe: Recipe, step: "PlannedStage", shards: list[dict[str, Any]], rows: dict[str, Any]
+    recipe: Recipe, step: "PlannedStage", shards: list[dict[str, Any]], rows: dict[str, Any], night: "Night | None"
 ) -> tuple[tuple[PlannedSource, ...], tuple[Epochs, ...]]:
     """The sources and epochs of a stage; `shards` and `rows`: the facts of its data, as far as they are cached."""
     if name := step.spec.trained_on():
         return (), (of_tuning(step.spec, recipe.data.get(name), rows),)
-    spec = recipe.pretraining() if step.name == "pretrain" else None
-    if spec is None or recipe.corpus is None:
+    spec = step.spec
+    if not isinstance(spec, PretrainSpec) or recipe.corpus is None:
         return (), ()
+    if night:
+        return (), tuple(of_night(spec, night, exact=bool(shards[0])))
     if spec.mixture and not recipe.more_corpora:
         return tuple(planned_sources(recipe.corpus, spec, shards[0].get("sources") if shards else None)), ()
     return (), tuple(of_pretraining(spec, [recipe.corpus, *recipe.more_corpora], shards))
