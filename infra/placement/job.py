@@ -33,12 +33,16 @@ STORAGE_SECRETS = (
     "GOOGLE_CLOUD_PROJECT",
 )
 GOOGLE_FILE, GOOGLE_KEY = "GOOGLE_APPLICATION_CREDENTIALS", "BATON_GOOGLE_KEY"  # a local path, and the file's content
+# SkyPilot (0.14.1) writes a job's script with its secrets into a command line of ssh, which others on both machines can
+# read, if the script is shorter than this, and else into a file. Without need once SkyPilot always uses a file.
+FILLER, FILLER_LENGTH = "BATON_FILLER", 100 * 1024
 
 # All that the job writes on a machine is in one folder, which is removed at the end: a Slurm machine outlives the job.
 # The shell forwards SIGTERM, and waits until the stage has saved; a machine lost in this way is not counted as a fault.
 # If the code could not be fetched, nothing has run, and the command is repeated: Flyte's command itself does not retry,
 # and reports "Forbidden" for any error.
 RUN = f"""\
+unset {FILLER}
 here="$HOME/baton-{{attempt}}-$SKYPILOT_NODE_RANK"
 rm -rf "$here" && mkdir -p "$here/code" || exit 1
 trap 'rm -rf "$here"' EXIT
@@ -132,7 +136,8 @@ def _secrets(placement: Placement, order: Order, output_prefix: str) -> dict[str
         names += STORAGE_SECRETS
         if environment.get(GOOGLE_FILE):
             secrets[GOOGLE_KEY] = Path(environment[GOOGLE_FILE]).expanduser().read_text()
-    return {name: environment[name] for name in names if environment.get(name)} | secrets
+    secrets |= {name: environment[name] for name in names if environment.get(name) and name not in secrets}
+    return secrets | ({FILLER: "x" * FILLER_LENGTH} if secrets else {})
 
 
 def seconds(placement: Placement) -> float | None:

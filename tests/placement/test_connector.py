@@ -14,12 +14,13 @@ from flytekit.extend.backend.base_connector import ConnectorRegistry
 from flytekit.extend.backend.utils import is_terminal_phase
 from sky.jobs.state import ManagedJobStatus
 from sky.schemas.api.responses import ManagedJobRecord
+from sky.utils.command_runner import MAX_INLINE_COMMAND_LENGTH
 
 from infra.errors import UserError
 from infra.flyte.connector import FINAL, PHASES, SkyJob, SkyPilotConnector, refuse_absent
 from infra.paths import baton_home
 from infra.placement.config import Placement
-from infra.placement.job import Order, sky_task
+from infra.placement.job import FILLER, Order, sky_task
 from infra.placement.prices import ordered
 from infra.placement.record import over_limit, summary, unchecked_limit, where
 from tests.images.registry import needs_registry, push, registry
@@ -142,11 +143,16 @@ def test_an_image_that_its_registry_lacks_is_refused(tmp_path: Path) -> None:
     refuse_absent(f"{host}/there:1")  # a registry that does not answer here may answer the machines
 
 
+def secrets(config: dict[str, Any]) -> dict[str, str]:
+    """A job's secrets, without what makes it longer."""
+    return {name: value for name, value in config["secrets"].items() if name != FILLER}
+
+
 def test_secrets_are_skypilot_s_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:password@mlflow.example")
     config = order()
-    assert config["secrets"] == {"HF_TOKEN": "hf_secret", "MLFLOW_TRACKING_URI": "https://me:password@mlflow.example"}
+    assert secrets(config) == {"HF_TOKEN": "hf_secret", "MLFLOW_TRACKING_URI": "https://me:password@mlflow.example"}
     assert "hf_secret" not in str(config | {"secrets": {}})
     assert "password" not in str(config | {"secrets": {}})
 
@@ -156,7 +162,16 @@ def test_a_placement_names_secrets_of_its_own(monkeypatch: pytest.MonkeyPatch) -
     config = order(secrets=["WANDB_API_KEY"], setup='wandb login "$WANDB_API_KEY"')
     assert config["secrets"]["WANDB_API_KEY"] == "not-for-everyone"
     assert "not-for-everyone" not in str(config | {"secrets": {}})
-    assert sky.Task.from_yaml_config(config).secrets.keys() == {"WANDB_API_KEY"}
+    assert sky.Task.from_yaml_config(config).secrets.keys() == {"WANDB_API_KEY", FILLER}
+
+
+def test_a_job_with_secrets_is_too_long_for_a_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SkyPilot sends it as a file, so that `ps` shows no secret. Without secrets it is as short as before."""
+    assert FILLER not in order()["secrets"]
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    config = sky_task("baton-x-0", Order({}, str(tmp_path), "e", {}), {}, ["printenv", FILLER], "/shared/out")
+    assert len(config["secrets"][FILLER]) >= MAX_INLINE_COMMAND_LENGTH
+    assert script(tmp_path, config, config["secrets"]) == 1  # the command does not have it
 
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "FLYTE_AWS_ENDPOINT"}
@@ -165,7 +180,7 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "FLYTE_AWS_ENDPOINT
 def test_a_bucket_s_credentials_are_secrets_too(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in CREDENTIALS:
         monkeypatch.setenv(name, "of-the-bucket")
-    assert order("s3://bucket/baton")["secrets"].keys() == CREDENTIALS
+    assert secrets(order("s3://bucket/baton")).keys() == CREDENTIALS
     assert order("/shared")["secrets"] == {}
 
 
@@ -188,7 +203,7 @@ def test_what_the_task_s_environment_says_reaches_the_job() -> None:
     environment = {"MLFLOW_TRACKING_URI": "http://mlflow", "MY_API_KEY": "secret", "HF_HUB_OFFLINE": "0"}
     config = sky_task("baton-x-0", Order({}, "/shared", "e", {}, environment), {}, COMMAND, "/shared/out")
     assert config["envs"]["HF_HUB_OFFLINE"] == "0"
-    assert config["secrets"] == {"MLFLOW_TRACKING_URI": "http://mlflow", "MY_API_KEY": "secret"}
+    assert secrets(config) == {"MLFLOW_TRACKING_URI": "http://mlflow", "MY_API_KEY": "secret"}
     assert "MY_API_KEY" not in config["envs"]
 
 
