@@ -79,7 +79,9 @@ def test_a_stage_goes_from_a_cloud_to_a_cluster(aws: Cloud, tmp_path: Path) -> N
 )
 def test_the_accelerator_that_is_asked_for_is_rented(aws: Cloud, tmp_path: Path, accelerator: str, kind: str) -> None:
     """The machine has no GPU, but an nvidia-smi that names the instance's; the stage trains on its CPUs."""
-    run = start(tmp_path, SHORT, rented(accelerators=[accelerator], cpus=None))
+    processes = int(accelerator.partition(":")[2])
+    layout = {"layout": {"micro_batch": 1, "processes": processes}}
+    run = start(tmp_path, SHORT, layout, rented(accelerators=[accelerator], cpus=None))
     until(lambda: bool(aws.instances()) or run.process.poll() is not None, "a machine", 300)
     assert [each.kind for each in aws.instances()] == [kind]
     done(run)
