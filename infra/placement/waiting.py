@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from dataclasses import dataclass
+from itertools import takewhile
 
 from sky.schemas.api.responses import ManagedJobRecord
 
@@ -21,6 +22,9 @@ _PLACE = re.compile(r"^\u2717 (.+?) \u2014 .*$", re.MULTILINE)
 _RETRY = re.compile(r"Retrying to (?:launch|recover) the cluster in ([\d.]+) seconds")
 _ACQUIRE = re.compile(r"Failed to acquire resources(?: \([^)]*\))? .*?for \{.*\}\. *$", re.MULTILINE)  # no reason
 _OF_CLOUD = re.compile(r"An error occurred \((\w+)\) when calling the \w+ operation(?: \([^)]*\))?: ")
+# the end of the first line of a command's failure on a machine, before what the command printed
+_OUTPUT = re.compile(r" Error: ===== stdout =====$")
+_ERROR = re.compile(r"^\W*(?:\w+ )?error\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,12 @@ def _reason(text: str) -> str:
     _, has_reason, reason = text.partition("Reason: ")
     lines = [line.strip() for line in (reason if has_reason else text).splitlines() if line.strip()]
     words = clause(_OF_CLOUD.sub(r"\1: ", lines[0])) if lines else "no reason is given"
+    if _OUTPUT.search(words):
+        printed = [
+            line for line in takewhile(lambda line: not line.startswith("Traceback"), lines[1:]) if "=====" not in line
+        ]
+        cause = next(filter(_ERROR.match, reversed(printed)), printed[-1] if printed else "")
+        words = clause(f"{_OUTPUT.sub('', words)} {cause}")
     return words if len(words) <= MOST_CHARACTERS else f"{words[:MOST_CHARACTERS]}…"
 
 

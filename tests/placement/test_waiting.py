@@ -81,6 +81,18 @@ def test_a_launch_that_failed_on_its_machine_is_said_with_the_error() -> None:
     assert "FUSE is missing" in found.words() or "failed with return code 1" in found.words()
 
 
+def test_a_command_that_failed_on_a_new_machine_is_reported_with_the_error_that_it_printed() -> None:
+    failed = "RuntimeError: Failed to run setup commands on an instance. (exit code 1)."
+    printed = "Using Python 3.11.7\nerror: Failed to read the wheel\n  cause: Permission denied\n"
+    error = f"{failed} Error: ===== stdout ===== \n{printed}"
+    log = line(
+        f"Failed to launch a cluster with error: {error}\n===== stderr =====)\nTraceback (most recent call last):"
+    )
+    found = failed_launch(log)
+    assert found is not None
+    assert found.reasons == (f"{failed} error: Failed to read the wheel",)
+
+
 def test_a_log_without_a_failure_has_none() -> None:
     assert failed_launch("") is None
     assert failed_launch(line("Launching a cluster.")) is None
