@@ -146,9 +146,9 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "groups that do not divide": (put("post_training.2.grpo.generations", 7), "post_training.2.grpo.generations", "divisor"),
     "both trained and existing": (put("tokenizer.existing", "."), "tokenizer.vocab_size", "either"),
     "neither trained nor existing": (put("tokenizer", {}), "tokenizer.vocab_size", "either"),
-    "two rewards of one name in a stage": (put("post_training.2.grpo.rewards", ["match", "match"]), "post_training.2.grpo.rewards.1.name", "rewards.0 has the same one; set `name:` of one of the two"),
-    "two rewards of one name for pairs": (put("post_training.1.dpo.pairs.rewards", ["match", "similarity", "match"]), "post_training.1.dpo.pairs.rewards.2.name", "rewards.0 has the same one"),
-    "two rewards of one name in an evaluator": (put("evaluate.statements.rewards", ["mine.py:match", "match"]), "evaluate.statements.rewards.1.name", "rewards.0 has the same one"),
+    "two rewards of one name in a stage": (put("post_training.2.grpo.rewards", ["match", "match"]), "post_training.2.grpo.rewards.1.name", "rewards.0 has the same name; set `name:` of one of them"),
+    "two rewards of one name for pairs": (put("post_training.1.dpo.pairs.rewards", ["match", "similarity", "match"]), "post_training.1.dpo.pairs.rewards.2.name", "rewards.0 has the same name"),
+    "two rewards of one name in an evaluator": (put("evaluate.statements.rewards", ["mine.py:match", "match"]), "evaluate.statements.rewards.1.name", "rewards.0 has the same name"),
     "diversity of nothing": (put("post_training.2.grpo.rewards", ["diversity"]), "post_training.2.grpo.rewards", "another reward beside diversity"),
     # stages that do not fit together
     "sequences beyond the positions": (put("pretrain.sequence_length", 1024), "pretrain.sequence_length", "max_positions (512)"),
