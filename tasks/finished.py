@@ -45,7 +45,7 @@ def _drop_damaged(output: Path) -> None:
     try:
         verify(output)
     except ArtifactError as error:
-        say(f"{error}\nMaking it again.")
+        say(f"{error}\nRecomputing it.")
         remove(output)
 
 

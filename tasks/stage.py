@@ -1,4 +1,4 @@
-"""What all stages share: image, caching, deck, and how the engine is run and tracked.
+"""The decorator that makes a stage of a function, with image, caching, deck and tracking.
 
     @stage(ENGINE, image=images.TRAIN)
     def pretrain(spec: PretrainSpec, data: TokenizedCorpus) -> MegatronCheckpoint:

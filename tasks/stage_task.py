@@ -67,7 +67,7 @@ class StageTask(FlyteTask[Stage]):
                 artifact = self.artifact(promise)
                 cache_hit.check(artifact)
             except (ArtifactError, ValidationError) as error:  # the latter: another version of Baton made it
-                say(f"{self.stage} is cached, but its files were changed or removed. {error}\nMaking it again.")
+                say(f"{self.stage} is cached, but its files were changed or removed. {error}\nRecomputing it.")
                 return recomputed(compute)
             title = read_how(inputs.get("how") or "{}")[0].title or artifact.title(self.stage)
             made_from = {name: _digests(value) for name, value in inputs.items()}

@@ -241,7 +241,7 @@ def _cell(text: str) -> str:
 
 
 def _items(field: FieldInfo) -> tuple[Any, ...]:
-    """What a list consists of."""
+    """Return the types of a list's items, or () for another field."""
     return get_args(field.annotation) if get_origin(field.annotation) is list else ()
 
 

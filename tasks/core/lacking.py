@@ -26,7 +26,7 @@ def tolerated() -> Iterator[None]:
 
 
 def may_lack(place: str) -> bool:
-    """Whether an artifact at this place may lack its files."""
+    """Return whether an artifact at this place may lack its files."""
     return _tolerated.get() or place in _again
 
 

@@ -25,7 +25,7 @@ _ODD_NAME = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 def checked_facts(facts: Any, stage: str, *, of_model: bool) -> dict[str, Any]:
-    """What the function returned, as facts. Raises StageError."""
+    """Return the function's result as facts. Raises StageError."""
     if not isinstance(facts, dict | None):
         raise StageError(f"{stage} returned {facts!r:.60}; a stage returns None or a dictionary of facts")
     if found := not_json(facts):

@@ -35,7 +35,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Kernels:
-    """What a device's kernels save for the backward pass, and their temporaries."""
+    """The tensors that a device's kernels save for the backward pass, and their temporaries."""
 
     fused_swiglu: bool  # saves only its input; otherwise also silu(gate)
     attention_rows: int  # queries whose scores are in memory at a time; 0: scores stay on the chip

@@ -217,5 +217,5 @@ def telling(message: str) -> str:
 
 
 def cure(message: str) -> str:
-    """What to do about it, if that is known."""
+    """Return the way out of a failure, if it is known."""
     return next((f"; {words}" for pattern, words in CURES.items() if re.search(pattern, message, re.IGNORECASE)), "")

@@ -63,7 +63,7 @@ def gpus_of_all(context: RunContext) -> dict[str, int]:
 
 
 def gpus_of(context: RunContext, path: str) -> int:
-    """As the recipe says; else one for each of the stage's processes if the model needs GPUs."""
+    """Return the recipe's number of GPUs, else one for each of the stage's processes if the model needs GPUs."""
     spec = context.stages()[path]
     if spec.pod and spec.pod.resources.gpu is not None:
         return int(spec.pod.resources.gpu)
@@ -73,8 +73,8 @@ def gpus_of(context: RunContext, path: str) -> int:
 
 
 def _needs_gpus(context: RunContext) -> bool:
-    """Whether the layout names a GPU, or the model is too large for a CPU. A hub model, whose size is not known here,
-    counts as large."""
+    """Return whether the layout names a GPU, or the model is too large for a CPU. A hub model counts as large: its
+    size is not known here."""
     if "pretrain" in context and context.specs["pretrain"].layout.device:
         return True
     if known := model_of(context):
@@ -118,7 +118,7 @@ def too_small(context: RunContext) -> Iterator[Problem]:
 
 
 def _gpus_missing(spec: StageSpec, asked: int | None) -> Problem | None:
-    """Of pretraining, which has a GPU for each process."""
+    """Return the problem of a pretraining that does not have a GPU for each process."""
     if asked is None or asked == spec.devices() or not (spec.device() or asked):
         return None
     return Problem("pretrain.pod.resources.gpu", asked, f"{spec.devices()}: one for each of layout.processes")

@@ -67,7 +67,7 @@ def _tracking() -> str:
 
 
 def _limits(title: str, asked: Resources) -> str:
-    """What this pod has of what it asked for."""
+    """Return what this pod has of the resources that it asked for."""
     memory, cpu = limits.memory_limit(), limits.cpu_limit()
     words = [
         f"{cpu:g} CPUs" if cpu else f"all {limits.cores()} CPUs",
@@ -82,7 +82,7 @@ def _limits(title: str, asked: Resources) -> str:
 
 
 def _security() -> str:
-    """Whether the pod is as Kubernetes' "restricted" standard has it, for what users' rewards could do in it."""
+    """Return whether the pod is as Kubernetes' "restricted" standard has it, for what users' rewards could do in it."""
     status = dict(line.split(":\t", 1) for line in STATUS.read_text().splitlines() if ":\t" in line)
     lacking = [
         words

@@ -147,7 +147,7 @@ def _tracking(environment: dict[str, str]) -> list[Problem]:
 
 @dataclass(frozen=True)
 class StagePod:
-    """What a pod of a recipe's run asks for."""
+    """The resources that a pod of a recipe's run asks for."""
 
     title: str
     image: str  # the name of its family's

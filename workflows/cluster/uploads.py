@@ -63,7 +63,7 @@ def _paths(specs: dict[str, Any], shared: str) -> Iterator[LocalPath]:
 
 
 def _of_curation(context: RunContext, shared: str) -> Iterator[LocalPath]:
-    """What the steps of a curation read: classifiers, and items of an evaluation."""
+    """Yield what the steps of a curation read: classifiers, and items of an evaluation."""
     for path, spec in context.stages().items():
         for number, step in enumerate(getattr(spec, "curate", ())):
             for field, source in step.sources().items():
@@ -72,7 +72,7 @@ def _of_curation(context: RunContext, shared: str) -> Iterator[LocalPath]:
 
 
 def _of_tasks(context: RunContext, shared: str) -> Iterator[LocalPath]:
-    """What lm-eval's tasks read, except the texts that are in the spec."""
+    """Yield what lm-eval's tasks read, except the texts that are in the spec."""
     spec: EvaluateSpec | None = context.specs.get("evaluate")
     for name, evaluator in spec.evaluators().items() if spec else ():
         pinned = evaluator.pinned()

@@ -43,7 +43,7 @@ class Replayed:
 
 @dataclass(frozen=True)
 class Night:
-    """What a night's training depends on beside the recipe."""
+    """The facts beside the recipe that a night's training depends on."""
 
     new: Tokens  # training tokens of each source of the new text
     vocabulary: int  # size of the tokenizer's vocabulary

@@ -27,7 +27,7 @@ OFF = ("start_from", "more_corpora")
 
 
 class GrowSpec(Spec):
-    """How training continues on new text."""
+    """The continuation of training on new text."""
 
     replay: float = Field(0.5, ge=0, lt=1, description="Share of each step's sequences taken from earlier runs' text")
     epochs: float = Field(1.0, gt=0, le=100, description="Epochs over the new text")
@@ -112,7 +112,7 @@ class RefreshSpec(Spec):
 
 
 class ScheduleSpec(Spec):
-    """When the launch plans start, by cron expressions of five fields, in UTC."""
+    """The start times of the launch plans, as cron expressions of five fields, in UTC."""
 
     continue_training: str = Field("0 2 * * *", description="Nightly, by default")
     refresh_rl: str = Field("0 4 * * 0", description="Weekly, by default; a promotion of the base starts it too")
@@ -127,8 +127,8 @@ class ScheduleSpec(Spec):
 
 
 def _has_dates(cron: str) -> bool:
-    """Whether it is a cron expression with a next date, as flytekit asks: `0 0 30 2 *` has none, and `R 2 * * *`, of
-    croniter alone, has another one each time."""
+    """Return whether a text is a cron expression with a next date, as flytekit requires: `0 0 30 2 *` has none, and
+    `R 2 * * *`, which only croniter knows, has another one each time."""
     from croniter import croniter  # what flytekit parses them with
 
     fields = cron.split()
@@ -163,7 +163,7 @@ class ContinuousRecipe(Recipe):
         return others.model_copy(update={"corpus": self.corpus})
 
     def crons(self) -> dict[str, str]:
-        """When each launch plan starts, by its name."""
+        """Return the start times of each launch plan, by its name."""
         plans = {"nightly": self.schedule.continue_training}
         return plans | ({"weekly": self.schedule.refresh_rl} if self.refresh else {})
 

@@ -1,4 +1,4 @@
-"""How the new text and the replayed text of earlier runs share a run of continuous training.
+"""Divide a run of continuous training between the new text and the replayed text of earlier runs.
 
 New text is read `grow.epochs` times, each of its sources by its size. Replayed text gets `grow.replay` of the tokens:
 its named sources by their weights over all earlier runs, each spread over these by size, so that a run that brought

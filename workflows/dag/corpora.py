@@ -21,7 +21,7 @@ def evaluated_names(recipe: Recipe) -> list[str]:
 
 
 def pods(spec: StageSpec, machines: int) -> int:
-    """How many share a stage's work; 0 outside of a cluster, or where SkyPilot places the stage."""
+    """Return how many pods share a stage's work; 0 outside of a cluster, or where SkyPilot places the stage."""
     return 0 if machines == 1 or spec.placement or this_pod() is None else machines
 
 

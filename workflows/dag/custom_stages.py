@@ -13,7 +13,7 @@ NOT_RESERVED = (
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a model or an artifact may not have the name."""
+    """Return whether the name is reserved, so that no model or artifact may have it."""
     return name.startswith(EVALUATION) or without_seed(name) != name
 
 
@@ -37,7 +37,7 @@ def of_each_seed(tuned: Collection[str], stages: Collection[CustomSpec]) -> set[
 
 
 def with_seed(name: str, repetition: int, seeded: Collection[str]) -> str:
-    """What has the name in a repetition of the post-training. `seeded`: see `of_each_seed`."""
+    """Return the title of what has the name in a repetition of the post-training. `seeded`: see `of_each_seed`."""
     return label_of(name, repetition) if name.removeprefix(EVALUATION) in seeded else name
 
 

@@ -64,8 +64,8 @@ def dag_part(function: F) -> F:
 
 
 def _is_outage(error: Exception) -> bool:
-    """Whether the tracking store or the storage is unreachable, and may be back for the next pod. MLflow's errors are
-    recognized by their module, since MLflow is not imported here."""
+    """Return whether the tracking store or the storage is unreachable but may be back for the next pod. MLflow's errors
+    are recognized by their module, since MLflow is not imported here."""
     if isinstance(error, StorageError):
         return error.curable
     return isinstance(error, TrackingUnreachable) or type(error).__module__.split(".")[0] in ("mlflow", "requests")

@@ -40,7 +40,7 @@ class Tuning(_Methods):  # type: ignore[misc]
     )
 
     def given(self) -> list[str]:
-        """Which methods are set."""
+        """The methods that are set."""
         return [name for name in METHODS if getattr(self, name)]
 
     @property

@@ -81,7 +81,7 @@ def result_of(
 
 
 def _lack(step: Step, machine: Machine, known: Mapping[str, Result], tiny: bool) -> str | None:
-    """What the step lacks on this machine."""
+    """Return what the step lacks on this machine."""
     if tiny and not step.on_cpu:
         return "it has no tiny variant for a CPU"
     if not tiny and not machine.gpus:
