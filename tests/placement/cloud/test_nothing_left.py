@@ -9,7 +9,7 @@ import pytest
 from flyteidl.core.execution_pb2 import TaskExecution
 
 from tests.placement.cloud.account import KEYS
-from tests.placement.cloud.jobs import MIDDLE, nothing_is_left, rented
+from tests.placement.cloud.jobs import MIDDLE, nothing_is_left, rented, storage
 from tests.placement.cloud.world import Cloud
 from tests.placement.connector_service import Connector, free_port
 from tests.placement.runs import SHORT, Run, done, start
@@ -111,7 +111,8 @@ def test_after_a_restart_of_the_connector_s_service(aws: Cloud, tmp_path: Path) 
     """An execution on a cluster: the connector that comes after goes on with the job, and cancels it when asked."""
     connector = Connector(free_port(), API_SERVER, tmp_path / "log.txt", KEYS)
     try:
-        job = connector.create(placement=rented()["placement"], command=["sleep", "3000"])
+        command = ["sh", "-c", "sleep 3000", "--raw-output-data-prefix", f"{storage()}/ab/f0-n0-0"]
+        job = connector.create(f"{storage()}/out", rented()["placement"], command)
         connector.reaches(job, TaskExecution.RUNNING, timeout_s=300)
         (machine,) = aws.instances()
         connector.kill()
