@@ -43,7 +43,7 @@ from infra.placement.config import NO_IMAGE, TASK_TYPE, Placement
 from infra.placement.failure import failure
 from infra.placement.job import STORAGE, Order, sky_task
 from infra.placement.prices import ordered
-from infra.placement.record import message, over_limit, unchecked_limit, where
+from infra.placement.record import message, over_limit, unchecked_limit, where, with_machine
 from infra.placement.skypilot import sky
 from infra.placement.waiting import BACKOFF, STARTING, FailedLaunch, failed_launch, waits_for
 from infra.pod import execution_name
@@ -132,6 +132,7 @@ class SkyPilotConnector(AsyncConnectorBase):
         self._recorded: dict[str, dict[str, Any]] = {}  # by key: the place in the stage's record
         self._last_seen: dict[str, tuple[int, Resource]] = {}  # by key: SkyPilot's job id, and its last state
         self._asked: dict[str, float] = {}  # by key: start of waiting for an answer of the server
+        self._records: dict[str, ManagedJobRecord] = {}  # by key: SkyPilot's last record of the job
         self._failed_launches: dict[str, tuple[float, FailedLaunch | None]] = {}  # by key: time of reading, launch
         self.logs_states = True  # false in a stage's process, which shows its job's states itself
 
@@ -320,6 +321,7 @@ class SkyPilotConnector(AsyncConnectorBase):
     def _resource(self, job: SkyJob, record: ManagedJobRecord) -> Resource:
         """Convert a managed job to Flyte's resource."""
         limits = Placement.model_validate(job.order.placement)
+        record = self._records[job.key] = with_machine(record, self._records.get(job.key))
         status, number = api_server.status(record), record.job_id or 0
         phase, words = PHASES[status]
         if status in STARTING:

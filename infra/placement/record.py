@@ -90,6 +90,17 @@ def _machine(record: ManagedJobRecord) -> str | None:
     return f"{f'{nodes} × ' if nodes > 1 else ''}{instance}{' spot' if spot else ''}"
 
 
+def with_machine(record: ManagedJobRecord, before: ManagedJobRecord | None) -> ManagedJobRecord:
+    """The record of an ended job with the machine of a record `before` it. SkyPilot describes a job whose machines are
+    gone by the resources that it asked for, which have no price."""
+    if before is None or before.job_id != record.job_id or not record.end_at:
+        return record
+    if _instance(record) or not _instance(before):
+        return record
+    machine = ("cluster_resources", "cluster_resources_full", "accelerators")
+    return record.model_copy(update={name: getattr(before, name) for name in machine})
+
+
 def price_per_hour(record: ManagedJobRecord) -> float | None:
     """The price of a job's machines in US dollars per hour, by SkyPilot's catalog; None if the catalog does not have
     them, or there is no catalog here."""

@@ -22,7 +22,7 @@ from infra.paths import baton_home
 from infra.placement.config import Placement
 from infra.placement.job import FILLER, Order, sky_task
 from infra.placement.prices import ordered
-from infra.placement.record import over_limit, summary, unchecked_limit, where
+from infra.placement.record import over_limit, summary, unchecked_limit, where, with_machine
 from tests.images.registry import needs_registry, push, registry
 
 JOB = SkyJob("baton-pretrain-0", "s3://bucket/out", Order({"nodes": 2}, "/shared", "e", {}), "", ["pyflyte-execute"])
@@ -91,6 +91,19 @@ def test_the_last_word_says_where_how_long_and_for_how_much(
     monkeypatch.setattr(sky.Resources, "get_cost", lambda self, seconds: 0.0857)
     record = ManagedJobRecord(**{"cluster_resources_full": FULL, "cluster_resources": "1x(cpus=2)"} | ENDED | more)
     assert summary(where(record)).strip() == said
+
+
+def test_an_ended_job_keeps_the_machine_that_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SkyPilot's record of a job whose machine is gone has only what was asked for."""
+    monkeypatch.setattr(sky.Resources, "get_cost", lambda self, seconds: 0.0857)
+    running = ManagedJobRecord(job_id=3, cluster_resources_full=FULL, **ENDED | {"end_at": None})
+    asked = "1x[CPU:2][On-demand|Spot]"
+    ended = ManagedJobRecord(job_id=3, cluster_resources=asked, cluster_resources_full=asked, **ENDED)
+    assert where(with_machine(ended, running)) == where(
+        ManagedJobRecord(job_id=3, cluster_resources_full=FULL, **ENDED)
+    )
+    assert "price_per_hour" not in where(with_machine(ended, running.model_copy(update={"job_id": 2})))
+    assert with_machine(ended, None) == ended
 
 
 @pytest.mark.parametrize(
