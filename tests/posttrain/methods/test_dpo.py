@@ -151,7 +151,7 @@ def said(text: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     ("pairs", "complaint"),
     [
-        ({"rewards": ["never"]}, r"no completion of the 8 prompts is worse than the row's own: there is nothing to"),
+        ({"rewards": ["never"]}, r"no completion of the 8 prompts is worse than the row's own: there are no pairs"),
         ({"rewards": ["never"], "chosen": "best", "samples": 2}, "is worse than another"),
     ],
 )
