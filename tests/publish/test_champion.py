@@ -354,7 +354,7 @@ def fetched(count: int, monkeypatch: pytest.MonkeyPatch) -> list[Version]:
     """Download that many versions of one model."""
 
     def download(version: Version, place: Path) -> None:
-        place.mkdir(parents=True)
+        place.mkdir(parents=True, exist_ok=True)
         (place / "weights").write_text(version.digest)
 
     monkeypatch.setattr(fetched_files, "_download", download)
