@@ -5,6 +5,7 @@ import re
 import signal
 from pathlib import Path
 
+import grpc
 import pytest
 from flyteidl.core.execution_pb2 import TaskExecution
 
@@ -107,6 +108,15 @@ def test_after_the_client_is_killed_for_good(aws: Cloud, tmp_path: Path) -> None
     until(aws.is_empty, "the job's end", 900)
 
 
+def is_cancelled(connector: Connector, job: bytes) -> bool:
+    """Ask for the cancellation as propeller does, again and again until it is confirmed."""
+    try:
+        connector.delete(job)
+    except grpc.RpcError:
+        return False
+    return True
+
+
 def test_after_a_restart_of_the_connector_s_service(aws: Cloud, tmp_path: Path) -> None:
     """An execution on a cluster: the connector that comes after goes on with the job, and cancels it when asked."""
     connector = Connector(free_port(), API_SERVER, tmp_path / "log.txt", KEYS)
@@ -121,7 +131,7 @@ def test_after_a_restart_of_the_connector_s_service(aws: Cloud, tmp_path: Path) 
         assert [each.id for each in aws.instances()] == [machine.id]
         connector.kill()
         connector.start()  # one that has not seen the job
-        connector.delete(job)
+        until(lambda: is_cancelled(connector, job), "the cancellation")
         nothing_is_left(aws)
     finally:
         connector.kill()
