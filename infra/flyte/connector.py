@@ -130,9 +130,8 @@ class SkyPilotConnector(AsyncConnectorBase):
         self._unwanted: set[str] = set()  # keys of deleted jobs
         self._wanted: dict[str, tuple[str, float]] = {}  # by key: the job's name, and the time of its last `get`
         self._recorded: dict[str, dict[str, Any]] = {}  # by key: the place in the stage's record
-        self._last_seen: dict[str, tuple[int, Resource]] = {}  # by key: SkyPilot's job id, and its last state
+        self._last_seen: dict[str, tuple[ManagedJobRecord, Resource]] = {}  # by key: the last record and state
         self._asked: dict[str, float] = {}  # by key: start of waiting for an answer of the server
-        self._records: dict[str, ManagedJobRecord] = {}  # by key: SkyPilot's last record of the job
         self._failed_launches: dict[str, tuple[float, FailedLaunch | None]] = {}  # by key: time of reading, launch
         self.logs_states = True  # false in a stage's process, which shows its job's states itself
 
@@ -245,7 +244,7 @@ class SkyPilotConnector(AsyncConnectorBase):
         yet."""
         if job.key not in self._last_seen:
             return None
-        _number, seen = self._last_seen[job.key]
+        _record, seen = self._last_seen[job.key]
         phase = TaskExecution.RUNNING if is_terminal_phase(seen.phase) else seen.phase
         return Resource(phase, seen.message, seen.log_links, custom_info=seen.custom_info)
 
@@ -269,7 +268,8 @@ class SkyPilotConnector(AsyncConnectorBase):
         at_work = [record for record in records if api_server.status(record) not in {*FINAL, "CANCELLING"}]
         if twins := [record.job_id for record in at_work[1:] if record.job_id is not None]:
             api_server.cancel(twins)
-        number, _ = self._last_seen.get(job.key, (None, None))
+        last, _ = self._last_seen.get(job.key, (None, None))
+        number = last.job_id if last else None
         of_attempt = [record for record in records if api_server.output_prefix(record) == job.output_prefix]
         ended = [record for record in of_attempt if api_server.status(record) != "CANCELLED"] or of_attempt
         others = [record for record in records if api_server.status(record) == "CANCELLED" and record not in of_attempt]
@@ -321,7 +321,8 @@ class SkyPilotConnector(AsyncConnectorBase):
     def _resource(self, job: SkyJob, record: ManagedJobRecord) -> Resource:
         """Convert a managed job to Flyte's resource."""
         limits = Placement.model_validate(job.order.placement)
-        record = self._records[job.key] = with_machine(record, self._records.get(job.key))
+        before, _ = self._last_seen.get(job.key, (None, None))
+        record = with_machine(record, before)
         status, number = api_server.status(record), record.job_id or 0
         phase, words = PHASES[status]
         if status in STARTING:
@@ -334,7 +335,7 @@ class SkyPilotConnector(AsyncConnectorBase):
         if page := lineage_page(api_server.execution(record), os.environ | job.order.environment):
             links.append(TaskLog(name="Lineage", uri=page))
         resource = Resource(phase, message(record, words, status not in STARTING), links, custom_info=where(record))
-        self._last_seen[job.key] = number, replace(resource)
+        self._last_seen[job.key] = record, replace(resource)
         self._record(job, record, status in FINAL)
         if phase == TaskExecution.SUCCEEDED:
             return _copy_outputs(resource, api_server.output_prefix(record) or "", job.output_prefix)
