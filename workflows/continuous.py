@@ -30,6 +30,7 @@ from workflows.continuous_training.generations import (
     champion,
     data_sets,
     generations,
+    is_tuned,
     named_by,
     part,
     replayed,
@@ -148,7 +149,7 @@ def _refreshed(recipe: ContinuousRecipe) -> str:
         base = champion(_name(recipe))
         if base is None:
             return _end(f"{name}: nothing to do: {_name(recipe)} has no champion yet")
-        if any(generation.part("from_base").digest == base.digest for generation in tuned):
+        if is_tuned(base, tuned):
             return _end(f"{name}: nothing to do: the champion of {_name(recipe)} has been tuned")
         message: str = tune_champion(recipe=recipe, base=base)
         return message

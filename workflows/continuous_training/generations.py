@@ -128,6 +128,11 @@ def remaining(corpus: Corpus, shards: TokenizedCorpus, gone: Mapping[str, int]) 
     return tokens
 
 
+def is_tuned(base: HFModel, tuned: "Sequence[Generation]") -> bool:
+    """Return whether one of the generations of a refresh was made from `base`."""
+    return any(generation.part("from_base").digest == base.digest for generation in tuned)
+
+
 def data_sets(texts: Sequence[Replayed], accepted: int, size: int) -> list[list[Replayed]]:
     """The texts that make one data set each, of so many accepted generations. Every `size` successive generations are
     put together and stay so: at most one data set of several generations is new each night. Those with and without

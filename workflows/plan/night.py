@@ -22,7 +22,7 @@ from tasks.data.artifact import Corpus, TokenizedCorpus
 from tasks.models.artifact import HFModel
 from workflows.continuous_training import calls
 from workflows.continuous_training.calls import NEW_TEXT, SERVING, Night
-from workflows.continuous_training.generations import data_sets, named_by, part, replayed, texts_of, tokens_of
+from workflows.continuous_training.generations import data_sets, is_tuned, named_by, part, replayed, texts_of, tokens_of
 from workflows.continuous_training.recipe import ContinuousRecipe
 from workflows.dag.call import Calls
 from workflows.dag.post_training import BASE
@@ -156,7 +156,7 @@ def _refresh(recipe: ContinuousRecipe, base: _Ledger, tuned: _Ledger | None, is_
         version = max(base.versions, default=0) + 1
         dag = calls.refreshed(recipe, [*accepted, version], version, has_champion)
         yield Part(f"{tuned.name}, if the new version of {base.name} is promoted", [dag])
-    elif base.champion and base.champion.digest not in [each.part("from_base").digest for each in tuned.generations]:
+    elif base.champion and not is_tuned(base.champion, tuned.generations):
         dag = calls.refreshed(recipe, accepted, base.versions[-1], has_champion)
         given = {BASE: base.champion} | named_by(dag, base.generations) | tuned.given
         yield Part(f"{tuned.name}, of the champion of {base.name}", [dag], given)
