@@ -34,7 +34,7 @@ STORAGE_SECRETS = (
 )
 GOOGLE_FILE, GOOGLE_KEY = "GOOGLE_APPLICATION_CREDENTIALS", "BATON_GOOGLE_KEY"  # a local path, and the file's content
 # SkyPilot (0.14.1) writes a job's script with its secrets into a command line of ssh, which others on both machines can
-# read, if the script is shorter than this, and else into a file. Without need once SkyPilot always uses a file.
+# read, if the script is shorter than this, and else into a file. The filler can go once SkyPilot always uses a file.
 FILLER, FILLER_LENGTH = "BATON_FILLER", 100 * 1024
 
 # All that the job writes on a machine is in one folder, which is removed at the end: a Slurm machine outlives the job.
@@ -123,8 +123,8 @@ def sky_task(
 
 
 def _secrets(placement: Placement, order: Order, output_prefix: str) -> dict[str, str]:
-    """The job's secrets for SkyPilot: those in the task's environment, and those in this process's environment that the
-    job, its storage and its placement need. Raises UserError."""
+    """The job's secrets for SkyPilot: those in the task's environment, those in this process's environment that the
+    job, its storage and its placement need, and the filler if there are any. Raises UserError."""
     environment = os.environ | order.environment
     if missing := [name for name in placement.secrets if not environment.get(name)]:
         where = "where the job is started: here, or in the connector's environment on a Flyte cluster"
