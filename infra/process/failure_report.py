@@ -10,7 +10,7 @@ from typing import Any
 from infra.pod import this_pod
 from infra.process.death import Death, death, unvarying
 from infra.process.limits import MIB, memory_kills, memory_limit
-from infra.process.logs import LINES, LogReader, tail
+from infra.process.logs import LINES, UNWRITTEN, LogReader, tail
 from infra.process.supervisor import Supervisor, read_result
 from infra.storage.disk_errors import NO_SPACE, disk_refused
 from infra.tracking.redact import redact_text
@@ -121,7 +121,9 @@ def _error_line(pattern: re.Pattern[str], result: dict[str, Any], logs: LogReade
     if "error" in result:
         lines = [str(result["error"])] if "traceback" in result or result.get("kind") == "OSError" else []
     else:
-        lines = (logs.rank_log(first.rank) if first else logs.torchrun_log()).splitlines()[-LINES:]
+        log = (logs.rank_log(first.rank) if first else logs.torchrun_log()).splitlines()
+        # an engine closes its files as it ends, so the disk may have had space for the log after this line, and now
+        lines = [line for line in log if line.startswith(UNWRITTEN)] + log[-LINES:]
     match = next((line for line in reversed(lines) if pattern.search(line)), None)
     return redact_text(OF_A_RANK.sub("", match.strip())) if match else None
 

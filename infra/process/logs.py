@@ -23,6 +23,7 @@ from infra.tracking.redact import redact_text
 LINES = 20  # the end of a log, shown for a failure
 LINE = 500  # characters shown of each
 READ_BYTES = 1 << 16  # at most, from the end of a log
+UNWRITTEN = "result.json could not be written: "  # start of the line of an engine whose disk is full
 TORCHRUN_SAW_IT = re.compile(
     r"^[WE]\d{4} .*torch/distributed/elastic/.*(?:closing signal|failed \(exitcode)", re.MULTILINE
 )

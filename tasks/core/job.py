@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 from infra.errors import UserError
 from infra.paths import quiet
 from infra.process.heartbeat import Heartbeat
-from infra.process.logs import end_of, print_to_own_log, redact_tracebacks
+from infra.process.logs import UNWRITTEN, end_of, print_to_own_log, redact_tracebacks
 from infra.process.parent_watchdog import end_with_launcher
 from infra.progress import NOTICES
 from infra.storage.buckets import StorageError
@@ -274,7 +274,7 @@ def _write_error(job: Job, result: dict[str, Any]) -> None:
     except FileExistsError:
         pass  # another rank was first
     except OSError as error:  # the disk is full, but the log and the exit code remain
-        print(f"result.json could not be written: {error}", file=sys.stderr)
+        print(f"{UNWRITTEN}{error}", file=sys.stderr)
     finally:
         partial.unlink(missing_ok=True)
 

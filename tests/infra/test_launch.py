@@ -185,15 +185,24 @@ def test_a_failure_is_not_remembered(tmp_path: Path) -> None:
     verify(launch("writer", tmp_path))
 
 
-def test_a_full_disk_is_said_to_be_full(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("how", "line"),
+    [
+        ("full disk", "OSError: "),
+        ("full disk of an open file", "result.json could not be written: "),
+    ],
+)
+def test_a_full_disk_is_said_to_be_full(tmp_path: Path, how: str, line: str) -> None:
     words = [sys.executable, "-m", "tests.infra.launcher", toy("failing").module, str(tmp_path / "job")]
     on_a_small_disk = f'mount -t tmpfs -o size=2m tmpfs {tmp_path} && exec {shlex.join(words)} "$0"'
-    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", on_a_small_disk, json.dumps({"how": "full disk"})]
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", on_a_small_disk, json.dumps({"how": how})]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 1
     said = ended.stderr.partition("EngineFailed: ")[2].splitlines()
-    assert re.match(r"toy: .*/job: no space left on device \([\d.]+ k?B are free in .*\)\. Make room and run", said[0])
-    assert said[1:] == ["  OSError: [Errno 28] No space left on device", f"  (log: {tmp_path}/job/log.txt)"]
+    assert re.match(
+        r"toy: .*/job: no space left on device \([\d.]+ [kM]?B are free in .*\)\. Make room and run", said[0]
+    )
+    assert said[1:] == [f"  {line}[Errno 28] No space left on device", f"  (log: {tmp_path}/job/log.txt)"]
 
 
 def test_a_gpu_without_memory_is_a_line_and_not_a_traceback(tmp_path: Path) -> None:

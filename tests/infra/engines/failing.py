@@ -1,11 +1,14 @@
 """Fail as the spec says."""
 
+import atexit
 import os
 import signal
 import threading
 from typing import Literal
 
 from infra.errors import UserError
+from infra.process.logs import LINES
+from infra.storage.durable import new_folder
 from tasks.core.job import Job, StageError, main
 from tasks.core.spec import Spec
 
@@ -14,7 +17,8 @@ ADDRESS = "401 for https://judge.example.org/v1?api_key=hunter22, Authorization:
 
 class FailingSpec(Spec):
     how: Literal[
-        "stage error", "bug", "killed", "no shared memory", "silent", "exit 0", "full disk", "no GPU memory", "stopped",
+        "stage error", "bug", "killed", "no shared memory", "silent", "exit 0", "full disk",
+        "full disk of an open file", "no GPU memory", "stopped",
         "address in a bug", "address in a stage error", "address in a thread",
     ]  # fmt: skip
 
@@ -36,6 +40,12 @@ def work(job: Job) -> None:
             raise SystemExit(0)
         case "full disk":
             (job.work / "big").write_bytes(bytes(1 << 26))
+        case "full disk of an open file":  # its space is free when the process has ended
+            atexit.register(print, "a library's last words\n" * LINES)
+            with new_folder(job.work / "new") as folder:
+                stream = (folder / "big").open("wb", buffering=0)
+                while stream.write(bytes(4096)):
+                    pass
         case "no GPU memory":  # as torch.OutOfMemoryError says it
             raise RuntimeError(
                 "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB"
