@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from flytekit.types.directory import FlyteDirectory
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidatorFunctionWrapHandler, field_validator
 
 from infra.paths import located
 from infra.storage.buckets import is_bucket
 from infra.tracking.relations import Relation
-from tasks.core.lacking import may_lack, restore
 from tasks.core.manifest import ALL, ArtifactError, Manifest
 from tasks.core.packages import modules
 from tasks.core.stored import RECREATE_HINT, fetch, manifest_at
@@ -39,17 +38,14 @@ class Artifact(BaseModel):
 
     @field_validator("directory", mode="wrap")
     @classmethod
-    def _existing(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-        """Flyte checks that a local folder exists; a path in a home that was moved is updated. Raises ArtifactError."""
-        if isinstance(value, dict) and isinstance(value.get("path"), str):
-            place = located(value["path"])
-            value = value | {"path": place}
-            if may_lack(place):
-                return FlyteDirectory(place, remote_directory=False)
-        try:
-            return check(value)
-        except ValidationError as error:
-            raise ArtifactError(f"{cls.kind} in {value}: its directory is gone. {RECREATE_HINT}") from error
+    def _located(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+        """Update a path in a home that was moved. Flyte's own check would refuse a local folder that is gone, but not
+        every stage that gets an artifact reads its files."""
+        if isinstance(value, FlyteDirectory):
+            return value
+        if isinstance(value, dict) and isinstance(path := value.get("path"), str) and not is_bucket(path):
+            return FlyteDirectory(located(path), remote_directory=False)
+        return check(value)
 
     @classmethod
     def from_directory(cls, path: Path) -> Self:
@@ -99,10 +95,14 @@ class Artifact(BaseModel):
         return manifest_at(self.place)
 
     def local(self, patterns: Sequence[str] = ALL) -> Path:
-        """The directory on this machine, recreated if it is gone; if it is elsewhere, the files that match a pattern
-        are downloaded (once). Raises ArtifactError."""
-        restore(self.place)
-        return fetch(self.place, self.digest, patterns) if is_bucket(self.place) else Path(located(self.place))
+        """The directory on this machine; if it is elsewhere, the files that match a pattern are downloaded (once).
+        Raises ArtifactError."""
+        if is_bucket(self.place):
+            return fetch(self.place, self.digest, patterns)
+        folder = Path(located(self.place))
+        if not folder.exists():
+            raise ArtifactError(f"{self.kind} in {folder}: its directory is gone. {RECREATE_HINT}")
+        return folder
 
 
 @cache

@@ -1,14 +1,12 @@
 """Artifacts that Flyte's local cache returns: each is checked, since it counts only while its files are intact, and
 recorded in the execution that uses it."""
 
-from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from infra.progress import say
 from infra.storage.buckets import is_bucket
 from infra.tracking.record import note_cached
 from tasks.artifacts import Artifact, shown
-from tasks.core import lacking
 from tasks.core.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, verify
 from tasks.core.stored import check_sizes
 from tasks.stage_job import produced
@@ -41,16 +39,11 @@ def is_gone(place: str) -> bool:
         return not (Path(place) / MANIFEST).exists()
 
 
-def note(artifact: Artifact, title: str, inputs: Mapping[str, Iterable[str]], recompute: Callable[[], object]) -> None:
-    """Record that a call has this artifact, unless the call has just made it. If its files are gone, `recompute` runs
-    as soon as they are needed. `inputs` has the digests of what the call was given."""
-    gone = artifact.digest not in produced and is_gone(artifact.place)
-    lacking.note_made(artifact.digest, _made_from(artifact, inputs), exists=not gone)
+def note(artifact: Artifact, title: str) -> None:
+    """Record that a call has this artifact, unless the call has just made it."""
     if artifact.digest not in produced | received:
         _record(artifact, title)
-        say(f"✓ {title:<14} cached{', its files are gone' if gone else ''}")
-    if gone:
-        lacking.note(artifact.place, recompute)
+        say(f"✓ {title:<14} cached{', its files are gone' if is_gone(artifact.place) else ''}")
 
 
 def _record(artifact: Artifact, title: str) -> None:
@@ -70,12 +63,3 @@ def _record(artifact: Artifact, title: str) -> None:
         inputs=manifest.parents,
         job_dir=folder.parent if folder.is_absolute() and folder.name == "output" else None,  # else in a bucket
     )
-
-
-def _made_from(artifact: Artifact, inputs: Mapping[str, Iterable[str]]) -> list[str]:
-    """The digests of those inputs that the artifact was made from."""
-    digests = {name: [*of] for name, of in inputs.items()}
-    one_each = {name: of[0] for name, of in digests.items() if of}
-    if not artifact.relation.has_content:
-        return []
-    return [digest for name in artifact.relation.sources(artifact.digest, one_each) for digest in digests[name]]

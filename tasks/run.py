@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from infra.flyte.hooks import retried_by_flyte
-from infra.paths import located
 from infra.pod import this_pod
 from infra.process.launch import Engine, EngineFailed, Launch, job_directory
 from infra.process.torchrun_env import NotPlaced
 from infra.storage.buckets import StorageError
 from tasks.artifacts import Artifact
 from tasks.cached_stages import note_upstream
-from tasks.core import lacking
 from tasks.core.called import called
 from tasks.core.earlier import has_result_of
 from tasks.core.inputs import input_key, side_by_side
@@ -58,7 +56,7 @@ def run(
     parts.tokenizer, … (`Job.names` lists them). In a pod, the artifact and its checkpoints are in storage
     (tasks/core/offsite.py). Raises EngineFailed, ArtifactError, StorageError, NotPlaced, FlyteRecoverableException.
     """
-    named = {name: restored(artifact) for name, artifact in _flat(inputs).items()}
+    named = _flat(inputs)
     if this_pod() and called().upstream:
         note_upstream(named.values(), called())
     keys = side_by_side(lambda name: input_key(named[name].key, named[name].place, reads.needed(name)), named)
@@ -68,11 +66,6 @@ def run(
     _check_machines(job)
     artifact = finished(job)
     return execute(job) if artifact is None else artifact
-
-
-def restored(artifact: A) -> A:
-    """The artifact; a new one if its files were gone: recomputed on a GPU, it may differ."""
-    return artifact.from_place(located(artifact.place)) if lacking.restore(artifact.place) else artifact
 
 
 def _job_directory(

@@ -26,7 +26,7 @@ from infra.progress import say
 from infra.storage.disk_errors import disk_errors_named
 from infra.tracking.record import failure_recorded
 from tasks.artifacts import Artifact
-from tasks.core import lacking
+from tasks.cache_hit import is_gone
 from tasks.core.called import calling, read_how
 from tasks.core.manifest import text_digest
 from tasks.core.spec import Spec, StageSpec
@@ -54,8 +54,8 @@ def stage(
     `cached=False` is for what belongs to one execution, like its report, or is elsewhere too, like a model's version.
     `pod` has the default resources of its pod, over those of the image's family. `hands_on`: it returns one of its
     inputs. What it decided is not in Flyte's local cache then, so it executes every time, and finds its finished job.
-    `describes`: the lists and mappings of artifacts that it only reports on; those whose files are gone and that
-    nothing needs are left out. `name` and `spec`: the name and the type of the spec of this task, if the function is
+    `describes`: the lists and mappings of artifacts that it only reports on; those whose files are gone are left out
+    (workflows/dag/recompute.py). `name` and `spec`: the name and the type of the spec of this task, if the function is
     that of several tasks; the docstring of the spec is then the task's description."""
 
     def decorate(function: Callable[..., A]) -> Callable[..., A]:
@@ -101,14 +101,14 @@ def stage(
 
 
 def _present(value: Any) -> Any:
-    """A list or a mapping of artifacts without those whose files are gone and that nothing needs."""
+    """A list or a mapping of artifacts without those whose files are gone."""
     if isinstance(value, dict):
         return {name: item for name, item in value.items() if _is_present(item)}
     return [item for item in value if _is_present(item)] if isinstance(value, list) else value
 
 
 def _is_present(artifact: Artifact) -> bool:
-    if not (lacking.is_lacking(artifact.place) and lacking.is_needless(artifact.digest)):
+    if not is_gone(artifact.place):
         return True
     what = f"{artifact.kind.replace('_', ' ')} {artifact.digest[:12]}"
     say(f"the {what} is left out: its files are gone from {artifact.place}, and what was made from it exists")

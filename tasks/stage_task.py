@@ -3,13 +3,12 @@
 1. `__call__` splits the spec: the fields of its identity stay in `spec`, and `how` gets the others, with the call.
    While Flyte compiles a DAG for a cluster, that is all: the call becomes a node with its pod or its placement.
 2. `local_execute`, on one machine, returns the artifact that Flyte's local cache has for these inputs, if its files
-   are intact; else Flyte executes the task.
+   are intact, or gone and not needed (workflows/dag/recompute.py); else Flyte executes the task.
 3. `execute`, here and in a cluster's pod, sends the task to the machine of its placement, or runs its function.
 4. The function, which tasks/stage.py wraps, calls `run` (tasks/run.py): a finished result is reused, else the stage's
    engine is executed.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +18,7 @@ from pydantic import ValidationError
 from infra.flyte.cache import recomputed
 from infra.flyte.placed_run import in_job, is_job, placement_of
 from infra.flyte.pod_template import pod_of, say_what_it_lacks
-from infra.flyte.task import FlyteTask, hashes, is_compiling, register
+from infra.flyte.task import FlyteTask, is_compiling, register
 from infra.pod import this_pod
 from infra.pod_spec import PodSpec
 from infra.process.launch import Engine
@@ -29,12 +28,10 @@ from infra.storage.disk_errors import disk_errors_named
 from tasks import cache_hit
 from tasks.artifacts import Artifact
 from tasks.core.called import read_how
-from tasks.core.lacking import tolerated
-from tasks.core.manifest import ArtifactError, digest_in
+from tasks.core.manifest import ArtifactError
 from tasks.core.spec import Spec, StageSpec
 from tasks.core.stored import send
 from tasks.models.artifact import HFModel
-from tasks.run import restored
 
 
 @dataclass(frozen=True)
@@ -58,9 +55,9 @@ class StageTask(FlyteTask[Stage]):
         return super().__call__(**inputs)
 
     def local_execute(self, ctx: Any, **inputs: Any) -> Any:
-        compute = partial(super().local_execute, ctx, **inputs)
+        compute, call = partial(super().local_execute, ctx, **inputs), read_how(inputs.get("how") or "{}")[0]
         with disk_errors_named():
-            if self.task_config.hands_on:
+            if self.task_config.hands_on or call.recompute:
                 return recomputed(compute)
             promise = compute()
             try:
@@ -69,9 +66,9 @@ class StageTask(FlyteTask[Stage]):
             except (ArtifactError, ValidationError) as error:  # the latter: another version of Baton made it
                 say(f"{self.stage} is cached, but its files were changed or removed. {error}\nRecomputing it.")
                 return recomputed(compute)
-            title = read_how(inputs.get("how") or "{}")[0].title or artifact.title(self.stage)
-            made_from = {name: _digests(value) for name, value in inputs.items()}
-            cache_hit.note(artifact, title, made_from, recompute=partial(recomputed, compute))
+            if not call.title and cache_hit.is_gone(artifact.place):  # called outside a DAG of calls, which decides
+                return recomputed(compute)
+            cache_hit.note(artifact, call.title or artifact.title(self.stage))
             return promise
 
     def execute(self, **inputs: Any) -> Any:
@@ -99,8 +96,7 @@ class StageTask(FlyteTask[Stage]):
 
     def artifact(self, promise: Any) -> Artifact:
         """The artifact of a promise, which may lack its files. Raises ArtifactError, ValidationError."""
-        with tolerated():
-            artifact: Artifact = self.value(promise.val)
+        artifact: Artifact = self.value(promise.val)
         return artifact
 
 
@@ -113,21 +109,8 @@ def split(inputs: dict[str, Any]) -> dict[str, Any]:
     return inputs | {"spec": spec, "how": call.how(rest)}
 
 
-def _digests(value: Any) -> Iterator[str]:
-    """The digests of an input: Flyte's promises or artifacts."""
-    if isinstance(value, Artifact):
-        yield value.digest
-    elif isinstance(value, list | dict):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _digests(item)
-    else:
-        yield from map(digest_in, hashes(value))
-
-
 def _sent(value: Any, storage: str) -> Any:
     """Artifacts and a spec's files as they are in storage, uploaded first if necessary."""
-    if isinstance(value, Artifact):
-        value = restored(value)
     if isinstance(value, HFModel) and value.base:
         value = value.with_base_at(send(value.base.place, storage))
     if isinstance(value, Artifact):

@@ -21,6 +21,7 @@ from infra.storage.disk_errors import disk_errors_named, disk_refused
 T = TypeVar("T")
 
 FOLDER = baton_home() / "flyte-cache"
+OVERWRITE = "FLYTE_LOCAL_CACHE_OVERWRITE"  # Flyte reads this option only from the environment
 _get, _set = LocalTaskCache.get, LocalTaskCache.set  # flytekit's functions
 _DISK_ERRORS = ("disk is full", "disk I/O error", "readonly database", "unable to open")  # in SQLite's messages
 
@@ -54,11 +55,15 @@ def put(*entry: Any) -> None:
 
 def recomputed(compute: Callable[[], T]) -> T:
     """Execute a task even if its output is cached, and overwrite the cached output."""
-    os.environ["FLYTE_LOCAL_CACHE_OVERWRITE"] = "true"  # Flyte reads it only from the environment
+    before = os.environ.get(OVERWRITE)  # set by --overwrite-cache
+    os.environ[OVERWRITE] = "true"
     try:
         return compute()
     finally:
-        os.environ.pop("FLYTE_LOCAL_CACHE_OVERWRITE", None)  # a recomputed input may have removed it
+        if before is None:
+            del os.environ[OVERWRITE]
+        else:
+            os.environ[OVERWRITE] = before
 
 
 @contextmanager

@@ -4,7 +4,6 @@ tasks/stage_task.py chooses the template and the way for a call.
 """
 
 import copy
-from collections.abc import Iterator
 from functools import cache, cached_property
 from typing import Any, Self, TypeVar
 
@@ -139,12 +138,6 @@ class FlyteTask(AsyncConnectorExecutorMixin, PythonFunctionTask[C]):
 def is_compiling() -> bool:
     """Return whether Flyte is compiling a DAG, in which calls of tasks become nodes."""
     return FlyteContextManager.current_context().compilation_state is not None
-
-
-def hashes(value: Any) -> Iterator[str]:
-    """Yield the hash of an output that is an input, if it has a hash."""
-    if isinstance(value, Promise) and value.is_ready and getattr(value.val, "hash", None):
-        yield value.val.hash
 
 
 def register(config: type[C], task: type[FlyteTask[C]]) -> None:

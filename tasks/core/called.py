@@ -19,11 +19,12 @@ class Called:
     title: str | None = None
     # the titles of the calls directly before this one, and of those before each call that it depends on, by title
     upstream: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    recompute: bool = False  # although Flyte's local cache has the artifact, whose files are gone
 
     def how(self, rest: dict[str, Any] | None = None) -> str:
         """Return the input `how`. `rest`: the fields of the spec that are not part of its identity."""
-        call = {CALL: {"title": self.title, "upstream": {**self.upstream}}} if self.title else {}
-        return json.dumps((rest or {}) | call, sort_keys=True)
+        call = {CALL: {"title": self.title, "upstream": {**self.upstream}, "recompute": self.recompute}}
+        return json.dumps((rest or {}) | (call if self.title else {}), sort_keys=True)
 
     def before(self, title: str | None) -> set[str]:
         """The titles of the calls that a call of `upstream` depends on, directly or indirectly."""
@@ -40,7 +41,7 @@ def read_how(how: str) -> tuple[Called, dict[str, Any]]:
     """Return the call that `Called.how` wrote, and the rest."""
     rest = json.loads(how)
     call = rest.pop(CALL, {})
-    return Called(call.get("title"), call.get("upstream", {})), rest
+    return Called(**call), rest
 
 
 _called = ContextVar[Called | None]("_called", default=None)
@@ -53,8 +54,7 @@ def called() -> Called:
 
 @contextmanager
 def calling(call: Called) -> Iterator[None]:
-    """Let runs in the body belong to this call. Calls may be nested, since an input whose files are gone is
-    recomputed."""
+    """Let runs in the body belong to this call."""
     token = _called.set(call)
     try:
         yield

@@ -8,7 +8,6 @@ from pydantic import BaseModel
 from infra.paths import located
 from infra.text import count
 from tasks.artifacts import Artifact
-from tasks.core.lacking import restore
 from tasks.core.manifest import ArtifactError
 from tasks.core.stored import RECREATE_HINT
 
@@ -43,9 +42,7 @@ class HFModel(Artifact):
         """Return the base of an adapter. Raises ArtifactError if another model is in its place."""
         if self.base is None:
             return None
-        place = located(self.base.place)
-        restore(place)
-        base = HFModel.from_place(located(place))
+        base = HFModel.from_place(located(self.base.place))
         if base.digest != self.base.digest:
             raise ArtifactError(
                 f"{self.place} is an adapter of model {self.base.digest[:12]}, but {self.base.place} is "

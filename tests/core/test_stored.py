@@ -158,13 +158,13 @@ def test_a_bucket_that_is_not_there_is_named(where: str, tmp_path: Path) -> None
 # What is not whole
 
 
-def test_a_literal_whose_folder_is_gone_names_the_way_out(tmp_path: Path) -> None:
+def test_reading_an_artifact_whose_folder_is_gone_names_the_way_out(tmp_path: Path) -> None:
     context = FlyteContextManager.current_context()
     artifact = made(tmp_path / "output")
     literal = TypeEngine.to_literal(context, artifact, Tokenizer, TypeEngine.to_literal_type(Tokenizer))
     shutil.rmtree(tmp_path / "output")
     with pytest.raises(ArtifactError, match=r"tokenizer in .*output.*: its directory is gone.*--overwrite-cache"):
-        TypeEngine.to_python_value(context, literal, Tokenizer)
+        TypeEngine.to_python_value(context, literal, Tokenizer).local()
 
 
 def test_without_a_manifest_nothing_is_there(s3: S3, where: str, tmp_path: Path) -> None:

@@ -6,14 +6,18 @@ import os
 import sys
 from typing import NamedTuple
 
-from flytekit import workflow
+from flytekit import dynamic, workflow
 
 import images
 from infra.process.launch import Engine
 from tasks.artifacts import Artifact
 from tasks.run import run
 from tasks.stage import stage
+from tasks.stage_task import StageTask
 from tests.stage.engines import CountSpec, MakeSpec
+from workflows.dag.call import Calls
+from workflows.dag.tasks import TASKS
+from workflows.dag.walk import walk
 
 MAKE = Engine("make", "tests.stage.engines", version="1")
 COUNT = Engine("count", "tests.stage.engines", version="1")
@@ -64,9 +68,22 @@ def longer_chain(make_spec: MakeSpec, count_spec: CountSpec, more_spec: MakeSpec
     return Made(text, count(spec=count_spec, text=text, more=[make(spec=more_spec)]))
 
 
+@dynamic
+def calls(make_spec: MakeSpec, count_spec: CountSpec) -> Made:
+    """The same as calls of a DAG, which know what is made of what."""
+    dag = Calls()
+    text = dag.add("text", "make", make_spec)
+    dag.add("count", "count", count_spec, text=text, more=[])
+    made = walk(dag)
+    return Made(made["text"], made["count"])
+
+
 if __name__ == "__main__":
+    TASKS |= {task.name.rpartition(".")[2]: task for task in (make, count) if isinstance(task, StageTask)}
     specs = MakeSpec.model_validate_json(sys.argv[1]), CountSpec.model_validate_json(sys.argv[2])
     more = [MakeSpec.model_validate_json(words) for words in sys.argv[3:]]
-    made = longer_chain(*specs, *more) if more else chain(*specs)
-    read = os.environ.get("TOY_READ") != "False"
-    print(json.dumps([{"path": str(each.local() if read else each.place), **each.facts()} for each in made]))
+    if os.environ.get("TOY_DAG") == "True":
+        made = calls(make_spec=specs[0], count_spec=specs[1])
+    else:
+        made = longer_chain(*specs, *more) if more else chain(*specs)
+    print(json.dumps([{"path": each.place, **each.facts()} for each in made]))

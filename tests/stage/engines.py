@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field
 
 from tasks.core.job import Job, main
-from tasks.core.spec import Spec, StageSpec
+from tasks.core.spec import StageSpec
 
 
 class MakeSpec(StageSpec):
@@ -19,7 +19,7 @@ class MakeSpec(StageSpec):
     author: str = Field("", description="a fact of the text")
 
 
-class CountSpec(Spec):
+class CountSpec(StageSpec):
     """The spec of a stage that counts a letter."""
 
     letter: str = Field("a", description="the letter to count")

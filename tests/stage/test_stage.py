@@ -14,6 +14,7 @@ from infra.tracking.remote_run import JOB
 from tasks.core.job import open_job
 from tasks.core.manifest import read_manifest
 from tests import forked
+from tests.stage.engines import CountSpec
 
 forked.load("flytekit", "mlflow", "mlflow.store.tracking.sqlalchemy_store", "pandas", "pyarrow")
 
@@ -37,13 +38,13 @@ def chain(
     count: dict[str, Any] | None = None,
     *more: dict[str, Any],
     job: str = "",
-    read: bool = True,
+    dag: bool = False,
 ) -> Run:
-    """`read`: whether the artifacts' files are asked for at the end."""
+    """`dag`: run the stages as calls of a DAG, and not as a workflow that calls them."""
     starts = home / "starts"
     starts.unlink(missing_ok=True)
     specs = [json.dumps(spec) for spec in (make, count or {}, *more)]
-    environment = {"BATON_HOME": str(home), "TOY_STARTS": str(starts), "TOY_READ": str(read)}
+    environment = {"BATON_HOME": str(home), "TOY_STARTS": str(starts), "TOY_DAG": str(dag)}
     environment |= MACHINE | {JOB: job} if job else {}
     log = home / "said"
     log.unlink(missing_ok=True)
@@ -148,30 +149,47 @@ def test_an_empty_list_leaves_no_trace_in_the_identity(first: Run) -> None:
     words = json.loads((job_of(first.count) / "spec.json").read_text())
     assert words["inputs"].keys() == {"text"}
     keys = {"text": read_manifest(Path(first.text["path"])).identity}
-    plain = job_directory(Engine("count", "tests.stage.engines", "1"), words["spec"], keys)
+    plain = job_directory(Engine("count", "tests.stage.engines", "1"), CountSpec().identity(), keys)
     assert plain.name == job_of(first.count).name
 
 
+@pytest.fixture(scope="module")
+def of_calls(home: Path, first: Run) -> Run:
+    """The chain as calls of a DAG, whose cache keys are others than those of a workflow's inputs."""
+    return chain(home, {"text": "ab", "times": 2}, dag=True)
+
+
 @pytest.mark.parametrize("gone", ["", "text.txt", "manifest.json"])
-def test_files_that_are_gone_are_made_again_when_a_stage_reads_them(home: Path, first: Run, gone: str) -> None:
-    path = Path(first.text["path"], gone)
+def test_files_that_are_gone_are_made_again_when_a_stage_reads_them(home: Path, of_calls: Run, gone: str) -> None:
+    assert of_calls.ran == []
+    path = Path(of_calls.text["path"], gone)
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    again = chain(home, {"text": "ab", "times": 2}, {"letter": f"x{gone[:1]}"})
+    again = chain(home, {"text": "ab", "times": 2}, {"letter": f"x{gone[:1]}"}, dag=True)
     assert again.ran == ["make", "count"]
-    assert "cached, its files are gone" in again.said
     assert Path(again.text["path"], "text.txt").read_text() == "abab"
 
 
-def test_files_that_are_gone_and_that_no_stage_reads_are_not_made_again(home: Path, first: Run) -> None:
-    folder = Path(first.text["path"])
+def test_files_that_are_gone_and_that_no_stage_reads_are_not_made_again(home: Path, of_calls: Run) -> None:
+    folder = Path(of_calls.text["path"])
     shutil.rmtree(folder)
-    try:
-        again = chain(home, {"text": "ab", "times": 2}, read=False)
-        assert again.ran == [] and not folder.exists()
-        assert again.count == first.count
-    finally:
-        chain(home, {"text": "ab", "times": 2})
-    assert (folder / "text.txt").read_text() == "abab"
+    again = chain(home, {"text": "ab", "times": 2}, dag=True)
+    assert again.ran == [] and not folder.exists()
+    assert again.count == of_calls.count
+    assert "text           cached, its files are gone" in again.said
+
+
+def test_files_that_are_gone_are_made_again_for_a_stage_whose_own_files_are_damaged(home: Path, of_calls: Run) -> None:
+    shutil.rmtree(of_calls.text["path"], ignore_errors=True)
+    (Path(of_calls.count["path"]) / "count.json").write_text("{}")
+    again = chain(home, {"text": "ab", "times": 2}, dag=True)
+    assert again.ran == ["make", "count"] and again.count == of_calls.count
+
+
+def test_files_that_are_gone_are_made_again_where_a_workflow_calls_the_stages_itself(home: Path, first: Run) -> None:
+    shutil.rmtree(first.text["path"])
+    again = chain(home, {"text": "ab", "times": 2})
+    assert again.ran == ["make"] and again.count == first.count
+    assert Path(first.text["path"], "text.txt").read_text() == "abab"
 
 
 def test_a_home_that_was_moved_has_everything_still(home: Path, first: Run, tmp_path: Path) -> None:
@@ -207,9 +225,8 @@ def test_what_was_made_before_facts_were_in_keys_is_found_also_if_its_input_is_r
     for file in tmp_path.glob("jobs/*/**/manifest.json"):  # as the version before wrote them
         content = json.loads(file.read_text())
         file.write_text(json.dumps({name: content[name] for name in content if name not in ("identity", "display")}))
-    spec, digest = json.loads((of_count / "spec.json").read_text())["spec"], read_manifest(of_text / "output").digest
-    engine = Engine("count", "tests.stage.engines", "1")
-    of_count.rename(tmp_path / "jobs" / job_directory(engine, spec, {"text": digest}).name)
+    digest, engine = read_manifest(of_text / "output").digest, Engine("count", "tests.stage.engines", "1")
+    of_count.rename(tmp_path / "jobs" / job_directory(engine, CountSpec().identity(), {"text": digest}).name)
     shutil.rmtree(tmp_path / "flyte-cache")
     assert chain(tmp_path, {"text": "ab"}).ran == []
 

@@ -12,7 +12,7 @@ import yaml
 
 from tests.source import ROOT
 from workflows.continuous_training.recipe import ContinuousRecipe
-from workflows.dag.walk import TASKS
+from workflows.dag.tasks import TASKS
 from workflows.describe import WITHOUT_FIELDS, find, main
 
 SCHEMA = ROOT / "workflows/recipes/schema.json"

@@ -32,7 +32,7 @@ from workflows.cluster.uploads import local_paths, too_large, upload
 from workflows.continuous_training.recipe import ContinuousRecipe
 from workflows.dag.calls import calls
 from workflows.dag.recorded import with_source_code
-from workflows.dag.walk import TASKS
+from workflows.dag.tasks import TASKS
 from workflows.recipe import Recipe, context_of
 
 STORE = "MLFLOW_TRACKING_URI"

@@ -13,7 +13,7 @@ class Call:
     """One use of a stage."""
 
     title: str  # unique in its DAG, and the run's name on the pages and in MLflow: "rows-chat", "evaluate-chat"
-    stage: str  # name of its Flyte task: "prepare_rows" (workflows/dag/walk.py)
+    stage: str  # name of its Flyte task: "prepare_rows" (workflows/dag/tasks.py)
     spec: StageSpec
     inputs: dict[str, Input] = field(default_factory=dict)
     after: tuple[str, ...] = ()  # titles of calls that must end before it, besides those of its inputs

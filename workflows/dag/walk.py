@@ -1,51 +1,39 @@
 """Run a DAG's calls as Flyte tasks, or compile them into its nodes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from tasks.core.called import Called
-from tasks.core.packages import modules
-from tasks.stage_task import StageTask
-from workflows.dag.call import Call, Calls, Input
-
-
-def _tasks() -> Iterator[StageTask]:
-    """The stages' tasks: the variables of each package's `task.py`, and those in its mappings."""
-    for module in modules("task"):
-        for value in vars(module).values():
-            several = [*value.values()] if isinstance(value, dict) else [value]
-            yield from (task for task in several if isinstance(task, StageTask))
-
-
-TASKS: dict[str, StageTask] = {task.name.rpartition(".")[2]: task for task in _tasks()}
+from infra.flyte.task import is_compiling
+from tasks.artifacts import Artifact
+from workflows.dag.call import Calls
+from workflows.dag.recompute import cached_artifacts, recomputed
+from workflows.dag.tasks import TASKS, arguments
 
 
 def walk(dag: Calls, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The artifacts, or while Flyte compiles the promises of them, that the calls make, by title. `given`: those that
-    exist before."""
+    exist before.
+
+    On one machine, the stages that are recomputed are chosen before the first call, and again after each stage that
+    ran, when the cache keys of the stages after it are known. A cluster's catalog cannot be asked beforehand."""
     outputs = {**(given or {})}
     upstream: dict[str, dict[str, list[str]]] = {}  # `Called.upstream` of each call, by title
-    for call in dag:
+    cached: dict[str, Artifact] = {}  # by title
+    again: set[str] | None = set() if is_compiling() else None  # titles; None: not known
+    for number, call in enumerate(dag):
         before = sorted((call.titles() | {*call.after}) & upstream.keys())
         upstream[call.title] = {call.title: before}
         for title in before:
             upstream[call.title] |= upstream[title]
-        output = TASKS[call.stage](**arguments(call, outputs, upstream[call.title]))
+        if again is None:
+            rest = dag[number:]
+            cached = {title: cached[title] for title in cached.keys() & outputs.keys()}
+            cached |= cached_artifacts(rest, outputs)
+            again = recomputed(rest, cached)
+        output = TASKS[call.stage](**arguments(call, outputs, upstream[call.title], call.title in again))
         for title in call.after:
             outputs[title] >> output
         outputs[call.title] = output
+        if not is_compiling() and (call.title in again or call.title not in cached):
+            again = None
     return outputs
-
-
-def arguments(
-    call: Call, outputs: Mapping[str, Any], upstream: Mapping[str, list[str]] | None = None
-) -> dict[str, Any]:
-    """The arguments of the call's Flyte task. `upstream`: see `Called`."""
-    inputs = {name: _filled(value, outputs) for name, value in call.inputs.items()}
-    return {"spec": call.spec, "how": Called(call.title, upstream or {}).how(), **inputs}
-
-
-def _filled(value: Input, outputs: Mapping[str, Any]) -> Any:
-    if isinstance(value, dict):
-        return {name: outputs[title] for name, title in value.items()}
-    return outputs[value] if isinstance(value, str) else [outputs[title] for title in value]

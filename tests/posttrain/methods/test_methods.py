@@ -8,7 +8,7 @@ from flytekit.core.python_auto_container import default_task_resolver
 from tasks.posttrain.methods import METHODS
 from tests.source import ROOT, files, module_name
 from workflows.dag.post_training import Tuning, steps
-from workflows.dag.walk import TASKS
+from workflows.dag.tasks import TASKS
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -1,0 +1,77 @@
+"""The choice of the cached stages that are recomputed since their files are gone."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tasks.artifacts import Artifact, kinds
+from tasks.core.manifest import write_manifest
+from tasks.core.spec import StageSpec
+from tasks.models.artifact import Base
+from workflows.dag.call import Call
+from workflows.dag.recompute import recomputed
+
+Make = Callable[..., Artifact]
+
+# from the corpus to two evaluations of an adapter, of which a report tells
+DAG = [
+    Call("corpus", "prepare_corpus", StageSpec()),
+    Call("pretrain", "pretrain", StageSpec(), {"data": "corpus"}),
+    Call("base", "convert", StageSpec(), {"checkpoint": "pretrain"}),
+    Call("sft", "sft", StageSpec(), {"model": "base"}),
+    Call("evaluate", "evaluate", StageSpec(), {"model": "sft"}),
+    Call("report", "report", StageSpec(), {"models": ["base", "sft"], "reports": ["evaluate"]}),
+]
+KINDS = {
+    "corpus": "corpus", "pretrain": "megatron_checkpoint", "base": "hf_model", "sft": "hf_model",
+    "evaluate": "eval_report",
+}  # fmt: skip
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> dict[str, Artifact]:
+    """The artifacts of all calls but the report."""
+
+    def made(title: str) -> Artifact:
+        (tmp_path / title).mkdir()
+        (tmp_path / title / "file").write_text(title)
+        write_manifest(tmp_path / title, KINDS[title], {}, {})
+        of_any_kind = Artifact.from_directory(tmp_path / title)
+        return kinds()[KINDS[title]].model_construct(**dict(of_any_kind))
+
+    found = {title: made(title) for title in KINDS}
+    base = Base(digest=found["base"].digest, place=found["base"].place)
+    return found | {"sft": found["sft"].model_copy(update={"base": base})}
+
+
+def again(cached: dict[str, Artifact], gone: list[str], runs: tuple[str, ...] = ()) -> set[str]:
+    """The stages that are recomputed if the files of `gone` were removed and the stages `runs` are not cached."""
+    for title in gone:
+        (Path(cached[title].place) / "file").unlink()
+    return recomputed(DAG, {title: artifact for title, artifact in cached.items() if title not in runs})
+
+
+def test_an_artifact_is_not_recomputed_if_another_was_made_from_it(cached: dict[str, Artifact]) -> None:
+    assert again(cached, ["corpus", "pretrain", "base"]) == set()
+
+
+def test_an_artifact_is_recomputed_if_a_stage_that_runs_reads_it(cached: dict[str, Artifact]) -> None:
+    assert again(cached, ["corpus", "pretrain"], runs=("base", "sft", "evaluate")) == {"corpus", "pretrain"}
+
+
+def test_so_is_the_base_of_an_adapter_that_is_read(cached: dict[str, Artifact]) -> None:
+    assert again(cached, ["pretrain", "base"], runs=("evaluate",)) == {"pretrain", "base"}
+
+
+def test_a_measurement_is_recomputed_since_nothing_is_made_from_it(cached: dict[str, Artifact]) -> None:
+    assert again(cached, ["pretrain", "evaluate"]) == {"evaluate"}
+
+
+def test_a_model_that_was_only_measured_is_recomputed(cached: dict[str, Artifact]) -> None:
+    assert again(cached, ["sft"]) == {"sft"}
+
+
+def test_a_stage_with_damaged_files_reads_its_inputs_again(cached: dict[str, Artifact]) -> None:
+    (Path(cached["base"].place) / "file").write_text("another model")
+    assert again(cached, ["corpus", "pretrain"]) == {"corpus", "pretrain"}
