@@ -4,9 +4,9 @@ If a pod of the execution made the artifact, its own record takes precedence (in
 
 from collections.abc import Iterable
 
+from infra.flyte.options import Options
 from infra.tracking.record import note_cached
 from tasks.artifacts import Artifact, shown
-from tasks.core.called import Called
 from tasks.core.manifest import ArtifactError, Manifest
 from tasks.core.stored import manifest_at
 
@@ -16,12 +16,12 @@ def note_used(artifacts: Iterable[Artifact]) -> None:
     _note({artifact.digest: artifact.manifest() for artifact in artifacts})
 
 
-def note_upstream(artifacts: Iterable[Artifact], call: Called) -> None:
+def note_upstream(artifacts: Iterable[Artifact], options: Options) -> None:
     """Record a pod's inputs and their ancestors in storage, if calls before it made them. What a night continues from
     was made by an earlier execution, whose calls have the same titles: `pretrain` is not before itself. Raises
     StorageError."""
     manifests: dict[str, Manifest] = {}
-    waiting = [(artifact.digest, artifact.place, call.title) for artifact in artifacts]  # with the title of the reader
+    waiting = [(artifact.digest, artifact.place, options.title) for artifact in artifacts]  # and the reader
     while waiting:
         digest, place, reader = waiting.pop()
         if digest in manifests:
@@ -30,7 +30,7 @@ def note_upstream(artifacts: Iterable[Artifact], call: Called) -> None:
             manifest = manifest_at(place)
         except ArtifactError:
             continue  # the stage that needs it says so
-        if manifest.title in call.before(reader) and manifest.digest == digest:
+        if manifest.title in options.before(reader) and manifest.digest == digest:
             manifests[digest] = manifest
             folder = place.rpartition("/")[0]  # artifacts lie side by side, by their identities
             parents = {parent: manifest.identities.get(name, parent) for name, parent in manifest.parents.items()}

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from infra.flyte.hooks import retried_by_flyte
+from infra.flyte.options import current_options
 from infra.pod import this_pod
 from infra.process.launch import Engine, EngineFailed, Launch, job_directory
 from infra.process.torchrun_env import NotPlaced
 from infra.storage.buckets import StorageError
 from tasks.artifacts import Artifact
 from tasks.cached_stages import note_upstream
-from tasks.core.called import called
 from tasks.core.earlier import has_result_of
 from tasks.core.inputs import input_key, side_by_side
 from tasks.core.offsite import offsite
@@ -57,11 +57,12 @@ def run(
     (tasks/core/offsite.py). Raises EngineFailed, ArtifactError, StorageError, NotPlaced, FlyteRecoverableException.
     """
     named = _flat(inputs)
-    if this_pod() and called().upstream:
-        note_upstream(named.values(), called())
+    options = current_options()
+    if this_pod() and options.upstream:
+        note_upstream(named.values(), options)
     keys = side_by_side(lambda name: input_key(named[name].key, named[name].place, reads.needed(name)), named)
     folder = _job_directory(engine, spec.identity(), keys, named)
-    shown_as = called().title or title or engine.stage
+    shown_as = options.title or title or engine.stage
     job = StageJob(shown_as, engine, artifact_type, spec, named, launch, reads, folder, offsite(folder))
     _check_machines(job)
     artifact = finished(job)

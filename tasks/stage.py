@@ -4,9 +4,7 @@
     def pretrain(spec: PretrainSpec, data: TokenizedCorpus) -> MegatronCheckpoint:
         return run(ENGINE, MegatronCheckpoint, spec, data=data)
 
-A stage is served from Flyte's cache if its engine's version, its spec's identity and the identities of its inputs
-(their files and facts, see tasks/core/inputs.py) are the same. Paths, machines, layouts and retries do not count: they
-are in a separate input, `how`, which the cache ignores.
+A stage is served from Flyte's cache if everything that its result depends on is the same (tasks/core/inputs.py).
 """
 
 import inspect
@@ -19,6 +17,7 @@ from flytekit import Cache, HashMethod, ImageSpec, task
 
 from infra.flyte.hooks import POD_ENVIRONMENT
 from infra.flyte.install import install
+from infra.flyte.options import OPTIONS, Options, running_with
 from infra.paths import quiet
 from infra.pod_spec import FAMILIES, PodSpec, check_gpus, check_secrets, secrets_variable
 from infra.process.launch import Engine
@@ -27,7 +26,6 @@ from infra.storage.disk_errors import disk_errors_named
 from infra.tracking.record import failure_recorded
 from tasks.artifacts import Artifact
 from tasks.cache_hit import is_gone
-from tasks.core.called import calling, read_how
 from tasks.core.manifest import text_digest
 from tasks.core.spec import Spec, StageSpec
 from tasks.stage_task import Stage
@@ -35,7 +33,7 @@ from tasks.stage_task import Stage
 A = TypeVar("A", bound=Artifact)
 
 quiet()
-install(Artifact, StageSpec)
+install(Artifact, StageSpec, Options)
 
 
 def stage(
@@ -65,14 +63,13 @@ def stage(
         parameters = list(inspect.signature(function).parameters.values())
 
         @wraps(function)
-        def wrapped(spec: Spec, how: str, **inputs: Any) -> A:
-            call, rest = read_how(how)
-            with calling(call), failure_recorded(call.title or engine.stage), disk_errors_named():
-                promised = PodSpec.model_validate(rest.get("pod") or {}).over(default)
+        def wrapped(spec: Spec, options: Options, **inputs: Any) -> A:
+            with running_with(options), failure_recorded(options.title or engine.stage), disk_errors_named():
+                promised = options.pod(default)
                 check_secrets(promised.secrets)
                 check_gpus(promised.resources)
                 present = {name: _present(inputs[name]) for name in describes if name in inputs}
-                return function(spec=spec.with_options(rest), **inputs | present)
+                return function(spec=spec.with_options(options.fields), **inputs | present)
 
         if spec:
             wrapped.__name__ = wrapped.__qualname__ = name
@@ -81,17 +78,17 @@ def stage(
         wrapped.__annotations__ = {
             **hints,
             "spec": Annotated[kind, HashMethod(_identity_digest)],
-            "how": str,
+            OPTIONS: Options,
             "return": Annotated[artifact_type, HashMethod(lambda artifact: artifact.key)],
         }
-        how = inspect.Parameter("how", inspect.Parameter.KEYWORD_ONLY, default="{}")
-        wrapped.__signature__ = inspect.Signature([*parameters, how])  # type: ignore[attr-defined]
+        last = inspect.Parameter(OPTIONS, inspect.Parameter.KEYWORD_ONLY, default=Options())
+        wrapped.__signature__ = inspect.Signature([*parameters, last])  # type: ignore[attr-defined]
         flyte_task: Callable[..., A] = task(
             wrapped,
             task_config=Stage(engine, default, hands_on, describes),
             container_image=image,
             environment=POD_ENVIRONMENT | secrets_variable(),
-            cache=Cache(version=engine.version, ignored_inputs=("how",)) if cached else False,
+            cache=Cache(version=engine.version, ignored_inputs=(OPTIONS,)) if cached else False,
             enable_deck=True,
             deck_fields=(),
         )

@@ -1,6 +1,6 @@
 """A stage as a Flyte task: what happens when it is called, from top to bottom.
 
-1. `__call__` splits the spec: the fields of its identity stay in `spec`, and `how` gets the others, with the call.
+1. `__call__` splits the spec: the fields of its identity stay in `spec`, and `options` gets the others.
    While Flyte compiles a DAG for a cluster, that is all: the call becomes a node with its pod or its placement.
 2. `local_execute`, on one machine, returns the artifact that Flyte's local cache has for these inputs, if its files
    are intact, or gone and not needed (workflows/dag/recompute.py); else Flyte executes the task.
@@ -16,8 +16,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from infra.flyte.cache import recomputed
-from infra.flyte.placed_run import in_job, is_job, placement_of
-from infra.flyte.pod_template import pod_of, say_what_it_lacks
+from infra.flyte.options import OPTIONS, Options
+from infra.flyte.placed_run import in_job, is_job
+from infra.flyte.pod_template import say_what_it_lacks
 from infra.flyte.task import FlyteTask, is_compiling, register
 from infra.pod import this_pod
 from infra.pod_spec import PodSpec
@@ -27,7 +28,6 @@ from infra.storage.buckets import storage_of
 from infra.storage.disk_errors import disk_errors_named
 from tasks import cache_hit
 from tasks.artifacts import Artifact
-from tasks.core.called import read_how
 from tasks.core.manifest import ArtifactError
 from tasks.core.spec import Spec, StageSpec
 from tasks.core.stored import send
@@ -50,14 +50,14 @@ class StageTask(FlyteTask[Stage]):
     def __call__(self, **inputs: Any) -> Any:
         inputs = split(inputs)
         if is_compiling():
-            pod, placement = pod_of(inputs["how"], self.task_config.pod), placement_of(inputs["how"])
-            return self.node(inputs, pod, is_placed=placement is not None)
+            options = inputs[OPTIONS]
+            return self.node(inputs, options.pod(self.task_config.pod), is_placed=options.placement is not None)
         return super().__call__(**inputs)
 
     def local_execute(self, ctx: Any, **inputs: Any) -> Any:
-        compute, call = partial(super().local_execute, ctx, **inputs), read_how(inputs.get("how") or "{}")[0]
+        compute, options = partial(super().local_execute, ctx, **inputs), inputs.get(OPTIONS) or Options()
         with disk_errors_named():
-            if self.task_config.hands_on or call.recompute:
+            if self.task_config.hands_on or options.recompute:
                 return recomputed(compute)
             promise = compute()
             try:
@@ -66,18 +66,18 @@ class StageTask(FlyteTask[Stage]):
             except (ArtifactError, ValidationError) as error:  # the latter: another version of Baton made it
                 say(f"{self.stage} is cached, but its files were changed or removed. {error}\nRecomputing it.")
                 return recomputed(compute)
-            if not call.title and cache_hit.is_gone(artifact.place):  # called outside a DAG of calls, which decides
+            if not options.title and cache_hit.is_gone(artifact.place):  # called outside a DAG of calls, which decides
                 return recomputed(compute)
-            cache_hit.note(artifact, call.title or artifact.title(self.stage))
+            cache_hit.note(artifact, options.title or artifact.title(self.stage))
             return promise
 
     def execute(self, **inputs: Any) -> Any:
         inputs = split(inputs)  # a spec that was a promise in `__call__` is not split yet
         if this_pod() and not self.is_placed:
-            say_what_it_lacks(self.name.rpartition(".")[2], pod_of(inputs["how"], self.task_config.pod))
+            say_what_it_lacks(self.name.rpartition(".")[2], inputs[OPTIONS].pod(self.task_config.pod))
         if is_job():
             return in_job(partial(self.run_here, inputs))
-        placement = placement_of(inputs["how"])
+        placement = inputs[OPTIONS].placement
         if placement is None:
             return self.run_here(inputs)
         storage = storage_of(placement.storage)
@@ -101,12 +101,13 @@ class StageTask(FlyteTask[Stage]):
 
 
 def split(inputs: dict[str, Any]) -> dict[str, Any]:
-    """The inputs as the cache key has them: `spec` keeps the fields of its identity, `how` gets the others, with the
-    call. Idempotent."""
-    spec, (call, rest) = inputs["spec"], read_how(inputs.get("how") or "{}")
+    """The inputs as the cache key has them: `spec` keeps the fields of its identity, `options` gets the others.
+    Idempotent."""
+    spec, options = inputs["spec"], inputs.get(OPTIONS) or Options()
     if isinstance(spec, Spec):
-        spec, rest = spec.with_options(rest).split_options()
-    return inputs | {"spec": spec, "how": call.how(rest)}
+        spec, fields = spec.with_options(options.fields).split_options()
+        options = options.model_copy(update={"fields": fields})
+    return inputs | {"spec": spec, OPTIONS: options}
 
 
 def _sent(value: Any, storage: str) -> Any:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from infra.flyte.options import Options
 from infra.tracking.execution import current_execution
 from infra.tracking.spool import StageRun, read_stage, stage_folders
 from tasks.cached_stages import note_upstream, note_used
-from tasks.core.called import Called
 from tasks.core.manifest import read_manifest, write_manifest
 from tests.stage.chain import Text
 from tests.tracking.conftest import empty_store, home
@@ -55,7 +55,8 @@ def test_a_pod_notes_the_stages_before_its_own_and_nothing_of_earlier_executions
     before = stored(tmp_path, "pretrain-of-yesterday")
     rows = stored(tmp_path, "rows-chat", stored(tmp_path, "corpus", stored(tmp_path, "unrelated")))
     model = stored(tmp_path, "sft", rows, before)
-    note_upstream([model, before], Called("dpo", {"dpo": ["sft"], "sft": ["rows-chat"], "rows-chat": ["corpus"]}))
+    upstream = {"dpo": ["sft"], "sft": ["rows-chat"], "rows-chat": ["corpus"]}
+    note_upstream([model, before], Options(title="dpo", upstream=upstream))
     found = noted()
     assert [run.title for run in found] == ["corpus", "rows-chat", "sft"]
     assert all(run.cached and not run.pod for run in found)
@@ -69,7 +70,7 @@ def test_what_a_night_continues_from_is_not_of_the_night_though_it_has_the_title
     yesterday = text(tmp_path / "yesterday", "pretrain")
     (tmp_path / "yesterday").rename(tmp_path / yesterday.key)
     tonight = stored(tmp_path, "pretrain", stored(tmp_path, "compact-1"), yesterday)
-    note_upstream([tonight], Called("convert", {"convert": ["pretrain"], "pretrain": ["compact-1"]}))
+    note_upstream([tonight], Options(title="convert", upstream={"convert": ["pretrain"], "pretrain": ["compact-1"]}))
     assert [run.title for run in noted()] == ["compact-1", "pretrain"]
 
 
@@ -77,7 +78,7 @@ def test_what_is_noted_twice_is_one_record(home: Path, tmp_path: Path, monkeypat
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e4")
     model = stored(tmp_path, "sft")
     note_used([model])
-    note_upstream([model], Called("dpo", {"dpo": ["sft"]}))
+    note_upstream([model], Options(title="dpo", upstream={"dpo": ["sft"]}))
     assert [run.title for run in noted()] == ["sft"]
 
 
@@ -87,5 +88,5 @@ def test_an_input_that_is_gone_is_left_to_the_stage(
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e3")
     model = stored(tmp_path, "sft")
     (tmp_path / model.key / "manifest.json").unlink()
-    note_upstream([model], Called("dpo", {"dpo": ["sft"]}))
+    note_upstream([model], Options(title="dpo", upstream={"dpo": ["sft"]}))
     assert not noted()

@@ -7,7 +7,6 @@ they call `get` again. An execution whose job was cancelled for another executio
 """
 
 import asyncio
-import json
 import os
 import textwrap
 import threading
@@ -24,6 +23,7 @@ from typing import Any
 from flyteidl.core import errors_pb2
 from flyteidl.core.execution_pb2 import TaskExecution, TaskLog
 from flytekit import FlyteContextManager
+from flytekit.core.type_engine import TypeEngine
 from flytekit.core.utils import load_proto_from_file
 from flytekit.exceptions.base import FlyteException
 from flytekit.extend.backend.base_connector import AsyncConnectorBase, ConnectorRegistry, Resource, ResourceMeta
@@ -35,6 +35,7 @@ from sky.schemas.api.responses import ManagedJobRecord
 
 from infra.commands import command
 from infra.errors import UserError
+from infra.flyte.options import OPTIONS, Options
 from infra.image_registry import absent
 from infra.placement import api_server
 from infra.placement.api_server import AWAY, UNANSWERED
@@ -54,7 +55,6 @@ from infra.tracking.placement_tags import note
 from infra.tracking.redact import redact_text
 from infra.tracking.store import PushFailed
 
-HOW = "how"  # a stage's input with its placement and resources, as JSON
 ANSWER_S = 3.0  # Flyte's timeout for a connector's response is 10 s
 RETRY_S = 2.0  # interval of attempts to cancel
 WANTED_S = 300.0  # an execution that uses a job calls `get` more often than this
@@ -397,11 +397,12 @@ class SkyPilotConnector(AsyncConnectorBase):
 
 
 def _make_order(template: TaskTemplate, inputs: LiteralMap | None, metadata: TaskExecutionMetadata | None) -> Order:
-    """Return the job's order. The placement comes from the input `how`. On a cluster, where all executions of a version
-    share a template, the execution comes from the metadata, and the storage is that of its pods."""
-    call = json.loads(inputs.literals[HOW].scalar.primitive.string_value) if inputs and HOW in inputs.literals else {}
-    order = dict(template.custom)
-    placement = Placement.model_validate(call.get("placement") or order.pop("placement", {}))
+    """Return the job's order. The placement comes from the input `options`. On a cluster, where all executions of a
+    version share a template, the execution comes from the metadata, and the storage is that of its pods."""
+    context, order = FlyteContextManager.current_context(), dict(template.custom)
+    given = inputs.literals.get(OPTIONS) if inputs else None
+    options: Options | None = TypeEngine.to_python_value(context, given, Options) if given else None
+    placement = (options and options.placement) or Placement.model_validate(order.pop("placement", {}))
     environment = dict(template.container.env or {})
     if metadata is not None:
         asks = metadata.task_execution_id.node_execution_id.execution_id
@@ -431,7 +432,7 @@ def _job_name(template: TaskTemplate, inputs: LiteralMap | None) -> str:
     """Return a name derived from the task, its version, and its inputs as in Flyte's cache key."""
     identity = blake2b(f"{template.id.name}\0{template.metadata.discovery_version}".encode(), digest_size=6)
     for name, literal in sorted((inputs.literals if inputs else {}).items()):
-        if name == HOW:
+        if name == OPTIONS:
             continue
         identity.update(f"{name}\0".encode())
         content = literal.to_flyte_idl().SerializeToString(deterministic=True)

@@ -5,7 +5,6 @@ runs in this process.
 """
 
 import asyncio
-import json
 import os
 import signal
 import time
@@ -50,12 +49,6 @@ class PlacementFailed(UserError):
     """Raised if a placed stage failed on its machine."""
 
 
-def placement_of(how: str) -> Placement | None:
-    """Return the placement of a call, which the input `how` (JSON) may have as `placement`."""
-    words = json.loads(how).get("placement")
-    return words and Placement.model_validate(words)
-
-
 def is_job() -> bool:
     """Return whether this process runs on the machine of a placed task's job."""
     return JOB in os.environ
@@ -75,7 +68,7 @@ def in_job(work: Callable[[], T]) -> T:
 
 def job_settings() -> dict[str, Any]:
     """Return the custom settings of a job's template, which all placements of a task share. The connector gets the
-    placement itself from `how`."""
+    placement itself from the input `options`."""
     return {"storage": storage_of(None), "execution": execution_id(), "code": code_version()}
 
 

@@ -1,6 +1,5 @@
 """The pod of a Flyte task: its stage's default, parts of which each call may replace."""
 
-import json
 from typing import Any
 
 from flytekit import Secret
@@ -13,11 +12,6 @@ from infra.process.launch import STOP_GRACE
 from infra.progress import say
 
 PRIMARY = "primary"  # the container's name in our pod specs
-
-
-def pod_of(how: str, default: PodSpec) -> PodSpec:
-    """Return the pod of a call, which the input `how` (JSON) may have as `pod`."""
-    return PodSpec.model_validate(json.loads(how).get("pod") or {}).over(default)
 
 
 def say_what_it_lacks(title: str, pod: PodSpec) -> None:

@@ -29,7 +29,7 @@ C = TypeVar("C")
 
 
 class FlyteTask(AsyncConnectorExecutorMixin, PythonFunctionTask[C]):
-    """A task with one output, an input `how`, and the default of its pod in `task_config.pod`.
+    """A task with one output, an input `options`, and the default of its pod in `task_config.pod`.
 
     The class overrides internals of flytekit's AsyncConnectorExecutorMixin: `_get`, which shows nothing while a job
     runs, and `connector_signal_handler`, which does not wait for the cancellation."""

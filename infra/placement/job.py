@@ -76,7 +76,7 @@ exit $?
 
 @dataclass(frozen=True)
 class Order:
-    """The connector's order for a job: the placement from the input `how`, the rest from the task's template."""
+    """The connector's order for a job: the placement from the input `options`, the rest from the task's template."""
 
     placement: dict[str, Any]
     storage: str

@@ -1,10 +1,13 @@
 """Select the files and facts of an input that a job gets, and derive the key that stands for them.
 
-The rule, for Baton's stages and for those of users, is that a result depends on nothing that is not in its key. A job
-therefore gets each input as a *view*: a folder with links to the files of the content, and a manifest with their
-digests and the facts. Both are in the input's identity, from which keys are derived. Records of the run that made the
-input (times, speeds, layout, machine, spec) are not in the view. A stage that needs some of them names these in the
-`files` of its `Reads` (tasks/stage_job.py):
+A result depends on the version of its engine, on the identity of its spec, and on the files and facts of its inputs,
+and on nothing else. These are its key, in Flyte's caches and in the name of its job's folder. Where and how the stage
+runs (paths, machines, layouts, retries) is in its task's other input, `options` (infra/flyte/options.py).
+
+The rule holds for Baton's stages and for those of users, since a job gets each input as a *view*: a folder with links
+to the files of the content, and a manifest with their digests and the facts. Records of the run that made the input
+(times, speeds, layout, machine, spec) are not in the view. A stage that needs some of them names these in the `files`
+of its `Reads` (tasks/stage_job.py):
 
     record/<name>    is in the view and in the key
     record/*         is only in the view, for stages that are not cached, such as the report

@@ -128,17 +128,18 @@ def test_a_pod_without_any_of_its_gpus_does_not_work_on_its_cpus(
 
 
 STAGE = """
+from infra.flyte.options import Options
 from infra.pod_spec import PodSpec, Resources
 from infra.process.launch import Engine
 from tasks.core.spec import StageSpec
 from tasks.stage_task import Stage, StageTask
 
-def work(spec: StageSpec, how: str) -> None:
+def work(spec: StageSpec, options: Options) -> None:
     print("working", flush=True)
 
 config = Stage(Engine("work", "work", version="1"), PodSpec(resources=Resources(cpu="500m", memory="4Gi")))
-how = '{"pod": {"resources": {"memory": "2Gi"}}}'
-StageTask(task_config=config, task_function=work).execute(spec=StageSpec(), how=how)
+options = Options(fields={"pod": {"resources": {"memory": "2Gi"}}})
+StageTask(task_config=config, task_function=work).execute(spec=StageSpec(), options=options)
 """
 
 

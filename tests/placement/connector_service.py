@@ -1,6 +1,5 @@
 """The connector's service, `pyflyte serve connector` as a process, asked over gRPC with Flyte's deadlines."""
 
-import json
 import os
 import signal
 import socket
@@ -15,8 +14,11 @@ import grpc
 from flyteidl.admin import agent_pb2
 from flyteidl.core import literals_pb2, tasks_pb2
 from flyteidl.service.agent_pb2_grpc import AsyncAgentServiceStub
+from flytekit.core.context_manager import FlyteContextManager
+from flytekit.core.type_engine import TypeEngine
 from flytekit.extend.backend.utils import is_terminal_phase
 
+from infra.flyte.options import OPTIONS, Options
 from infra.placement.config import NO_IMAGE
 from tests.placement.world import until
 
@@ -97,7 +99,11 @@ def template() -> tasks_pb2.TaskTemplate:
 def inputs(work: str, placement: dict[str, Any]) -> literals_pb2.LiteralMap:
     made = literals_pb2.LiteralMap()
     made.literals["spec"].scalar.primitive.string_value = work
-    made.literals["how"].scalar.primitive.string_value = json.dumps({"placement": placement})
+    options = Options(fields={"placement": placement})
+    literal = TypeEngine.to_literal(
+        FlyteContextManager.current_context(), options, Options, TypeEngine.to_literal_type(Options)
+    )
+    made.literals[OPTIONS].CopyFrom(literal.to_flyte_idl())
     return made
 
 

@@ -1,6 +1,5 @@
 """A placed stage as registered on a Flyte cluster: a task that its connector service runs."""
 
-import json
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from flytekit.models.literals import Literal, LiteralMap
 
 from infra.flyte.connector import _job_name, _make_order
 from infra.placement.config import NO_IMAGE, Placement
-from tests.stage.compiled import IMAGES, constant, job_spec, nodes, templates
+from tests.stage.compiled import IMAGES, job_spec, nodes, options, templates
 from workflows.recipe import Recipe
 
 L4 = {"accelerators": ["L4:1"], "storage": "s3://bucket/baton"}
@@ -38,8 +37,8 @@ def test_it_is_of_the_connector_s_type_and_keeps_its_command(placed: Any) -> Non
 
 def test_one_template_serves_all_placements_which_come_with_the_input(placed: Any) -> None:
     assert [task.id.name for task in placed.tasks].count("tasks.data.task.prepare_corpus") == 1
-    hows = [json.loads(constant(node, "how")) for node in nodes(placed)["prepare_corpus"]]
-    assert [how["placement"] for how in hows] == [L4, SLURM]
+    given = [options(node) for node in nodes(placed)["prepare_corpus"]]
+    assert [each.fields["placement"] for each in given] == [L4, SLURM]
 
 
 def test_the_connector_reads_each_call_s_own_placement(placed: Any) -> None:

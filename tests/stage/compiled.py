@@ -5,10 +5,12 @@ from typing import Any
 from flytekit import dynamic
 from flytekit.configuration import FastSerializationSettings, Image, ImageConfig, SerializationSettings
 from flytekit.core.context_manager import ExecutionState, FlyteContextManager
-from flytekit.models.literals import BindingData
+from flytekit.core.type_engine import TypeEngine
+from flytekit.models.literals import BindingData, Literal
 from flytekit.models.task import TaskTemplate
 
 import images
+from infra.flyte.options import OPTIONS, Options
 from tasks.report.artifact import Report
 from workflows.pretrain_to_rl import dag
 from workflows.recipe import Recipe
@@ -76,7 +78,8 @@ def _bound(binding: BindingData) -> bytes:
     return bytes(binding.to_flyte_idl().SerializeToString(deterministic=True))
 
 
-def constant(node: Any, name: str) -> str:
-    """A node's text input."""
-    (binding,) = [each.binding for each in node.inputs if each.var == name]
-    return str(binding.scalar.primitive.string_value)
+def options(node: Any) -> Options:
+    """A node's options."""
+    (binding,) = [each.binding for each in node.inputs if each.var == OPTIONS]
+    found: Options = TypeEngine.to_python_value(FlyteContextManager.current_context(), Literal(binding.scalar), Options)
+    return found

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from flytekit.core.base_task import IgnoreOutputs
 
+from infra.flyte.options import Options
 from tests.processes import kill_tree
 from tests.s3 import S3
 from tests.source import ROOT
@@ -101,7 +102,7 @@ def _gather(spec: str, *corpora: str) -> Any:
 
     *earlier, newest = map(Corpus.from_place, corpora)
     words = {"spec": GatherSpec.model_validate_json(spec), "corpora": earlier, "newest": newest}
-    return gather.task_function(**words, how="{}")  # type: ignore[attr-defined]
+    return gather.task_function(**words, options=Options())  # type: ignore[attr-defined]
 
 
 def _encode(spec: str, corpus: str, tokenizer: str) -> Any:
@@ -111,7 +112,7 @@ def _encode(spec: str, corpus: str, tokenizer: str) -> Any:
 
     words = {"spec": ShareSpec.model_validate_json(spec), "corpus": Corpus.from_place(corpus)}
     words |= {"tokenizer": Tokenizer.from_place(tokenizer)}
-    return encode_partitions.task_function(**words, how="{}")  # type: ignore[attr-defined]
+    return encode_partitions.task_function(**words, options=Options())  # type: ignore[attr-defined]
 
 
 def _tokenize(spec: str, corpus: str, tokenizer: str) -> Any:
@@ -121,7 +122,7 @@ def _tokenize(spec: str, corpus: str, tokenizer: str) -> Any:
 
     words = {"spec": ShardsSpec.model_validate_json(spec), "corpus": Corpus.from_place(corpus)}
     words |= {"tokenizer": Tokenizer.from_place(tokenizer)}
-    return tokenize.task_function(**words, how="{}")  # type: ignore[attr-defined]
+    return tokenize.task_function(**words, options=Options())  # type: ignore[attr-defined]
 
 
 def _report(spec: str, *parts: str) -> Any:
@@ -131,7 +132,7 @@ def _report(spec: str, *parts: str) -> Any:
 
     named = {f"part_{number}": Artifact.from_place(place) for number, place in enumerate(parts)}
     words = {"spec": ReportSpec.model_validate_json(spec), "parts": named}
-    return report.task_function(**words, models=[], reports=[], how="{}")  # type: ignore[attr-defined]
+    return report.task_function(**words, models=[], reports=[], options=Options())  # type: ignore[attr-defined]
 
 
 def _make(spec: str) -> Any:
@@ -150,7 +151,7 @@ def _pretrain(spec: str, *data: str) -> Any:
 
     first, *more = map(TokenizedCorpus.from_place, data)
     words = {"spec": PretrainSpec.model_validate_json(spec), "data": first, "more": more, "start": [], "resume": []}
-    return pretrain.task_function(**words, how="{}")  # type: ignore[attr-defined]
+    return pretrain.task_function(**words, options=Options())  # type: ignore[attr-defined]
 
 
 def _tune(method: str, spec: str, model: str, rows: str) -> Any:
@@ -160,7 +161,7 @@ def _tune(method: str, spec: str, model: str, rows: str) -> Any:
     from tasks.rows.artifact import Rows
 
     words = {"model": HFModel.from_place(model), "rows": Rows.from_place(rows)}
-    return TASKS[method].task_function(spec=METHODS[method].model_validate_json(spec), **words, how="{}")
+    return TASKS[method].task_function(spec=METHODS[method].model_validate_json(spec), **words, options=Options())
 
 
 STAGES: dict[str, Callable[..., Any]] = {

@@ -1,6 +1,5 @@
 """On a cluster, too, a stage is made again when its result would be another, and never for where or how it is made."""
 
-import json
 from typing import Any
 
 import pytest
@@ -9,13 +8,14 @@ from flytekit.core.type_engine import TypeEngine
 from flytekit.models.literals import LiteralMap
 from flytekit.models.types import LiteralType
 
+from infra.flyte.options import OPTIONS, Options
 from infra.process.launch import Engine, job_directory
 from tasks.data.task import prepare_corpus
 from tasks.pretrain.spec import PretrainSpec
 from tasks.pretrain.task import ENGINES, pretrain
 from tasks.publish.task import publish
 from tasks.stage_task import StageTask
-from tests.stage.compiled import constant, job_spec, keys, nodes
+from tests.stage.compiled import job_spec, keys, nodes, options
 from workflows.recipe import Recipe
 
 RECIPE: dict[str, Any] = {
@@ -50,8 +50,7 @@ def test_how_a_result_is_reached_is_in_no_key(usual: Any, how: dict[str, Any]) -
     assert keys(other) == keys(usual)
     (node,) = nodes(other)["pretrain"]
     upstream = {"corpus": [], "tokenizer": ["corpus"], "shards": ["corpus", "tokenizer"], "pretrain": ["shards"]}
-    call = {"title": "pretrain", "upstream": upstream}
-    assert json.loads(constant(node, "how")) == how | {"call": call}  # and yet the pod is told
+    assert options(node) == Options(title="pretrain", upstream=upstream, fields=how)  # and the pod gets them
 
 
 def test_what_the_result_is_is_in_the_key(usual: Any) -> None:
@@ -88,12 +87,12 @@ def test_the_local_cache_has_the_key_it_had(how: dict[str, Any]) -> None:
     spec = task.python_interface.inputs["spec"]
 
     def literals(**inputs: Any) -> LiteralMap:
-        types = {"spec": spec, "how": str}
+        types = {"spec": spec, OPTIONS: Options}
         return TypeEngine.dict_to_literal_map(None, inputs, types)
 
     before = _calculate_cache_key(task.name, "3", literals(spec=PretrainSpec()))
     what, rest = PretrainSpec.model_validate(how).split_options()
-    now = literals(spec=what, how=json.dumps(rest))
+    now = literals(spec=what, options=Options(fields=rest))
     assert _calculate_cache_key(task.name, "3", now, task.metadata.cache_ignore_input_vars) == before
 
 
@@ -102,7 +101,7 @@ def test_a_stage_is_given_its_spec_whole(how: dict[str, Any]) -> None:
     spec = PretrainSpec.model_validate(how)
     what, rest = spec.split_options()
     assert what == PretrainSpec()
-    assert what.with_options(json.loads(json.dumps(rest))) == spec
+    assert what.with_options(rest) == spec
 
 
 def test_its_job_directory_is_the_same_wherever_it_is_made() -> None:

@@ -16,6 +16,7 @@ from flytekit.core.context_manager import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
 
 from infra.flyte.hooks import POD_ENVIRONMENT
+from infra.flyte.options import OPTIONS, Options
 from tests.source import ROOT
 from tests.stage.engines import MakeSpec
 
@@ -46,9 +47,9 @@ def said(s3: str, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, str]:
     with tarfile.open(folder / "fast.tar.gz", "w:gz") as tar:
         for name in ("images", "infra", "tasks", "tests/__init__.py", "tests/stage"):
             tar.add(ROOT / name, name)
-    inputs = {"spec": MakeSpec(), "how": "{}"}
+    inputs = {"spec": MakeSpec(), OPTIONS: Options()}
     context = FlyteContextManager.current_context()
-    literals = TypeEngine.dict_to_literal_map(context, inputs, {"spec": MakeSpec, "how": str})
+    literals = TypeEngine.dict_to_literal_map(context, inputs, {"spec": MakeSpec, OPTIONS: Options})
     (folder / "inputs.pb").write_bytes(literals.to_flyte_idl().SerializeToString())
     while True:
         try:

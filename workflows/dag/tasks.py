@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tasks.core.called import Called
+from infra.flyte.options import OPTIONS, Options
 from tasks.core.packages import modules
 from tasks.stage_task import StageTask
 from workflows.dag.call import Call, Input
@@ -27,9 +27,10 @@ def arguments(
     recompute: bool = False,
 ) -> dict[str, Any]:
     """The arguments of the call's Flyte task. `outputs`: what the calls before it returned, by title. `upstream`,
-    `recompute`: see `Called`."""
+    `recompute`: see `Options`."""
     inputs = {name: _filled(value, outputs) for name, value in call.inputs.items()}
-    return {"spec": call.spec, "how": Called(call.title, upstream or {}, recompute).how(), **inputs}
+    options = Options(title=call.title, upstream=upstream or {}, recompute=recompute)
+    return {"spec": call.spec, OPTIONS: options, **inputs}
 
 
 def _filled(value: Input, outputs: Mapping[str, Any]) -> Any:

@@ -17,7 +17,7 @@ def walk(dag: Calls, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     On one machine, the stages that are recomputed are chosen before the first call, and again after each stage that
     ran, when the cache keys of the stages after it are known. A cluster's catalog cannot be asked beforehand."""
     outputs = {**(given or {})}
-    upstream: dict[str, dict[str, list[str]]] = {}  # `Called.upstream` of each call, by title
+    upstream: dict[str, dict[str, list[str]]] = {}  # `Options.upstream` of each call, by title
     cached: dict[str, Artifact] = {}  # by title
     again: set[str] | None = set() if is_compiling() else None  # titles; None: not known
     for number, call in enumerate(dag):
