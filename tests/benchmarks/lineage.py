@@ -1,6 +1,6 @@
 """The lineage page with 2,000 executions and 20,000 artifacts in the store, on SQLite and on PostgreSQL.
 
-python -m tests.benchmarks.lineage [--executions N] [--rounds N]
+    python -m tests.benchmarks.lineage [--executions N] [--rounds N]
 
 Each figure is the time in ms that the server takes for a complete response: the median of the rounds, after a first
 request that is reported separately (`cold`, which includes reading the graph). Ancestors are requested for randomly
