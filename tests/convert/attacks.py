@@ -98,8 +98,7 @@ def chain_of_calls(depth: int) -> bytes:
 
 
 def shared(levels: int) -> bytes:
-    """Return the pickle of a tuple that contains the same tuple twice, and so on; it takes 2^levels steps to traverse.
-    """
+    """Return the pickle of a tuple that contains the same tuple twice, and so on; a traversal takes 2^levels steps."""
     places = [struct.pack("<I", (1 << 20) + level) for level in range(levels)]
     return b"N" + b"".join(b"r" + place + b"j" + place + b"\x86" for place in places)
 

@@ -1,4 +1,4 @@
-"""The corpus engine: what it keeps and skips, and which split a document goes to."""
+"""The corpus engine: the documents that it keeps and skips, and the split of each document."""
 
 import json
 import os
@@ -149,7 +149,8 @@ def test_an_error_is_a_result_without_a_traceback(tmp_path: Path) -> None:
 
 
 def test_what_is_broken_and_what_is_not_read_is_told_file_by_file(tmp_path: Path) -> None:
-    """In the terminal and the report, and on the artifact's page: 12 lines of 106, and 9 files of another kind."""
+    """They are reported in the terminal and the report, and on the artifact's page: 12 of 106 lines, and 9 files of
+    another kind."""
     folder = tmp_path / "documents"
     folder.mkdir()
     records = [json.dumps({"text": f"document {number}"}) for number in range(134)]
@@ -175,8 +176,7 @@ def test_what_is_broken_and_what_is_not_read_is_told_file_by_file(tmp_path: Path
 def test_what_was_skipped_as_broken_stops_a_corpus_that_allows_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The condition for a corpus belongs to the corpus, and not to its partitions: text that was read is not read
-    again."""
+    """The limit applies to the corpus, and not to its partitions, so text that was read is not read again."""
     monkeypatch.setenv("BATON_HOME", str(tmp_path / "home"))
     tmp_path.joinpath("a.jsonl").write_text("\n".join(json.dumps({"text": f"document {n}"}) for n in range(400)))
     tmp_path.joinpath("b.jsonl").write_text('{"text": "whole"}\n{"text": "cut o')

@@ -1,4 +1,4 @@
-"""Changes of a source, detected from names and ids. A source is {name: document}."""
+"""Changes of a source, detected from names and ids. A source is written as {name: document}."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Day = dict[str, str]
 
 @dataclass
 class Told:
-    """The reported facts of a day."""
+    """The reported changes of a day."""
 
     changes: Changes
     new: set[str]
@@ -25,7 +25,7 @@ class Told:
 
 
 def placed(rows: Iterable[tuple[int, tuple[str, str]]]) -> pa.RecordBatch:
-    """Documents (name, id) at their places."""
+    """Return documents (name, id) with their places."""
     return pa.RecordBatch.from_pylist(
         [{"place": place, "source": name, "id": each} for place, (name, each) in rows], PLACED
     )
@@ -53,7 +53,7 @@ def ids(known: Known) -> set[str]:
 
 
 def gone(known: Known) -> list[str]:
-    """The known documents that are not in the source now, after `compare`."""
+    """Return the known documents that are missing from the source, after `compare`."""
     return [
         each for (each,) in known.tables.execute("SELECT id FROM seen WHERE place IS NULL ORDER BY first").fetchall()
     ]
@@ -179,7 +179,7 @@ class Model:
         self.documents: dict[str, Split] = {}
         self.names: Day = {}
         self.lost: Day = {}
-        self.gone: list[str] = []  # after `look`
+        self.gone: list[str] = []  # set by `look`
 
     def add(self, day: Day, split: Split) -> None:
         for name, each in day.items():
@@ -208,7 +208,7 @@ class Model:
         edits = [(name, absent[name], each) for name, each in today.items() if name in absent and each not in named]
         before = {new: old for _, old, new in reversed(edits)}
         firsts = {each: name for name, each in reversed(today.items())}
-        firsts = {each: firsts[each] for each in today.values()}  # in the order of their places
+        firsts = {each: firsts[each] for each in today.values()}  # ordered by place
         at_home = {each for name, each in today.items() if self.names.get(name) == each}
         changes = Changes(
             edited=[Edited(source=name, before=old, after=new) for name, old, new in edits],
@@ -245,8 +245,8 @@ some = st.dictionaries(st.sampled_from("abcd"), st.sampled_from("UVWXYZ"), min_s
 def test_sql_finds_what_dictionaries_do(
     history: list[tuple[Day, Day, bool]], more: list[tuple[str, str]], today: Day
 ) -> None:
-    """This includes corpora that have a document twice, lack one that was new (a near duplicate), or list one as
-    deleted that did not exist."""
+    """The corpora may also have a document twice, lack a new one (a near duplicate), or list one as deleted that did
+    not exist."""
     known, model = Known(), Model()
     for day, added, as_told in history:
         told, expected = known.compare([placed(enumerate(day.items()))]), model.look(day)
@@ -282,7 +282,7 @@ def say(known: Known, kind: str, name: str, each: str) -> None:
 @example([("added", "a", "U"), ("moved", "b", "U"), ("forgotten", "", ""), ("moved", "a", "U")], {"b": "V"})
 @settings(max_examples=50, deadline=None)
 def test_what_is_forgotten_has_no_influence(history: list[tuple[str, str, str]], today: Day) -> None:
-    """Whatever was said before, and is said after."""
+    """This holds whatever was added before and is added later."""
     whole, shorter = Known(), Known()
     for kind, name, each in [*history, ("forgotten", "", "")]:
         say(whole, kind, name, each)
