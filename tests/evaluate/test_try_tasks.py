@@ -1,4 +1,4 @@
-"""lm-eval tasks are tried before a run: what does not work is known then."""
+"""lm-eval tasks are tried before a run, to report those that do not work."""
 
 import json
 import re
@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def here(*tasks: str, **options: object) -> Tried:
-    """In this process: importing lm-eval takes seconds."""
+    """Try tasks in this process, since importing lm-eval takes seconds."""
     spec = EvaluatorSpec.model_validate({"lm_eval": [*tasks], "limit": 2} | options)
     return _try("mine", spec.pinned(), "", Path.cwd().with_name("tried"))
 

@@ -16,7 +16,7 @@ def coordinates(svg: str) -> list[float]:
 
 
 def said(svg: str) -> str:
-    """A drawing in words."""
+    """Return the description of a drawing."""
     (label,) = Reading(svg).values("aria-label")
     return label
 

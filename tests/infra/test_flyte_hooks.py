@@ -1,4 +1,5 @@
-"""flytekit without infra/flyte/install.py and hooks.py, each test in a fresh process: when one fails, a hook can go."""
+"""flytekit without infra/flyte/install.py and hooks.py, with each test in a fresh process. If a test fails, flytekit no
+longer needs the hook that its docstring names."""
 
 import os
 import signal
@@ -35,7 +36,7 @@ def test_flytekit_reads_yaml_1_1(tmp_path: Path) -> None:
     """read_own_options"""
     (tmp_path / "model.yaml").write_text("value: 024")
     done = python(f"{MODEL}\nprint(JsonParamType(Model).convert('{tmp_path}/model.yaml', None, None).value)")
-    assert done.stdout == "20\n", done.stderr  # YAML 1.2: 24
+    assert done.stdout == "20\n", done.stderr  # 24 in YAML 1.2
 
 
 def test_flytekit_shows_a_traceback_for_a_broken_file(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Options of commands: numbers, folders and files that would fail after minutes, or never."""
+"""Options of commands: numbers, folders and files that would cause an error after minutes, or never."""
 
 import importlib
 import os
