@@ -113,11 +113,11 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 
 @dataclass
 class Faults:
-    """The disturbances of requests by the proxy, and the requests that it has seen."""
+    """Disturbances that the proxy causes, and the requests that it has seen."""
 
     refused: int = 0  # number of requests to refuse
     status: int = 503
-    cut: int = 0  # number of responses to cut off in the middle; a request is not forwarded completely
+    cut: int = 0  # number of responses to cut off in the middle; a PUT is not forwarded
     delay_s: float = 0.0  # delay of each request
     about: str = ""  # pattern: only matching requests are disturbed ("PUT .*/artifacts/")
     seen: list[str] = field(default_factory=list)  # "PUT /flyte/…"

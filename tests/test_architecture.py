@@ -26,7 +26,7 @@ HEAVY = {
     "torch", "megatron", "vllm", "trl", "transformers", "datasets", "mlflow", "matplotlib", "pyarrow", "tokenizers",
     "accelerate", "sky", "sqlalchemy", "hypothesis",
 }  # fmt: skip
-SENDERS_ALONE = {"sky"}  # a stage is sent to a machine by it, but does not use it there
+SENDERS_ALONE = {"sky"}  # it sends stages to machines, which do not need it
 MAY_IMPORT_FLYTE = {"tasks.artifacts", "tasks.stage"}
 # modules of a stage that other packages may import: the format of an artifact, or work that all must do in the same way
 SHARED = {
@@ -163,7 +163,7 @@ def test_the_project_has_no_cycle_of_packages_between_stages() -> None:
     for path in files("tasks"):
         parts = module_name(path).split(".")
         if len(parts) > 2:
-            names = {name for name in modules_of(path) if not name.endswith(".artifact")}  # which import no stage
+            names = {name for name in modules_of(path) if not name.endswith(".artifact")}  # artifacts import no stage
             others = {name.split(".")[1] for name in names if name.count(".") > 1 and name.startswith("tasks.")}
             uses.setdefault(parts[1], set()).update(others - {parts[1]})
     for stage, used in uses.items():
@@ -178,7 +178,7 @@ def test_the_project_has_no_cycle_of_packages_between_stages() -> None:
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    """This includes imports inside a function."""
+    """An import inside a function counts too."""
     paths = {module_name(path): path for path in files("images", "infra", "tasks", "workflows")}
     TopologicalSorter({name: modules_of(path) & paths.keys() for name, path in paths.items()}).prepare()  # CycleError
 

@@ -116,7 +116,7 @@ def test_a_gpu_machine_has_a_python_and_a_list_of_its_own(bare_clone: Path) -> N
 def test_everything_that_a_gpu_machine_lacks_is_reported_at_once(
     bare_clone: Path, tmp_path: Path, compiler: str, lacks: str, packages: str
 ) -> None:
-    python = tmp_path / "python3.12"  # succeeds, except for one thing
+    python = tmp_path / "python3.12"  # fails only for the missing requirement
     python.write_text(f'#!/bin/sh\ncase "$2" in *{lacks}*) exit 1;; esac\n')
     python.chmod(0o755)
     result = make("lint", "TORCH_BACKEND=cuda", f"PYTHON={python}", f"CC={compiler}", where=bare_clone)

@@ -52,7 +52,7 @@ DRAWN = 1 << 24  # bytes of random numbers that are generated at once
 
 @dataclass(frozen=True)
 class Run:
-    """The seconds and the memory in bytes of one conversion."""
+    """The time in seconds and the memory in bytes of one conversion."""
 
     seconds: float
     processor_seconds: float
@@ -221,7 +221,7 @@ def copy(source: Path, target: Path) -> Run:
 
 def settle(source: Path) -> None:
     """Sync written files to the disk, and load the files to read into the page cache. A virtual machine returns the
-    memory of deleted files to its host, so no contender profits from memory that the previous one freed."""
+    memory of deleted files to its host, so no contender benefits from memory that the previous one freed."""
     os.sync()
     time.sleep(3)
     block = bytearray(1 << 20)

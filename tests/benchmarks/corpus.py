@@ -63,7 +63,7 @@ def compare_speed(folder: Path, megabytes: float, rounds: int) -> None:
             (place / name / "source").symlink_to(folder / "source")
             words = ["-m", "tests.benchmarks.corpus", "--contender", name, "--folder", str(place / name)]
             runs[name].append(timed(words))
-    assert len(digests) == 2, "one core and two give different corpora"
+    assert len(digests) == 2, "one core and two cores give different corpora"
     cpu = {name: [run.cpu_s for run in of] for name, of in runs.items()}
     speed = {name: megabytes / statistics.median(values) for name, values in cpu.items()}
     over_single = median_ratio(cpu["single_pass"], cpu["engine"])

@@ -108,8 +108,8 @@ def compare_minhash(folder: Path, texts: Sequence[str]) -> tuple[float, float]:
         writer.close()
 
     def signed_by_datatrove(items: Sequence[Document]) -> None:
-        # 14 bands of 8 values of 5-grams are the defaults of datatrove and of the engine. Its xxhash does not work with
-        # xxhash 4
+        # 14 bands of 8 values of 5-grams are the defaults of datatrove and of the engine. datatrove's xxhash code does
+        # not work with xxhash 4
         config = MinhashConfig(hash_config=HashConfig(hash_fc="sha1"))
         step = MinhashDedupSignature(str(folder / "signatures"), config)
         step.run((Theirs(text=item.text, id=item.id) for item in items), 0, 1)

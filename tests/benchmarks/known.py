@@ -32,7 +32,7 @@ PARTITION = 1_000_000
 
 
 def write(path: Path, start: int, end: int) -> None:
-    """Write a range of the documents."""
+    """Write some of the documents."""
     with pq.ParquetWriter(path, NAMES, compression="zstd", use_dictionary=False) as file:
         for first in range(start, end, ROWS):
             places = range(first, min(first + ROWS, end))

@@ -40,7 +40,7 @@ WARM_UP = 4
 
 @dataclass(frozen=True)
 class Size:
-    model: ModelSpec  # includes the vocabulary
+    model: ModelSpec  # includes the vocabulary size
     batch: int  # sequences, all in one micro batch
     sequence: int
     steps: int  # steps in one round

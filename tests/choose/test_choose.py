@@ -109,5 +109,5 @@ def test_a_night_s_check_names_the_field_of_the_promotion(tmp_path: Path) -> Non
 
 
 def test_before_tuning_the_value_may_be_no_number(tmp_path: Path) -> None:
-    """The metric of a tuned model may be a number where the metric of the base model is not."""
+    """A tuned model may have a finite value."""
     assert chosen(tmp_path, {"metric": RIGHT, "before_tuning": True}, base=(float("nan"), 2.0)) == "base"

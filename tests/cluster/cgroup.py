@@ -33,7 +33,7 @@ def can_be_made() -> bool:
 
 
 class Cgroup:
-    """A cgroup, which must have no process left when it is removed."""
+    """A cgroup. Its processes must end before it is removed."""
 
     def __init__(self, name: str, limits: Mapping[str, str]) -> None:
         self._folders = []

@@ -23,7 +23,7 @@ IMAGES = {f"baton-{family}": f"registry.example/baton-{family}@{DIGEST}" for fam
 
 
 class Refused(Exception):
-    """The client refused or failed; the message is its output."""
+    """The client refused or failed. The message of the exception is the client's output."""
 
 
 class Client:

@@ -30,7 +30,7 @@ class Network:
         self._lock = threading.Lock()
 
     def reach(self, words: Iterable[str]) -> list[str]:
-        """Let pods reach the servers of this machine that occur in some words; returns their ports."""
+        """Let pods reach the local servers whose addresses occur in the given strings; returns their ports."""
         ports = sorted({port for each in words for port in LOCAL.findall(each)})
         with self._lock:
             for port in ports:

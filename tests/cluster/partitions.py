@@ -51,4 +51,4 @@ class Ran:
                 keys = set(json.loads(storage.get(f"{folder}/partitions.json") or b""))
                 self.shares.append((keys, sum(speed["documents"] for speed in speeds)))
         seen, storage.faults.seen = storage.faults.seen, []
-        self.fetched = Counter(found[1] for line in seen if (found := FETCHED.match(line)))  # partitions in this run
+        self.fetched = Counter(found[1] for line in seen if (found := FETCHED.match(line)))  # fetches in this run

@@ -64,7 +64,7 @@ def test_a_cluster_that_is_ready(cluster: Cluster, client: Client, tmp_path: Pat
 
 @pytest.mark.skipif(not can_be_made(), reason="takes root and a writable cgroup")
 def test_a_pod_with_less_than_the_recipe_s_largest_stage_asks_for(cluster: Cluster, client: Client) -> None:
-    """The defaults are Flyte's own limits, which values.yaml replaces."""
+    """The limits are Flyte's defaults, which values.yaml replaces."""
     run_what_is_created(replace(cluster, task_resources=BUILT_IN))
     code, said = check(client.config, "--recipe", "workflows/recipes/laptop.yaml")
     assert said["limits"].startswith("failed: a pod that asks for as much as grpo has 2 CPUs, 1.0 GiB of memory")

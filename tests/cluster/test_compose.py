@@ -1,5 +1,5 @@
-"""infra/compose.yaml, started and used: `make test-images`. Its own images are built as the file says; images from
-Debian's packages replace the public ones."""
+"""infra/compose.yaml, started and used: `make test-images`. Its own images are built as the file says; packages of
+Debian replace the public images."""
 
 import json
 import shutil

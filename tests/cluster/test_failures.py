@@ -1,4 +1,4 @@
-"""The messages about failures in a pod that users see. Flyte and MLflow have the message without a recipe."""
+"""The messages about failures in a pod, as users see them: Flyte and MLflow show the message without the recipe."""
 
 import json
 import time

@@ -32,7 +32,7 @@ from tests.workflows.test_pretrain_to_rl import TINY, prepare, pyflyte
 pytestmark = [pytest.mark.images, needs_docker, pytest.mark.timeout(3600)]
 
 SEED = 17
-KILLED_WITHIN_S = {"prepare_corpus": 4, "pretrain": 10, "sft": 15, "grpo": 15, "evaluate": 15}  # after a pod's start
+KILLED_WITHIN_S = {"prepare_corpus": 4, "pretrain": 10, "sft": 15, "grpo": 15, "evaluate": 15}  # time after the start
 
 
 @contextmanager

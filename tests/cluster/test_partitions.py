@@ -117,7 +117,7 @@ def test_another_file_costs_its_own_partitions_and_tokens(first: Ran, second: Ra
     worked_on = second.worked_on - first.worked_on
     assert (worked_on["read_partitions"], worked_on["encode_partitions"]) == (ROWS, TEXTS)
     assert (worked_on["scan"], worked_on["encode"]) == (0, 0)
-    assert {second.fetched[key] for of_task in first.partitions.values() for key in of_task} == {1}  # by the last pod
+    assert {second.fetched[key] for of_task in first.partitions.values() for key in of_task} == {1}  # fetched once each
 
 
 def test_one_machine_makes_the_same_from_the_start(

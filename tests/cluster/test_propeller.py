@@ -164,7 +164,7 @@ def asked_for(**limits: str) -> Asked:
 
 
 def test_flyte_s_own_limits_clamp_what_a_pod_asks_for() -> None:
-    """This is the behaviour of ApplyResourceOverrides in flyteplugins 1.16.8, with the limits that an operator did not
+    """This is the behavior of ApplyResourceOverrides in flyteplugins 1.16.8, with the limits that an operator did not
     set."""
     got = clamped(asked_for(cpu="16", memory="4Gi", gpu="8", ephemeral_storage="500Gi"), BUILT_IN)
     assert got.limits == got.requests == {"cpu": "2", "memory": "1Gi", "gpu": "1", "ephemeral_storage": "500Gi"}

@@ -150,7 +150,7 @@ def test_an_embedding_padded_for_its_layout_loses_its_padding(saved: Saved, tmp_
 
 
 def test_layers_that_are_not_stacked(saved: Saved, tmp_path: Path) -> None:
-    """Names like decoder.layers.0. and decoder.layers.1. are an option of Megatron, and always used if layers differ"""
+    """Names like decoder.layers.0. and decoder.layers.1. are an option of Megatron, and required if layers differ."""
     one = to_hugging_face(saved("qwen3_moe", ONE), tmp_path / "one")
     folder = tmp_path / "saved"
     (folder / CHECKPOINT).mkdir(parents=True)

@@ -57,7 +57,7 @@ def refused(work: Callable[[Path, Path], object], source: Path, words: str) -> N
     assert not target.exists()
 
 
-# In Megatron's format
+# Inputs in Megatron's format
 
 
 def checkpoint_metadata(folder: Path) -> Metadata:
@@ -156,7 +156,7 @@ def twice_the_same_chunk(folder: Path) -> None:
 
 
 def torn_archive(mark: bytes, at: int) -> Callable[[Path], None]:
-    """Overwrite four bytes after the first `mark` with ones."""
+    """Set the four bytes at `at` after the first `mark` to 0xff."""
 
     def tear(folder: Path) -> None:
         path = folder / "checkpoint" / "__0_2.distcp"
@@ -315,7 +315,7 @@ def test_common_pt_is_not_even_opened(ours: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "mark").exists()
 
 
-# In Hugging Face's format
+# Inputs in Hugging Face's format
 
 
 def config(**changes: Any) -> Callable[[Path], None]:

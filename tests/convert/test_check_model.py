@@ -1,4 +1,4 @@
-"""The tensors of a model are compared with those of its class by the headers of its files."""
+"""The tensors of a model are compared with those of its class; only the headers of its files are read."""
 
 from pathlib import Path
 from typing import Any, NoReturn

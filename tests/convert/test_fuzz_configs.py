@@ -27,7 +27,7 @@ from tests.convert.models import FAMILIES, LINEAR, LLAMA3, YARN, text
 from tests.convert.test_round_trip import assert_same, tensors
 
 SHORT = 60
-LARGEST = 2_000_000  # maximum number of parameters of a model with created weights
+LARGEST = 2_000_000  # maximum number of parameters for which weights are created
 BOUND = 1e-3
 
 VALUES: list[Any] = [

@@ -459,8 +459,8 @@ def test_a_model_without_positions_is_refused(model: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", ["LlamaTokenizerFast", "Qwen2Tokenizer", "GemmaTokenizer"])
 def test_the_tokenizer_stays_what_it_is(model: Path, kind: str, tmp_path: Path) -> None:
-    """The tokenizer must not be loaded by any class: Llama's would lose spaces, Qwen2's would add a token, and Gemma's
-    would refuse the vocabulary."""
+    """The configured class is not applied: Llama's would lose spaces, Qwen2's would add a token, and Gemma's would
+    refuse the vocabulary."""
     config = json.loads((model / "tokenizer_config.json").read_text())
     (model / "tokenizer_config.json").write_text(json.dumps(config | {"tokenizer_class": kind}))
     code, result = load_hf(model, tmp_path / "job")

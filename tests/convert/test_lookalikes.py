@@ -20,7 +20,7 @@ from tests.convert.models import FAMILIES, text
 NO_EFFECT = {
     "max_position_embeddings",
     "intermediate_size",  # qwen3_moe has no dense layers here
-    "rope_parameters.beta_fast",  # rounded to entire dimensions, as are the next two
+    "rope_parameters.beta_fast",  # rounded to an integer, as are the next two
     "rope_parameters.beta_slow",
     "rope_parameters.original_max_position_embeddings",
 }

@@ -1,5 +1,4 @@
-"""The folder of a model is read in the same way whether a run starts from it or continues its training, or it is
-converted."""
+"""A model's folder is read in the same way whether a run starts from it, continues its training or converts it."""
 
 import json
 from collections.abc import Callable

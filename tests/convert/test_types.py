@@ -1,4 +1,4 @@
-"""Values that overflow a type are an error that names them; they are never rounded to infinity."""
+"""Values that overflow a type are an error that names them; they never become infinity."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Files in a model's folder that a conversion does not carry over are reported, or an error."""
+"""Files in a model's folder that a conversion does not carry over are reported or refused."""
 
 import json
 import shutil

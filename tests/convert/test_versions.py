@@ -80,8 +80,8 @@ TENSOR = Layout(processes=2, tensor=2, micro_batch=2)
 def test_a_run_goes_on_under_the_other_version(
     first: Environment, second: Environment, model: ModelSpec, before: Layout, after: Layout, tmp_path: Path
 ) -> None:
-    """A run that is stopped after half of its steps has the same losses with either version. The result of the other
-    version is exported and audited by this one."""
+    """A run that is stopped after half of its steps has the same losses with either version. The result of the second
+    version is exported and audited by the first."""
     assert first.megatron() != second.megatron()
     tokenizer = make_tokenizer(tmp_path / "tokenizer")
     data = make_shards(tmp_path / "shards", read_manifest(tokenizer).digest)

@@ -1,4 +1,4 @@
-"""The manifest: the changes that change a digest, the ones that do not, and the refused manifests."""
+"""The manifest: changes that affect the digest, changes that do not, and refused manifests."""
 
 import json
 import shutil

@@ -311,7 +311,7 @@ def test_two_pods_that_finish_at_the_same_time_have_one_result(s3: S3, where: st
     jobs = [pod(tmp_path, name, where) for name in ("lost", "retry")]
     for number, job in enumerate(jobs):
         checkpoint(job, 5)
-        (job.job_dir / "metrics.jsonl").write_text("{}\n" * (1 + number))  # each of another length
+        (job.job_dir / "metrics.jsonl").write_text("{}\n" * (1 + number))  # each has another length
     digests = {artifact(job) for job in jobs}
     with disturbed(s3, Faults(delay_s=0.05)) as slow, slow.flyte(tmp_path), ThreadPoolExecutor(2) as threads:
         finished = [

@@ -1,4 +1,4 @@
-"""Artifacts in storage are sent once, fetched once, and never used in part. The storage is a real S3 server."""
+"""Artifacts in storage are sent once, fetched once, and never used if incomplete. The storage is a real S3 server."""
 
 import multiprocessing
 import shutil

@@ -137,7 +137,7 @@ def _torn(write: Write, chance: random.Random) -> Write:
     return Write(write.inode, write.offset, bytes(len(write.data)))
 
 
-# which of the unsynced changes have reached the disk
+# the unsynced changes that have reached the disk
 WAYS = {
     "none": lambda change, chance, likely: False,
     "all": lambda change, chance, likely: True,  # kill -9, which the kernel survives

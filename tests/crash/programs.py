@@ -151,7 +151,7 @@ def _convert_inputs(inputs: Path) -> None:
 
 
 def _convert(inputs: Path, root: Path) -> str:
-    """Run `python -m tasks.convert import theirs new/target`, unless the target exists, since it is then refused."""
+    """Run `python -m tasks.convert import theirs new/target`, unless a finished run has created the target already."""
     from tasks.core.manifest import content_digest
 
     target = root / "new" / "target"

@@ -30,7 +30,7 @@ from tests.crash.disk import ROOT, WAYS, Recording, Rename, read, write
 from tests.crash.programs import ACKNOWLEDGED, PROGRAMS, Program
 from tests.crash.record import read_trace, recording
 
-WORKERS = 2  # maximum number at a time
+WORKERS = 2  # number of processes
 TRIES = 200  # candidates for each requested state
 _SERVER = multiprocessing.get_context("forkserver")
 LIBRARIES = (

@@ -167,7 +167,7 @@ def test_files_that_changed_are_noticed(bucket: Bucket) -> None:
 
 
 def test_the_next_day_at_an_address_is_as_in_a_folder(bucket: Bucket, tmp_path: Path) -> None:
-    """The day before is known from the folder, before it was moved to the bucket."""
+    """The day before was read from the folder, before it was moved to the bucket."""
     for number in range(40):
         bucket.write(f"{number:02}.txt", b"document %d" % number)
     specs = [

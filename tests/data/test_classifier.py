@@ -51,7 +51,7 @@ def step(model: Path, **changes: Any) -> dict[str, Any]:
 
 
 def test_the_probabilities_are_those_of_the_model(model: Path) -> None:
-    """The logits are averaged over lines with three known words."""
+    """The text has three known words, on two lines."""
     found = dict(classify(ClassifierStep(model=str(model), keep=["en"]))("the river\nof der"))
     logits = {"en": WEIGHT * 2 / 3, "de": WEIGHT / 3}
     total = sum(map(math.exp, logits.values()))

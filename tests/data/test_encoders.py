@@ -46,7 +46,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "deepseek": DEEPSEEK,
 }
 SPECIAL = ["<|end|>", "<|im_start|>", "<|im_end|>"]
-NEWER = ("a\U000105d2\u0307b", "\U00011382\U000113c9")  # composed since Unicode 16
+NEWER = ("a\U000105d2\u0307b", "\U00011382\U000113c9")  # NFC composes them since Unicode 16
 
 Folders = Callable[[str], Path]
 

@@ -34,7 +34,7 @@ def test_what_was_not_used_for_30_days_is_removed(tmp_path: Path) -> None:
 
 
 def fill(disk: Path, *shared: str) -> None:
-    """Fill a small disk to 95 %, partly with files that a corpus links to, and make room on it."""
+    """Fill a small disk to 95 %, partly with files that a corpus shares, and make room on it."""
     kept = disk / "kept"
     for number in range(3):
         keep(kept, f"{number}.scan", time.time() - 100 * (number + 1), 0.95 / 3 * DISK_MB * 1024**2 / 1e6)

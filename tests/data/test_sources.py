@@ -1,4 +1,4 @@
-"""Each kind of source, with real files."""
+"""Each kind of source, read from real files."""
 
 import gzip
 import json

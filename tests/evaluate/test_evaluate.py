@@ -293,7 +293,7 @@ def test_an_evaluator_finds_the_same_whatever_else_is_asked(world: World, alone:
 
 @pytest.mark.long
 def test_the_length_that_the_engine_is_opened_for_changes_no_result(world: World) -> None:
-    """The length is a quarter of the model's positions, and filled by windows of text."""
+    """The length is a quarter of the model's positions, and windows of text fill it."""
     short = world.evaluate("short", {name: SPEC[name] for name in ("seed", "words", "chat")})
     assert report(short)["metrics"].items() <= world.report["metrics"].items()
     both = ("words", "chat")
@@ -304,7 +304,7 @@ def test_the_length_that_the_engine_is_opened_for_changes_no_result(world: World
 
 @pytest.mark.long
 def test_a_model_with_many_positions_is_evaluated_with_as_many_as_are_needed(world: World) -> None:
-    """With all of its positions a sequence would need 4 GiB of KV cache."""
+    """A sequence with all of its positions would need 4 GiB of KV cache."""
     tiny_model(world.root / "long", positions=131_072, heads=128)
     output = world.evaluate("long-positions", {"words": SPEC["words"] | {"prompts": 4}}, model="long")
     assert report(output)["questions"]["words"]["asked"] == 4

@@ -4,7 +4,8 @@ import pytest
 
 from tasks.hardware.accelerators import ACCELERATORS, BY_NAME, Accelerator, accelerator
 
-# name: (multiprocessors, dense bf16 FLOPs of one per clock, boost clock in GHz), where the manufacturers publish them
+# name: (multiprocessors, dense bf16 FLOPs of one per clock cycle, boost clock in GHz), where the manufacturers publish
+# them
 CHIPS = {
     "GH200": (132, 4096, 1.83),
     "H200": (132, 4096, 1.83),

@@ -1,4 +1,4 @@
-"""Products in bf16 on a CPU without instructions for it, which a process simulates on any CPU."""
+"""Products in bf16 on a CPU without instructions for them, which a process simulates on any CPU."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Import modules with no other packages than those of a list: `python -m tests.images.only LIST MODULE …`
+"""Import modules with only the packages of a list installed: `python -m tests.images.only LIST MODULE …`
 
 Prints a line for each module that cannot be imported.
 """

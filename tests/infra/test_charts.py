@@ -16,7 +16,7 @@ def coordinates(svg: str) -> list[float]:
 
 
 def said(svg: str) -> str:
-    """Return the description of a drawing."""
+    """Return the label that describes a drawing."""
     (label,) = Reading(svg).values("aria-label")
     return label
 

@@ -151,7 +151,7 @@ def containers() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", [name for name in containers() if "Flyte's" not in name])
 def test_an_image_that_a_node_has_is_not_pulled(name: str) -> None:
-    """Kubernetes' default is Always for :latest and for an image without a tag, such as that of the pod template."""
+    """Kubernetes' default is Always for :latest and for an image without a tag, such as the one in the pod template."""
     assert containers()[name]["imagePullPolicy"] == "IfNotPresent"
 
 
@@ -411,7 +411,7 @@ def test_a_service_has_the_same_words_in_the_compose_file_and_on_kubernetes() ->
 def test_mlflow_is_the_version_that_is_here_with_its_database_and_its_store() -> None:
     assert OF_MLFLOW["mlflow"] == OURS["mlflow"]
     assert {"psycopg2-binary", "boto3"} <= OF_MLFLOW.keys()
-    # SQLAlchemy's default is another driver than the image has
+    # SQLAlchemy's default driver is not installed in the image
     for name, variable in {"mlflow": "MLFLOW_BACKEND_STORE_URI", "lineage": "MLFLOW_TRACKING_URI"}.items():
         assert SERVICES[name]["environment"][variable].startswith("postgresql+psycopg2://")
         assert f"{variable}=postgresql+psycopg2://" in (INFRA / f"mlflow/{name}.yaml").read_text()

@@ -1,4 +1,4 @@
-"""flytekit's source code where infra/flyte/install.py changes it."""
+"""The source code of flytekit that infra/flyte/install.py changes."""
 
 import json
 import subprocess

@@ -118,7 +118,7 @@ def test_a_pod_without_any_of_its_gpus_does_not_work_on_its_cpus(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("infra.pod_spec.DEVICES", tmp_path)
-    check_gpus(Resources(gpu=1))  # on a machine that is not a pod, the engine checks by itself
+    check_gpus(Resources(gpu=1))  # on a machine that is not a pod, the engine checks this
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e1")
     with pytest.raises(UserError, match="has none: raise gpu in Flyte's task_resources"):
         check_gpus(Resources(gpu=1))

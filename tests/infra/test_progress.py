@@ -27,7 +27,7 @@ def test_a_line_of_a_log_says_how_much_time_is_left(
 
 def test_notices_are_shown_once_as_they_come(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bar = ProgressBar("sft", tmp_path)
-    bar.update()  # no progress is displayed yet
+    bar.update()  # there are no notices yet
     with (tmp_path / "notices.jsonl").open("a", buffering=1) as notices:
         notices.write('{"text": "12 rows are left out"}\n{"text": "half')
         bar.update()

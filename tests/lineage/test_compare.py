@@ -36,7 +36,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.number = folder, 0
-        self.manifests = False  # whether the artifacts exist here
+        self.manifests = False  # whether the manifests exist on this machine
 
     def execution(self, *stages: dict[str, Any]) -> str:
         id = begin_execution("mine", {})
@@ -104,7 +104,7 @@ def test_models_that_differ_by_the_code_of_a_reward_show_its_lines(store: Store,
 
 
 def test_code_that_is_too_long_for_mlflow_differs_by_its_digest(store: Store) -> None:
-    """The manifest does not exist here."""
+    """The manifest does not exist on this machine."""
     store.execution(model("a", LONG), model("b", LONG + "# end\n"))
     (pair,) = compared("a", "b")["difference"]["config"]
     assert pair["name"] == "grpo.rewards" and len(pair["a"]) < 300

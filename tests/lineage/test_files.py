@@ -155,7 +155,7 @@ def test_the_end_of_a_line_without_end_has_no_part_of_a_secret(job: Path) -> Non
 
 @contextmanager
 def without_root() -> Iterator[None]:
-    """Give this process the rights of another user in the body, like the lineage pages in their pod."""
+    """Give this process the rights of another user, like those of the lineage pages in their pod."""
     user = os.geteuid()
     if user == 0:
         os.seteuid(65534)

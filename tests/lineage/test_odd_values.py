@@ -1,5 +1,4 @@
-"""A page can be displayed whatever MLflow's database contains, since anyone who can write to MLflow can write any
-value."""
+"""Pages are displayed whatever MLflow's database contains, since anyone who can write to MLflow can write any value."""
 
 import json
 import sqlite3

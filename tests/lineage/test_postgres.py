@@ -14,7 +14,7 @@ from tests.lineage.postgres import Postgres
 
 pytestmark = pytest.mark.slow
 
-NOT_BIG = 40  # executions, a small number
+NOT_BIG = 40  # a small number of executions
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,7 @@ def a_list_of_folders(first: str, second: str) -> str:
 
 @task
 def counting(to: int) -> int:
-    """Count slowly from the checkpoint; returns where this attempt began."""
+    """Count slowly from the checkpoint on. Returns the number at which this attempt began."""
     checkpoint = current_context().checkpoint
     assert checkpoint
     found = checkpoint.read()
