@@ -92,7 +92,7 @@ def test_without_one_that_uv_finds_or_downloads_it_says_what_to_install(bare_clo
     assert not (bare_clone / ".venv").exists()
 
 
-def test_a_machine_without_any_python_is_told_the_package(bare_clone: Path, programs: Path) -> None:
+def test_on_a_machine_without_any_python_the_package_is_named(bare_clone: Path, programs: Path) -> None:
     result = make("lint", where=bare_clone, PATH=str(programs))
     assert result.returncode == 2
     assert "Debian, Ubuntu: apt-get install python3-venv\n" in result.stderr

@@ -93,20 +93,20 @@ class History:
         targets, elsewhere = np.split(fresh, [new - changes])
         targets[:changes] = self.places[edited]
         after = np.arange(self.documents, self.documents + changes)
-        told = Changes(
-            edited=[Edited(source=name, before=old, after=now) for name, old, now in self._said(edited, after)],
+        listed = Changes(
+            edited=[Edited(source=name, before=old, after=now) for name, old, now in self._named(edited, after)],
             renamed=[
                 Renamed(id=key, before=name, after=now)
-                for (name, key), now in zip(self._said(moved), names_of(elsewhere).to_pylist(), strict=True)
+                for (name, key), now in zip(self._named(moved), names_of(elsewhere).to_pylist(), strict=True)
             ],
-            deleted=[Named(source=name, id=key) for name, key in self._said(deleted)],
+            deleted=[Named(source=name, id=key) for name, key in self._named(deleted)],
         )
         self.gone += [*edited, *deleted]
         self.places[moved] = elsewhere
         self.alive[[*edited, *deleted]] = False
-        self._add(targets, told)
+        self._add(targets, listed)
 
-    def _said(self, documents: Numbers, *others: Numbers) -> list[tuple[str, ...]]:
+    def _named(self, documents: Numbers, *others: Numbers) -> list[tuple[str, ...]]:
         """Return the name and id of each document, and the ids of others."""
         columns = names_of(self.places[documents]), *map(ids_of, (documents, *others))
         return [*zip(*(column.to_pylist() for column in columns), strict=True)]

@@ -18,7 +18,7 @@ from tests.cluster.failure import Failed
 from tests.cluster.storage import Storage
 
 SIGKILLED = 137
-MOST_SAID = 2048  # characters of a pod's log that its message quotes (FallbackToLogsOnError)
+QUOTED_CHARACTERS = 2048  # characters of a pod's log that its message quotes (FallbackToLogsOnError)
 VARIABLE = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
 
 
@@ -198,7 +198,7 @@ class Attempt:
 
         A pod whose task has failed exits with 0 and leaves error.pb; one that was lost leaves nothing."""
         if exit_code:
-            ended = self._ended(exit_code, "Error", said[-MOST_SAID:])
+            ended = self._ended(exit_code, "Error", said[-QUOTED_CHARACTERS:])
             message = f"Pod failed. No message received from kubernetes.{ended}"
             raise Failed(message, recoverable=True, system=exit_code == SIGKILLED)
         if (error := storage.get(f"{self.output_prefix}/error.pb")) is not None:

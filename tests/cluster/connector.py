@@ -21,7 +21,7 @@ UNFINISHED = (
     TaskExecution.INITIALIZING,
     TaskExecution.RUNNING,
 )
-ASKED_AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Connector:
                 try:
                     found = service.GetTask(get, timeout=self.deadline_s).resource
                 except grpc.RpcError as error:
-                    if error.code() not in ASKED_AGAIN:
+                    if error.code() not in RETRIED:
                         raise Failed(_message(error), recoverable=False) from error
                     found = agent_pb2.Resource(phase=TaskExecution.RUNNING)
                 if found.phase == TaskExecution.SUCCEEDED:

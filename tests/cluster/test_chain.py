@@ -266,7 +266,7 @@ def test_files_that_are_gone_end_in_the_command_that_helps(
 
 
 @pytest.mark.slow
-def test_what_is_gone_is_made_again(
+def test_what_is_gone_is_recomputed(
     tracked: Cluster, client: Client, before: set[tuple[str, str]], disturbed: Any, submitted: Any
 ) -> None:
     lose(tracked, "tokenizer")

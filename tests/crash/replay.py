@@ -141,17 +141,17 @@ def _states(program: Program, recording: Recording, wanted: int, seed: int) -> I
 
 def _promises(recording: Recording) -> list[int]:
     """Return the points directly after an acknowledgment."""
-    return [number + 1 for number, _ in _said(recording)]
+    return [number + 1 for number, _ in _acknowledgments(recording)]
 
 
 def _acknowledged(recording: Recording, point: int) -> list[str]:
     """Return all that was acknowledged before a point, including before the recording."""
     earlier = [PurePosixPath(path) for path in recording.before.tree()]
     names = [path.name for path in earlier if path.parent.name == ACKNOWLEDGED]
-    return names + [name for number, name in _said(recording) if number < point]
+    return names + [name for number, name in _acknowledgments(recording) if number < point]
 
 
-def _said(recording: Recording) -> Iterator[tuple[int, str]]:
+def _acknowledgments(recording: Recording) -> Iterator[tuple[int, str]]:
     """Return the event number and the name of each acknowledgment."""
     folder = recording.before.folders[ROOT].get(ACKNOWLEDGED)
     for number, event in enumerate(recording.events):
@@ -174,7 +174,7 @@ def _check(name: str, base: Path, number: int, state: State) -> str | None:
         with redirect_stdout(sys.stderr):
             PROGRAMS[name].check(base / "inputs", root, state.acknowledged)
     except Exception as error:
-        return _told(error)
+        return _message(error)
     return None
 
 
@@ -189,12 +189,12 @@ def _run_again(name: str, base: Path, number: int, expected: str) -> str | None:
                 return f"ends with {found}, not {expected}"
             program.check(base / "inputs", root, [path.name for path in (root / ACKNOWLEDGED).glob("*")])
     except Exception as error:
-        return _told(error)
+        return _message(error)
     shutil.rmtree(root)
     return None
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return "".join(traceback.format_exception_only(error)).strip()[-1500:]
 
 

@@ -282,7 +282,7 @@ def test_the_example_fits() -> None:
     assert not [*functions_of_stages(context_of(recipe(MERGED | {"spec": {"weights": [1, 2]}})))]
 
 
-def test_a_missing_file_and_an_unknown_entry_point_are_told() -> None:
+def test_a_missing_file_and_an_unknown_entry_point_are_reported() -> None:
     found = [*functions_of_stages(context_of(recipe(MERGED | {"stage": "gone.py:f"}, MERGED | {"stage": "soup"})))]
     assert [problem.path for problem in found] == ["stages.0.stage", "stages.1.stage"]
     assert "gone.py does not exist" in found[0].allowed and "baton.stages" in found[1].allowed

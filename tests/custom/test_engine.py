@@ -142,7 +142,7 @@ def test_another_artifact_has_the_facts_that_the_function_returns(tmp_path: Path
         ("import sys; sys.exit(0)", r"mine\.py:stage: SystemExit: 0 \(mine\.py, line 5: .*\); return to end a stage"),
     ],
 )
-def test_a_failing_function_is_told_with_its_line(
+def test_a_failing_function_is_reported_with_its_line(
     tmp_path: Path, models: dict[str, Path], body: str, said: str
 ) -> None:
     with pytest.raises(StageError, match=said):
@@ -207,7 +207,7 @@ def test_a_model_by_links_is_the_files_that_they_lead_to(tmp_path: Path, models:
     assert "left out of the model, whose card" in (tmp_path / "job/notices.jsonl").read_text()
 
 
-def test_a_function_that_writes_to_an_input_is_told(tmp_path: Path) -> None:
+def test_a_function_that_writes_to_an_input_is_reported(tmp_path: Path) -> None:
     """Later stages read the input too, and the output would be recorded as made from unchanged files."""
     models = {"one": tiny_model(tmp_path / "one", 0)}
     body = "(inputs['one'] / 'config.json').write_text('{}'); return {}"

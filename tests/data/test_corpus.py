@@ -148,7 +148,7 @@ def test_an_error_is_a_result_without_a_traceback(tmp_path: Path) -> None:
     assert "no field 'text'" in str(failed.value)
 
 
-def test_what_is_broken_and_what_is_not_read_is_told_file_by_file(tmp_path: Path) -> None:
+def test_what_is_broken_and_what_is_not_read_is_reported_file_by_file(tmp_path: Path) -> None:
     """They are reported in the terminal and the report, and on the artifact's page: 12 of 106 lines, and 9 files of
     another kind."""
     folder = tmp_path / "documents"
@@ -166,11 +166,11 @@ def test_what_is_broken_and_what_is_not_read_is_told_file_by_file(tmp_path: Path
     counts = facts(job.output)
     assert counts["documents"] + counts["held_out_documents"] == 134
     assert (counts["broken"], counts["broken_records"]) == (1, 12)
-    told = "".join(json.loads(line)["text"] for line in job.notices.read_text().splitlines())
+    notices = "".join(json.loads(line)["text"] for line in job.notices.read_text().splitlines())
     page = Reading(stage_page(job.output)).text
     skipped = ("a.jsonl, line 51: not JSON", "and 11 more records of this file")
-    assert [words for words in skipped for text in (told, page) if words not in text] == []
-    assert "9 files are not read: 8 .txt (kind: files reads them), 1 .pdf" in told
+    assert [words for words in skipped for text in (notices, page) if words not in text] == []
+    assert "9 files are not read: 8 .txt (kind: files reads them), 1 .pdf" in notices
 
 
 def test_what_was_skipped_as_broken_stops_a_corpus_that_allows_none(

@@ -90,7 +90,7 @@ def test_what_all_prompts_begin_with_is_no_contamination(tmp_path: Path) -> None
     assert found(tmp_path, items, f"{instruction} {words(source, 50)}", items[7][1][0]) == [None, "row 7"]
 
 
-def test_a_passage_with_many_questions_is_told(tmp_path: Path) -> None:
+def test_a_passage_with_many_questions_is_reported(tmp_path: Path) -> None:
     source = random.Random(6)
     passage, exam = words(source, 100), tmp_path / "exam.jsonl"
     exam.write_text("\n".join(json.dumps({"q": f"{passage} {words(source, 20)}"}) for _ in range(11)))
@@ -144,7 +144,7 @@ def test_a_corpus_without_the_evaluation(tmp_path: Path) -> None:
     assert count.samples["sums.jsonl"][0].what == "has a text of sums.jsonl, held-out row 1"
 
 
-def test_items_that_are_too_short_are_told_and_refused_if_it_is_all_of_them(tmp_path: Path) -> None:
+def test_items_that_are_too_short_are_reported_and_refused_if_it_is_all_of_them(tmp_path: Path) -> None:
     (tmp_path / "exam.jsonl").write_text(json.dumps({"q": "3 + 5"}) + "\n")
     step = {"against": [f"{tmp_path}/exam.jsonl"]}
     with pytest.raises(StageError, match=r"1 of 1 items of .*exam.jsonl are not searched for.*8 words\. Use longer"):

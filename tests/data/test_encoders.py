@@ -187,7 +187,7 @@ def test_an_encoder_that_errs_is_not_used(folders: Folders, errs: Callable[[str]
 
 
 @pytest.mark.usefixtures("few_characters")
-def test_a_character_around_which_it_errs_is_kept_apart(folders: Folders) -> None:
+def test_a_character_around_which_it_errs_is_excluded(folders: Folders) -> None:
     both = altered(pair(folders("gpt2")), lambda text: "\u0e01" in text)
     assert compare(both, [], SPECIAL, iter(())).excluded == f"[\u0e01{compare_tokens.unknown()}]"
     both = altered(pair(folders("gpt2")), lambda text: "\u0e01\u0e02" in text)

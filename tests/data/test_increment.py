@@ -165,7 +165,7 @@ def test_a_source_that_lost_everything_is_an_error_that_says_what_is_at_stake(ch
         chain.look()
 
 
-def test_a_document_that_comes_back_is_not_made_again(chain: Chain) -> None:
+def test_a_document_that_comes_back_is_not_new(chain: Chain) -> None:
     text = (chain.source / "05.txt").read_text()
     (chain.source / "05.txt").unlink()
     chain.look()

@@ -238,7 +238,7 @@ def test_a_metric_is_the_mean_of_the_rewards_of_the_completions(world: World) ->
     assert world.report["metrics"]["words.length"]["standard_error"] > 0
 
 
-def test_a_reward_that_applies_to_no_completion_has_no_metric_which_is_told(world: World) -> None:
+def test_a_reward_that_applies_to_no_completion_has_no_metric_which_is_reported(world: World) -> None:
     rows(world.root / "unanswered", *[{"prompt": f"def area_{at}(", "answer": None} for at in range(3)])
     some = SPEC["words"] | {"data": "unanswered", "samples": 2, "pass_at": [1]}
     output = world.evaluate("never", {"words": some})
@@ -310,11 +310,11 @@ def test_a_model_with_many_positions_is_evaluated_with_as_many_as_are_needed(wor
     assert report(output)["questions"]["words"]["asked"] == 4
 
 
-def test_a_row_without_room_for_an_answer_is_left_out_counted_and_told(world: World) -> None:
-    told = world.report["questions"]
-    assert (told["words"]["asked"], told["words"]["too_long"]) == (40, 1)
-    assert (told["chat"]["asked"], told["chat"]["too_long"]) == (4, 0)
-    assert told["tasks"] == {"requests": 12, "truncated": 0}
+def test_a_row_without_room_for_an_answer_is_left_out_counted_and_reported(world: World) -> None:
+    questions = world.report["questions"]
+    assert (questions["words"]["asked"], questions["words"]["too_long"]) == (40, 1)
+    assert (questions["chat"]["asked"], questions["chat"]["too_long"]) == (4, 0)
+    assert questions["tasks"] == {"requests": 12, "truncated": 0}
     (notice,) = (world.output.parent / "notices.jsonl").read_text().splitlines()
     assert "evaluate.words: 1 held-out rows were left out" in notice
 
@@ -323,9 +323,9 @@ def test_a_row_without_room_for_an_answer_is_left_out_counted_and_told(world: Wo
 def test_a_limit_of_the_length_leaves_out_and_truncates_more(world: World) -> None:
     limited = {"max_model_len": 24, "bits_per_byte": {"held_out_bytes": 500}, "tasks": SPEC["tasks"]}
     output = world.evaluate("limited", limited | {"words": SPEC["words"] | {"max_new_tokens": 17}})
-    told = report(output)["questions"]
-    assert (told["words"]["asked"], told["words"]["too_long"]) == (10, 31)
-    assert told["tasks"]["truncated"] > 0
+    questions = report(output)["questions"]
+    assert (questions["words"]["asked"], questions["words"]["too_long"]) == (10, 31)
+    assert questions["tasks"]["truncated"] > 0
 
 
 def test_no_room_for_a_prompt_is_an_error(world: World) -> None:

@@ -112,7 +112,7 @@ def test_without_its_data_a_task_is_not_tried_and_the_others_are() -> None:
 
 
 @pytest.mark.long  # lm-eval reads its 14,000 files
-def test_a_misspelled_name_is_told_with_similar_ones(folder: Path) -> None:
+def test_a_misspelled_name_is_reported_with_similar_ones(folder: Path) -> None:
     found = tried("mine", EvaluatorSpec(lm_eval=["gms8k"]))
     assert "'gms8k' is neither a task of lm-eval" in found.error and "did you mean gsm8k" in found.error
 

@@ -67,7 +67,7 @@ def test_a_name_that_is_none_is_refused() -> None:
 
 
 @needs_registry
-def test_a_pinned_image_that_is_not_there_is_told_from_one_that_cannot_be_asked_for(host: str) -> None:
+def test_a_pinned_image_that_is_missing_is_distinguished_from_one_that_cannot_be_looked_up(host: str) -> None:
     pinned = f"{host}/pinned@{push(host, 'pinned', '1')}"
     gone = f"{host}/pinned@sha256:{64 * '7'}"
     assert digest_of(pinned) == pinned.partition("@")[2]

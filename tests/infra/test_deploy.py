@@ -287,8 +287,8 @@ def without_a_gpu() -> Any:
 def test_nothing_names_a_command_that_the_next_apply_undoes() -> None:
     """`kubectl set image` is such a command, since the next apply resets the image."""
     files = [*INFRA.rglob("*.yaml"), *(ROOT / "docs").rglob("*.md")]
-    told = [path.name for path in files if re.search(r"kubectl.*set image", path.read_text())]
-    assert told == ["kustomization.yaml"]  # where this is explained
+    naming = [path.name for path in files if re.search(r"kubectl.*set image", path.read_text())]
+    assert naming == ["kustomization.yaml"]  # where this is explained
 
 
 def test_flyte_s_first_start_is_waited_for() -> None:

@@ -164,9 +164,9 @@ def test_three_quick_interrupts_end_with_a_traceback_but_for_the_hook(hooked: bo
         for _ in range(3):
             started.send_signal(signal.SIGINT)
             time.sleep(0.2)
-        _, told = started.communicate(timeout=60)
+        _, output = started.communicate(timeout=60)
     assert started.returncode == 1 or not hooked
-    assert ("Traceback" in told) != hooked, told
+    assert ("Traceback" in output) != hooked, output
 
 
 SENT = """

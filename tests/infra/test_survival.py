@@ -80,12 +80,12 @@ def test_ranks_that_wait_for_each_other_are_not_told_apart(tmp_path: Path) -> No
 
 def test_after_a_hang_it_goes_on_from_the_checkpoint(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert train(tmp_path, "is stopped", once=True, max_restarts=1) == TOTAL
-    told = (
+    message = (
         "toy: rank 1 hangs: no heartbeat for 3 s at step 3, data; it does not respond (T (stopped)); "
         "starting again from the newest checkpoint, restart 1 of 1"
     )
-    assert told in capfd.readouterr().err
-    assert told in (tmp_path / "log.txt").read_text()
+    assert message in capfd.readouterr().err
+    assert message in (tmp_path / "log.txt").read_text()
     assert "rank 0 takes step 2\nrank 0 takes step 3\nrank 0 takes step 4" in (tmp_path / "log.txt").read_text()
     assert not processes_of(tmp_path)
 

@@ -164,7 +164,7 @@ def test_choosing_a_model_does_not_make_it(home: Path, tmp_path: Path) -> None:
     assert [parent[0] for parent in boxes["P"].parents] == ["b"]
 
 
-def test_a_made_again_artifact_is_not_made_from_itself(home: Path, tmp_path: Path) -> None:
+def test_a_recomputed_artifact_is_not_made_from_itself(home: Path, tmp_path: Path) -> None:
     """An artifact that was read before a run made it is older than all recorded runs."""
     made({"one": {"model": "t"}, "two": {"model": "o"}}, tmp_path)
     lineage = Lineage()

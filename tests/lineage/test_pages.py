@@ -395,7 +395,7 @@ def test_stages_to_come_are_listed_with_the_time_they_took_before(home: Path, tm
     assert "2 to come" in TestClient(alone()).get(f"{ROOT}/executions/{id}").text
 
 
-def test_stages_are_in_the_plan_s_order_and_what_ended_an_execution_is_told(home: Path, tmp_path: Path) -> None:
+def test_stages_are_in_the_plan_s_order_and_what_ended_an_execution_is_reported(home: Path, tmp_path: Path) -> None:
     """Results from a cluster's cache are recorded last."""
     id = begin_execution("cached", {}, plan=["corpus", "sft", "report"])
     with tracked("report", tmp_path / "report", spec={}, inputs={}):
