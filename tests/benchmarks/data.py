@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-os.environ["TOKENIZERS_PARALLELISM"] = "true"  # as in the engine, the trainer uses all cores
+os.environ["TOKENIZERS_PARALLELISM"] = "true"  # the trainer uses all cores, as in the engine
 
 from tokenizers import pre_tokenizers, trainers
 

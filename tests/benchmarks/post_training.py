@@ -26,7 +26,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-os.environ["TOKENIZERS_PARALLELISM"] = "true"  # as in an engine
+os.environ["TOKENIZERS_PARALLELISM"] = "true"  # the setting of the engines
 
 from tests.benchmarks.harness import report
 from tests.benchmarks.tokenize import write_inputs

@@ -82,7 +82,7 @@ class Cluster:
     folder: Path  # holds the logs of pods, and their disks while they run
     environment: Mapping[str, str]  # variables of every pod: the operator's default-env-vars
     task_resources: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: BUILT_IN)
-    secrets: Mapping[str, str] = field(default_factory=dict)  # by key, regardless of the group
+    secrets: Mapping[str, str] = field(default_factory=dict)  # indexed by key, regardless of the group
     pods: Callable[[str], Callable[..., Pod]] = lambda image: Pod  # the class that starts pods of an image
     connector: str | None = None  # address of the connector
     connector_deadline_s: float = 10.0  # deadline of each call; this is Flyte's default

@@ -43,7 +43,7 @@ SECRETS = {"POSTGRES_PASSWORD": "of postgres", "S3_ACCESS_KEY": "of", "S3_SECRET
 class Stack:
     docker: Docker
     folder: Path  # the folder of a clone
-    ports: dict[str, int]  # by service
+    ports: dict[str, int]  # keyed by service
 
     def compose(self, *words: str) -> str:
         start = ["docker-compose", "--project-name", "baton", "--env-file", ".env", "--file", "infra/compose.yaml"]

@@ -112,7 +112,7 @@ def test_a_layout_exports_the_same_bytes_as_one_process(
 
 
 def test_a_layout_s_chunks_are_really_parts(saved: Saved) -> None:
-    """Otherwise the tests above would prove nothing."""
+    """Make sure that the tests above do not pass vacuously."""
     for model, layout, key, parts in [
         ("llama", TP2, "decoder.layers.self_attention.linear_qkv.weight", 2 * 4),
         ("llama", TP2, "decoder.layers.mlp.linear_fc1.weight", 4 * 4),

@@ -85,7 +85,7 @@ def test_another_model_is_refused(made: dict[str, Path], tmp_path: Path) -> None
 def test_what_is_trained_on_ends_and_is_sampled_as_the_model_that_it_began_with(
     made: dict[str, Path], tmp_path: Path
 ) -> None:
-    """This also holds for the next night, which continues the run."""
+    """The next night, which continues the run, is included."""
     one_step = tiny_spec(steps=1, optimizer=STILL)
     first = pretrain_job(tmp_path / "first", made["data"], one_step, begin=made["weights"])
     engine(first).succeed()

@@ -144,7 +144,7 @@ def test_layer_by_layer_is_the_whole_model(name: str, tmp_path: Path) -> None:
     folder = make(name, tmp_path, torch.bfloat16)
     reference = Reference(folder)
     logits = through(reference, reference.config.num_hidden_layers, text())
-    assert torch.equal(logits, whole(folder, text()))  # it runs the same modules in the same order
+    assert torch.equal(logits, whole(folder, text()))  # the same modules in the same order
 
 
 def test_layer_by_layer_reads_a_model_in_many_files(tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ def _registry(inputs: Path, root: Path) -> str:
         record.log_output("checkpoint", "c" * 64, {})
     if not end_execution():
         while not push_execution(execution_folder("20260101-000000-000-abcd")):
-            time.sleep(0.1)  # a thread is delivering it
+            time.sleep(0.1)  # another thread is delivering it
     acknowledge(root, "delivered")
     version = _register(root, "b")
     acknowledge(root, "registered")

@@ -132,7 +132,7 @@ def removes_a_sealed_folder(disk: Path) -> None:
 
 @needs_strace
 def test_where_there_is_a_manifest_there_is_what_it_lists(tmp_path: Path) -> None:
-    """This holds while an artifact is sealed, and while it is removed."""
+    """The listed files exist while an artifact is sealed, and while it is removed."""
     for tree in states(record(removes_a_sealed_folder, tmp_path)):
         if manifest := tree.get("artifact/manifest.json"):
             assert json.loads(manifest)["files"].keys() == {"weights"}

@@ -26,7 +26,7 @@ def objects(depth: int) -> st.SearchStrategy[dict[str, Any]]:
 
 @given(st.lists(objects(3), min_size=1, max_size=5))
 def test_what_a_row_lacks_is_not_there(rows: list[dict[str, Any]]) -> None:
-    """This holds at every depth, such as for objects in lists in objects."""
+    """Missing fields are absent at every depth, such as in objects in lists in objects."""
     given = [{"column": row} for row in rows]
     assert through_arrow(*given) == given
 

@@ -149,14 +149,14 @@ def test_an_error_is_a_result_without_a_traceback(tmp_path: Path) -> None:
 
 
 def test_what_is_broken_and_what_is_not_read_is_reported_file_by_file(tmp_path: Path) -> None:
-    """They are reported in the terminal and the report, and on the artifact's page: 12 of 106 lines, and 9 files of
-    another kind."""
+    """Broken lines and unread files are reported in the terminal and the report, and on the artifact's page: 12 of 106
+    lines, and 9 files of another kind."""
     folder = tmp_path / "documents"
     folder.mkdir()
     records = [json.dumps({"text": f"document {number}"}) for number in range(134)]
     broken = [*records[:50], *['{"text": "cut o'] * 12, *records[50:94]]
     (folder / "a.jsonl").write_text("\n".join(broken))
-    (folder / "b.jsonl").write_text("\ufeff" + "\n".join(records[94:]))  # with a byte order mark
+    (folder / "b.jsonl").write_text("\ufeff" + "\n".join(records[94:]))  # starts with a byte order mark
     for number in range(8):
         (folder / f"{number}.txt").write_text("text")
     (folder / "c.pdf").write_bytes(b"%PDF-")

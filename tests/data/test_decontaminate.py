@@ -57,7 +57,7 @@ def test_short_texts_are_found_whole_or_counted(tmp_path: Path) -> None:
 
 
 def test_texts_of_languages_without_spaces_are_found(tmp_path: Path) -> None:
-    """They are found regardless of zero-width spaces, which some writers put between words, and of punctuation."""
+    """The texts are found regardless of zero-width spaces, which some writers put between words, and of punctuation."""
     items = {
         "Chinese": "小明有三个苹果，他又买了五个苹果，然后把其中的两个送给了他的朋友小红。",
         "Thai": "สมชายมีแอปเปิ้ลสามผลเขาซื้อเพิ่มอีกห้าผลแล้วให้เพื่อนไปสองผลตอนนี้เขามีทั้งหมดกี่ผล",

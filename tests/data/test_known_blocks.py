@@ -215,7 +215,7 @@ def test_a_block_has_the_same_bytes_whoever_writes_it(tmp_path: Path) -> None:
 
 
 def test_a_damaged_folder_in_storage_is_replaced(s3: S3, tmp_path: Path) -> None:
-    """This holds even if its files have the right sizes."""
+    """The folder is replaced even if its files have the right sizes."""
     folder = tmp_path / "made" / "block.names"
     folder.mkdir(parents=True)
     (folder / "names.parquet").write_bytes(b"right")

@@ -282,7 +282,7 @@ def say(known: Known, kind: str, name: str, each: str) -> None:
 @example([("added", "a", "U"), ("moved", "b", "U"), ("forgotten", "", ""), ("moved", "a", "U")], {"b": "V"})
 @settings(max_examples=50, deadline=None)
 def test_what_is_forgotten_has_no_influence(history: list[tuple[str, str, str]], today: Day) -> None:
-    """This holds whatever was added before and is added later."""
+    """The results are the same with and without the forgotten statements, whatever precedes and follows them."""
     whole, shorter = Known(), Known()
     for kind, name, each in [*history, ("forgotten", "", "")]:
         say(whole, kind, name, each)

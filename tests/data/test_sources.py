@@ -324,7 +324,7 @@ def test_a_split_of_a_saved_dataset_up_to_a_limit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_a_folder_that_the_datasets_library_can_load(tmp_path: Path, streaming: bool) -> None:
-    """This is the code path of a name on the Hub: load_dataset, with or without streaming."""
+    """The code path is that of a name on the Hub: load_dataset, with or without streaming."""
     (tmp_path / "set").mkdir()
     pq.write_table(pa.table({"text": ["one", "two", "three"]}), tmp_path / "set" / "train.parquet")
     texts = found(HuggingFaceSource(name=str(tmp_path / "set"), streaming=streaming, limit=2))
@@ -376,7 +376,7 @@ BOM = b"\xef\xbb\xbf"
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
 def test_a_byte_order_mark_is_no_part_of_jsonl(tmp_path: Path, suffix: str) -> None:
-    """This includes marks in the middle of concatenated files, and the beginning that a plan reads first."""
+    """Marks in the middle of concatenated files are included, as is the beginning that a plan reads first."""
     path = tmp_path / f"x.{suffix}"
     path.write_bytes(compressed(BOM + lines({"text": "one"}, {"text": "two"}) + BOM + lines({"text": "three"}), suffix))
     source = JsonlSource(path=str(path))

@@ -182,7 +182,7 @@ def test_members_of_a_group_are_found_beside_it_and_below() -> None:
 
 
 def test_other_yaml_files_in_the_folder_do_no_harm() -> None:
-    """They may be another version of the task, or no task at all."""
+    """The other files may be another version of the task, or no task at all."""
     write(
         tasks__mine_yaml=task(), tasks__old__mine_yaml=task("colour: red"), tasks__notes_yaml="- [", tasks__b_yaml="1"
     )

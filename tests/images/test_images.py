@@ -178,7 +178,7 @@ def test_a_configuration_that_cannot_be_changed_is_refused_before_images_are_bui
     assert config.read_text() == content
 
 
-# In a pod
+# Names of images in a pod
 
 
 def test_a_pod_computes_no_tag(monkeypatch: pytest.MonkeyPatch) -> None:

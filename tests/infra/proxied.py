@@ -61,7 +61,7 @@ def nobody_passes_without_a_password(proxied: Proxied) -> None:
     for path in ("/", "/lineage/executions", "/lineage/executions.json", "/health", "/api/2.0/mlflow/experiments/get"):
         assert proxied.get(path, auth=None).status_code == 401, path
         assert proxied.get(path, auth=(USER, "another")).status_code == 401, path
-    assert proxied.get("/healthz", auth=None).status_code == 204  # for the kubelet; it discloses nothing
+    assert proxied.get("/healthz", auth=None).status_code == 204  # the kubelet's probe, which discloses nothing
 
 
 def the_pages_and_mlflow_answer(proxied: Proxied) -> None:

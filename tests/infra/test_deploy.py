@@ -288,7 +288,7 @@ def test_nothing_names_a_command_that_the_next_apply_undoes() -> None:
     """`kubectl set image` is such a command, since the next apply resets the image."""
     files = [*INFRA.rglob("*.yaml"), *(ROOT / "docs").rglob("*.md")]
     naming = [path.name for path in files if re.search(r"kubectl.*set image", path.read_text())]
-    assert naming == ["kustomization.yaml"]  # where this is explained
+    assert naming == ["kustomization.yaml"]  # the file warns of the command
 
 
 def test_flyte_s_first_start_is_waited_for() -> None:
@@ -350,7 +350,7 @@ def test_the_connector_s_image_has_all_that_it_imports() -> None:
         assert INFRA in path.parents  # the only folder of this project in the image
         for package in third_party(path):
             assert distributions(package) & OF_CONNECTOR.keys(), f"{path} imports {package}"
-    assert {"grpcio-health-checking", "prometheus-client"} <= OF_CONNECTOR.keys()  # for the probes and the metrics
+    assert {"grpcio-health-checking", "prometheus-client"} <= OF_CONNECTOR.keys()  # used by the probes and the metrics
 
 
 @pytest.mark.parametrize(
@@ -418,7 +418,7 @@ def test_mlflow_is_the_version_that_is_here_with_its_database_and_its_store() ->
 
 
 def test_mlflow_s_image_has_all_that_the_lineage_pages_import() -> None:
-    elsewhere = {"flytekit", "flyteidl", "sky"}  # for runs on this machine, which are not read with --without-mlflow
+    elsewhere = {"flytekit", "flyteidl", "sky"}  # used in local runs, which are not read with --without-mlflow
     for path in closure(INFRA / "lineage/__main__.py"):
         assert INFRA in path.parents  # the only folder of this project in the image
         for package in third_party(path) - elsewhere:

@@ -21,7 +21,7 @@ from tasks.core.manifest import verify
 from tests.infra.launcher import request
 from tests.processes import commands
 
-PATIENCE_S = 60.0  # for tasks that take a second or two on an idle machine
+PATIENCE_S = 60.0  # limit for tasks that take a second or two on an idle machine
 
 
 def toy(name: str) -> Engine:

@@ -22,7 +22,7 @@ class Folder:
     digest: str
     kind: str
     maker: str  # id of the run
-    parents: dict[str, "Folder"]  # by name of the input
+    parents: dict[str, "Folder"]  # keyed by the name of the input
     made_from: dict[str, "Folder"]  # the parents that determined the content
 
     @property
@@ -45,7 +45,7 @@ class Folder:
 class History:
     runs: dict[str, Run] = field(default_factory=dict)
     first: dict[str, Folder] = field(default_factory=dict)  # digest -> the first folder with this digest
-    cache: dict[tuple[str, ...], Folder] = field(default_factory=dict)  # by the digests of the inputs and the kind
+    cache: dict[tuple[str, ...], Folder] = field(default_factory=dict)  # keyed by kind and the digests of the inputs
     folders: list[Folder] = field(default_factory=list)
     clock: float = 1_000.0
 
@@ -62,7 +62,7 @@ def history(seed: int) -> History:
 
 def _execution(dice: random.Random, past: History, name: str) -> None:
     made: dict[str, Folder] = {}  # made in this execution
-    taken: dict[str, Folder] = {}  # from the cache
+    taken: dict[str, Folder] = {}  # reused from the cache
 
     for _ in range(dice.randint(1, 9)):
         kind = dice.choice(KINDS)

@@ -57,8 +57,8 @@ class Stored:
     uri: str
     first: str  # execution ids
     second: str
-    digests: dict[str, str] = field(default_factory=dict)  # in the first execution
-    others: dict[str, str] = field(default_factory=dict)  # in the second execution
+    digests: dict[str, str] = field(default_factory=dict)  # outputs of the first execution
+    others: dict[str, str] = field(default_factory=dict)  # outputs of the second execution
 
 
 def record() -> Stored:

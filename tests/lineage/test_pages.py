@@ -136,7 +136,7 @@ def test_the_settings_that_differ_from_the_defaults_are_shown_as_yaml(page: Test
 
 
 def test_an_execution_of_a_cluster_links_to_flytes_console(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This includes pods that a schedule started and that did not know the console's address."""
+    """Pods that a schedule started and that did not know the console's address are included."""
     for name, value in {"ID": "f0", "PROJECT": "llm", "DOMAIN": "production"}.items():
         monkeypatch.setenv(f"FLYTE_INTERNAL_EXECUTION_{name}", value)
     begin_execution("nightly", {})

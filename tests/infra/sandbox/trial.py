@@ -160,8 +160,9 @@ def _waiting(server: socket.socket) -> bool:
     return True
 
 
-# The sizes of sandlock's registry of names, a directory and segments, per user: bytes of memory, semaphores. It grows
-# by a segment at each 4,096th new name of a sandbox (sandlock 0.9, sandlock-core/src/control/ownership.rs).
+# Sizes of sandlock's registry of names, which is a directory and segments, per user: bytes of memory, semaphores. The
+# registry grows by a segment with every 4,096 new names of sandboxes (sandlock 0.9,
+# sandlock-core/src/control/ownership.rs).
 REGISTRY = {"shm": ("524328", "393248"), "sem": ("4", "8196")}
 
 
