@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 from infra.placement.config import Placement
 from infra.pod_spec import PodSpec
@@ -86,7 +87,7 @@ class Spec(BaseModel):
         one."""
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
-            if _BY_BATON in field.metadata:
+            if is_by_baton(field):
                 if value != field.get_default(call_default_factory=True):
                     yield Problem(name, value, f"unset: {field.description}")
                 continue
@@ -165,6 +166,11 @@ class Spec(BaseModel):
             elif name in options and isinstance(part, dict):
                 inner[name] = {key: each.with_options(options[name].get(key, {})) for key, each in part.items()}
         return type(self).model_validate(self.model_dump(mode="json") | options | inner)
+
+
+def is_by_baton(field: FieldInfo) -> bool:
+    """Return whether only Baton sets a field, and a recipe may not."""
+    return _BY_BATON in field.metadata
 
 
 def not_identity(default: Any, description: str, **bounds: Any) -> Any:
