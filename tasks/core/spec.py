@@ -155,6 +155,10 @@ class Spec(BaseModel):
                 if any(rest for _, rest in divided.values()):
                     identity[name] = {key: inner for key, (inner, _) in divided.items()}
                     options[name] = {key: rest for key, (_, rest) in divided.items()}
+            else:
+                items = [each.split_options() for each in part]
+                if any(rest for _, rest in items):
+                    identity[name], options[name] = [inner for inner, _ in items], [rest for _, rest in items]
         return self.model_copy(update=identity), options
 
     def with_options(self, options: dict[str, Any]) -> Self:
@@ -165,6 +169,8 @@ class Spec(BaseModel):
                 inner[name] = part.with_options(options[name])
             elif name in options and isinstance(part, dict):
                 inner[name] = {key: each.with_options(options[name].get(key, {})) for key, each in part.items()}
+            elif name in options and isinstance(part, list):
+                inner[name] = [each.with_options(rest) for each, rest in zip(part, options[name], strict=True)]
         return type(self).model_validate(self.model_dump(mode="json") | options | inner)
 
 

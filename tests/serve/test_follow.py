@@ -69,7 +69,6 @@ def test_before_there_is_a_champion_requests_get_503(followed: Service) -> None:
     assert httpx.get(f"{followed.url}/healthz").status_code == 503
 
 
-@pytest.mark.long
 def test_a_champion_moves_under_sixteen_clients_and_no_request_fails(
     followed: Service, models: dict[str, Path], versions: dict[str, int]
 ) -> None:
