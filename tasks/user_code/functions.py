@@ -29,7 +29,7 @@ from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from infra.errors import UserError
+from infra.errors import UserError, absent
 from tasks.core.job import StageError
 from tasks.core.spec import Problem, Spec
 from tasks.user_code.load_function import Unusable, load_function
@@ -112,7 +112,7 @@ class Function(Spec):
             located = self._locate()
             names, known = _defined(located[1][located[0]], located[0]) if located else ([], [])
         except FileNotFoundError as error:
-            return f"an existing file; {error.filename} does not exist"
+            return f"an existing file; {absent(error.filename)}"
         except (OSError, ValueError, SyntaxError, RuntimeError, MemoryError) as error:  # RuntimeError: ~user
             return f"a file of Python source; {_why(error)}"
         except KeyError:
