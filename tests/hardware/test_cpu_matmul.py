@@ -1,4 +1,4 @@
-"""Products in bf16 where the CPU has no instructions for it: in a process that believes so, whatever this CPU is."""
+"""Products in bf16 on a CPU without instructions for them, which a process simulates on any CPU."""
 
 import subprocess
 import sys
