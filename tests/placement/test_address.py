@@ -1,4 +1,4 @@
-"""Downloads from an address: atomic, and once. The storage is a real S3 server."""
+"""Atomic downloads from an address, each of them done once. The storage is a real S3 server."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ PROGRAM = "import sys; from infra.storage.address import fetch; print(fetch(sys.
 
 @pytest.fixture
 def where(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of two files."""
+    """The address of a folder with two files."""
     monkeypatch.setenv("BATON_CACHE", str(tmp_path / "cache"))
     place = f"{s3.address}/{uuid4().hex}"
     for name, content in FILES.items():
@@ -88,7 +88,7 @@ def test_a_whole_file_is_read_in_blocks(s3: S3, where: str, tmp_path: Path) -> N
 
 
 def damage(folder: Path, how: str) -> None:
-    """Damage a file as a disk, a person or a program may, without a change of its name, size or time."""
+    """Damage a file as a disk, a person or a program might, without changing its name, size or time."""
     file, times = folder / "a.txt", (folder / "a.txt").stat()
     if how == "changed":
         file.write_bytes(b"eno")
@@ -122,7 +122,7 @@ def test_nothing_at_an_address_is_said(where: str) -> None:
 
 
 def packed(s3: S3, folder: Path, place: str) -> str:
-    """The address of an archive of a folder's files."""
+    """Pack a folder's files into an archive, and return its address."""
     digest = pack(files_in(folder), folder.with_suffix(".tar"))
     put(s3, f"{place}/files.tar", folder.with_suffix(".tar").read_bytes())
     return f"{place}/files.tar{DIGEST}{digest}"
@@ -153,7 +153,7 @@ def test_the_same_files_elsewhere_have_the_same_digest(s3: S3, where: str, archi
 def test_an_archive_s_files_have_one_version_on_every_machine(
     archive: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pods share what they make of them, by a key with it."""
+    """Pods share what they derive from the files, by a key that contains the version."""
     here = FilesSource(path=archive).files()
     monkeypatch.setenv("BATON_CACHE", str(tmp_path / "another-node"))
     there = FilesSource(path=archive).files()
@@ -187,7 +187,7 @@ def test_an_archive_of_more_than_files_is_refused(s3: S3, where: str, tmp_path: 
 
 
 def test_an_archive_is_unpacked_by_the_first_python_3_11_too(archive: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose tarfile has no filters: Debian 12's is one of 3.11.2."""
+    """The tarfile of Python 3.11.2, which Debian 12 has, lacks filters."""
     monkeypatch.delattr(tarfile.TarFile, "extractall")
     assert content(fetch(archive)) == FILES
 
@@ -201,7 +201,7 @@ def test_an_archive_that_is_here_is_not_asked_for_again(s3: S3, archive: str) ->
 
 
 def test_an_archive_is_known_by_its_content_wherever_it_is(archive: str) -> None:
-    """In the stage's cache key, and in the name of its job."""
+    """The content is in the stage's cache key and in the name of its job."""
     name = archive.partition(DIGEST)[2]
     one, other = (CorpusSpec(source=FilesSource(path=f"s3://{each}{DIGEST}{name}")).pinned() for each in "ab")
     assert one.identity() == other.identity()

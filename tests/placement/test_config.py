@@ -12,7 +12,7 @@ from infra.placement.config import MACHINE_FAULT, Placement
 
 
 def read(clouds: tuple[str, ...] = (), docker: str | None = None, **words: Any) -> Any:
-    """SkyPilot's Resources: a list when they are ordered, a set when not."""
+    """Return SkyPilot's Resources, a list if they are ordered and a set otherwise."""
     placement = Placement.model_validate(words)
     which = "ordered" if placement.choose == "in_order" else "any_of"
     resources = placement.each_node() | {which: placement.choices(docker, clouds)}

@@ -1,4 +1,4 @@
-"""A placed stage of a local run, through the same connector in this process."""
+"""A placed stage of a local run, which uses the same connector in this process."""
 
 import asyncio
 import gc
@@ -37,7 +37,7 @@ def sky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
 
 
 def forget() -> None:
-    """SkyPilot's client keeps which server it has."""
+    """Clear the address of the server that SkyPilot's client caches."""
     get_server_url.cache_clear()
     is_api_server_local.cache_clear()
 
@@ -64,7 +64,7 @@ JOB = SkyJob("baton-x-0", "/out", Order({"infra": ["slurm/alpha"]}, "/shared", "
 def test_a_server_that_begins_no_request_is_said_with_the_way_out(
     sky: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its health is good: only its executors have ended."""
+    """The server is healthy; only its executors have ended."""
     monkeypatch.setattr(connector, "STUCK_S", 4.0)
     asked = SkyPilotConnector()
     with sky.hanging("/api/get"):

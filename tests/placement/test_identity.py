@@ -17,7 +17,7 @@ from workflows.checks.table import checked
 from workflows.recipe import SECTIONS, Recipe, context_of
 from workflows.recipe.error import RecipeError
 
-PRETRAIN: Any = pretrain  # the task, for mypy a function
+PRETRAIN: Any = pretrain  # the task, which mypy would see as a function
 ELSEWHERE = {"accelerators": ["H100:8"], "spot": "spot_first", "max_price_per_hour": 40}
 
 

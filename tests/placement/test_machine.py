@@ -1,4 +1,4 @@
-"""The agreement of a job's machines through its storage, a shared folder or a bucket."""
+"""The coordination of a job's machines through its storage, a shared folder or a bucket."""
 
 import os
 import signal
@@ -51,7 +51,7 @@ def test_a_machine_that_is_taken_is_no_fault(cloud: Machines, tmp_path: Path) ->
         (machine,) = cloud.start(python(f"open('{tmp_path}/{number}', 'w'); {SLEEP}"), restarts=1)
         wait_for(tmp_path / str(number))
         os.kill(machine.pid, signal.SIGTERM)
-        assert machine.wait(60) == MACHINE_FAULT  # SkyPilot restarts it
+        assert machine.wait(60) == MACHINE_FAULT  # the exit code that makes SkyPilot restart the machine
     assert [cloud.run(KILLED, restarts=1) for _ in range(2)] == [[MACHINE_FAULT], [1]]
 
 

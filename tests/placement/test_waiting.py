@@ -1,5 +1,5 @@
-"""The reasons for which a job waits, from SkyPilot's record and its controller's log, which SkyPilot's own functions
-write here."""
+"""The reasons why a job waits, read from SkyPilot's record and its controller's log, which SkyPilot's own functions
+write."""
 
 import logging
 import time
@@ -35,7 +35,7 @@ def line(text: str) -> str:
 
 
 def unavailable(**why: str) -> str:
-    """The end of a launch that found no place."""
+    """Return the end of the log of a launch that found no place."""
     each: dict[Any, Exception] = {
         sky.Resources(infra=f"slurm/{place}", instance_type="2CPU--4GB"): ResourcesUnavailableError(reason)
         for place, reason in why.items()
@@ -64,7 +64,7 @@ def test_different_reasons_are_all_said_and_only_those_of_the_last_launch() -> N
 
 
 def test_the_cloud_s_answers_are_taken_from_the_log_where_the_summary_has_none() -> None:
-    """SkyPilot 0.14.1 has such summaries on AWS."""
+    """SkyPilot 0.14.1 writes summaries without them on AWS."""
     answer = line("create_instances: Attempt failed with " + NO_CAPACITY.partition("Reason: ")[2])
     summary = "Failed to acquire resources in us-east-1a for {AWS(m6i.large[Spot], cpus=2+), AWS(m6i.large)}. "
     found = failed_launch(answer * 2 + unavailable(alpha=summary, beta=summary.replace("1a", "1b")))

@@ -1,4 +1,4 @@
-"""Failures on a rented cloud, each reported in at most ten lines with the cause and a way out."""
+"""Failures on a rented cloud. Each is reported in at most ten lines with the cause and a fix."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ REGIONS = ("us-east-1", "us-west-2", "eu-west-1")
 
 
 def lines_of_failure(run: Run) -> list[str]:
-    """The terminal's lines of an error: all after the stage's last line of progress."""
+    """Return the terminal's lines of an error, which follow the stage's last line of progress."""
     assert run.ends() != 0
     lines = [line for line in run.said().splitlines() if line.strip()]
     begin = next((number for number, line in enumerate(lines) if "failed" in line.lower() or "rror" in line), 0)
@@ -24,7 +24,7 @@ def lines_of_failure(run: Run) -> list[str]:
 
 
 def says(run: Run, *words: str) -> None:
-    """Its failure is short, and has these words."""
+    """Assert that the run ends with a short error that contains these words."""
     lines = lines_of_failure(run)
     text = "\n".join(lines)
     assert len(lines) <= 10, text
@@ -35,7 +35,7 @@ def says(run: Run, *words: str) -> None:
 
 
 def test_no_capacity_anywhere(aws: Cloud, tmp_path: Path) -> None:
-    """The job waits, reports this, and continues once there is capacity."""
+    """The job waits, reports the reason, and continues once there is capacity."""
     aws.capacity(full(*REGIONS))
     run = start(tmp_path, SHORT, rented())
     until(lambda: "places were tried: InsufficientInstanceCapacity" in run.said(), "it says so", 300)
@@ -76,14 +76,14 @@ def test_a_setup_that_fails(aws: Cloud, tmp_path: Path) -> None:
 
 @needs_registry
 def test_an_image_that_is_not_there(aws: Cloud, tmp_path: Path) -> None:
-    """No machine is rented for it."""
+    """No machine is rented for a missing image."""
     with registry(tmp_path) as host:
         says(start(tmp_path, SHORT, rented(image=f"{host}/not/there:1")), f"{host}/not/there:1 is not in its registry")
     nothing_is_left(aws)
 
 
 def test_a_disk_that_is_full(aws: Cloud, tmp_path: Path) -> None:
-    """The job's own files fill it, and go with the job, so that SkyPilot can write down its end."""
+    """The job's own files fill the disk, and are removed with the job, so that SkyPilot can record its end."""
     filled = rented()["placement"]["setup"] + '; dd if=/dev/zero of="$here/filled" bs=1M; true'
     says(start(tmp_path, SHORT, rented(setup=filled)), "No space left on device")
     nothing_is_left(aws)

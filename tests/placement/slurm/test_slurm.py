@@ -1,6 +1,6 @@
-"""Pretraining placed on real Slurm clusters by the unmodified SkyPilot. `make test-placement` runs it.
+"""Pretraining placed on real Slurm clusters by unmodified SkyPilot; run with `make test-placement`.
 
-Each run leaves its machine and comes back; what it is compared with runs here, in the same world.
+Each placed run leaves its machine and returns. It is compared with a local run in the same world.
 """
 
 import os
@@ -20,13 +20,13 @@ TOKEN = "hf_" + "Z" * 30
 
 @pytest.fixture(scope="session")
 def short(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The short training, here."""
+    """The short training, run locally."""
     return done(start(tmp_path_factory.mktemp("short"), SHORT))
 
 
 @pytest.fixture(scope="session")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The long training, here."""
+    """The long training, run locally."""
     return done(start(tmp_path_factory.mktemp("long"), LONG))
 
 
@@ -44,7 +44,7 @@ def test_placed_elsewhere_it_is_the_same(slurm: World, short: Run, tmp_path: Pat
     until(lambda: nothing_is_left(slurm), "the clusters are given back")
     for path in [*run.home.rglob("*.json"), *run.home.rglob("*.txt"), tmp_path / "terminal.txt"]:
         assert TOKEN not in path.read_text(), path
-    again = done(start(tmp_path, SHORT, {"placement": placement(BETA)}))  # no part of the cache key
+    again = done(start(tmp_path, SHORT, {"placement": placement(BETA)}))  # the placement is no part of the cache key
     assert "pretrain       cached" in again.said()
 
 
@@ -88,7 +88,8 @@ def test_a_laptop_that_was_closed_finds_its_job_again(slurm: World, long: Run, t
 
 
 def test_what_a_person_must_change_fails_once(slurm: World, tmp_path: Path) -> None:
-    wrong = {"layout": {"micro_batch": 4, "device": "H100"}}  # only where the job is can it be seen that there is none
+    # only the job's machine can detect that it has no such device
+    wrong = {"layout": {"micro_batch": 4, "device": "H100"}}
     run = start(tmp_path, SHORT, wrong, {"placement": placement(ALPHA)})
     assert run.ends() == 1
     assert "layout.device is H100, but this machine has no GPU" in run.said()
