@@ -1,4 +1,4 @@
-"""LoRA: what is trained, what is saved, and the merged output."""
+"""LoRA: the trained weights, the saved weights and the merged output."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ TINY = ModelSpec(layers=2, hidden=64, heads=2, kv_heads=1, head_dim=32, ffn_hidd
 
 
 def adapted(path: Path, dtype: torch.dtype = torch.float32, **lora: Any) -> PeftModel:
-    """The model with an adapter whose update is not zero."""
+    """A model with an adapter whose update is not zero."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     found = get_peft_model(model, peft_config(AdapterSpec(lora=LoRASpec(rank=4, **lora)), model))
     for name, weight in found.named_parameters():

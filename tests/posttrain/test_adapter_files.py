@@ -1,4 +1,4 @@
-"""An adapter as a stage's model: its files, its base, and what is made of both."""
+"""An adapter as a stage's model: its files, its base, and the results computed from both."""
 
 import json
 import subprocess
@@ -74,7 +74,7 @@ def test_it_has_the_adapter_s_weights_alone_and_the_digest_of_its_base(model: Pa
 
 def test_peft_reads_it_as_the_merged_model(model: Path, adapter: Path, merged: Path) -> None:
     found = logits(PeftModel.from_pretrained(whole(model), adapter / ADAPTER))
-    torch.testing.assert_close(found, logits(whole(merged)), atol=0.03, rtol=0)  # that is stored in bf16
+    torch.testing.assert_close(found, logits(whole(merged)), atol=0.03, rtol=0)  # the merged model is stored in bf16
     assert (found - logits(whole(model))).abs().max() > 0.3
 
 
@@ -162,7 +162,7 @@ def test_what_cannot_be_sharded_or_served_is_refused(changes: dict[str, Any], pa
 
 
 def test_a_merged_output_is_what_it_was_before_there_was_a_choice() -> None:
-    """No cache key changes for it."""
+    """The choice changes no cache key."""
     assert AdapterSpec().identity() == {"lora": LoRASpec().identity()}
 
 

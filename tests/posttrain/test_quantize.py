@@ -1,4 +1,4 @@
-"""QLoRA: a base in 4 bits, whose original weights are what an adapter is merged into."""
+"""QLoRA: a 4-bit base with an adapter that is merged into the original weights."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def test_every_linear_layer_but_the_head_takes_4_bits(model: Path) -> None:
 
 
 def test_the_weights_that_reach_vllm_are_the_originals_with_the_adapter(model: Path) -> None:
-    """The 4-bit weights differ from these by several per cent."""
+    """The 4-bit weights differ from the originals by several percent."""
     base = load_in_4_bits(model, torch.float32, torch.float32)
     both = get_peft_model(base, peft_config(AdapterSpec(quantize="nf4"), base))
     for name, weight in both.named_parameters():

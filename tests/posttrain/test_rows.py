@@ -18,7 +18,7 @@ from tests.posttrain.tiny import said_twice, tiny_rows, write_job
 
 
 class Text(str):
-    """A row of one token a character."""
+    """A row with one token per character."""
 
     @property
     def lengths(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Length limits of rows: by the spec, or by the model's positions."""
+"""The length limits of rows, from the spec or the model's positions."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """Record the data that each rank reads under several layouts: `torchrun … -m tests.pretrain.order FOLDER DATA MORE`.
 
-Leaves FOLDER/order.json: for each layout and each step, each rank's data parallel rank and its micro
-batches as lists of sequences.
+FOLDER/order.json contains, for each layout and step, each rank's data parallel rank and its micro batches as lists
+of sequences.
 """
 
 import json

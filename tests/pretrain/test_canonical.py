@@ -1,4 +1,4 @@
-"""A checkpoint's digest is the same whichever Python wrote it."""
+"""A checkpoint's digest does not depend on the Python version that wrote it."""
 
 import enum
 import io

@@ -26,7 +26,7 @@ Problem = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def problem(tokens: int, width: int, vocabulary: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Problem:
-    """(hidden, weight, labels, mask), with masked tokens among them when there are several."""
+    """Return (hidden, weight, labels, mask), with masked tokens if there are several."""
     random = torch.Generator().manual_seed(seed)
     hidden = torch.randn(tokens, width, generator=random).to(dtype).requires_grad_()
     weight = torch.randn(vocabulary, width, generator=random).to(dtype).requires_grad_()
@@ -48,7 +48,7 @@ def mean_and_gradients(losses: Tensor, hidden: Tensor, weight: Tensor, mask: Ten
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So small that a tiny problem has several, the last one short."""
+    """Make pieces so small that a tiny problem has several, of which the last one is short."""
     monkeypatch.setattr(loss, "PIECE_BYTES", 7 * 50 * 4)
     monkeypatch.setattr(loss, "TILE_BYTES", 3 * 50 * 4)
 
@@ -84,7 +84,7 @@ def test_in_bf16_it_errs_no_more_than_whole_logits_do() -> None:
 
 
 def test_the_gradient_of_any_micro_batch_is_its_share() -> None:
-    """Megatron's schedule divides the sum by the number of tokens, and by that of micro batches."""
+    """Megatron's schedule divides the sum by the number of tokens, and by the number of micro batches."""
     hidden, weight, labels, mask = problem(20, 8, 30)
     for factor in (1.0, 1 / 3, 1024.0):
         gradients = [
@@ -138,7 +138,7 @@ def test_the_logits_are_never_held_whole(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_model_loses_and_learns_as_megatrons_own(tied: bool) -> None:
-    """The weight's gradient is where Megatron's data parallelism looks for it, tied or not."""
+    """The weight's gradient is where Megatron's data parallelism expects it, whether embeddings are tied or not."""
     spec = MODEL.model_copy(update={"tied_embeddings": tied})
     tokens = torch.randint(0, 260, (2, 33), generator=torch.Generator().manual_seed(0))
     positions = torch.arange(32).expand(2, 32)

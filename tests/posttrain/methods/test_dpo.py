@@ -69,7 +69,7 @@ def test_the_pairs_are_the_models_own_failures(tuned: Path) -> None:
     assert (counted["step"], counted["rows"], counted["sampled"], counted["pairs"]) == (0, 64, 64, len(found.pairs))
     assert 0 < len(found.pairs) <= 64
     assert counted["right"] == found.rewards["right"] < 0.5  # a random model
-    # what was rejected is what was sampled: cut at the limit, or ended by the end-of-text token
+    # a rejected completion is one that was sampled: it is cut at the limit, or ends with the end-of-text token
     assert all(pair.rejected_ids[-1] == 0 or len(pair.rejected_ids) == 16 for pair in found.pairs)
     assert all(pair.chosen_ids[-1] == 0 for pair in found.pairs)
 
@@ -77,7 +77,7 @@ def test_the_pairs_are_the_models_own_failures(tuned: Path) -> None:
 def test_the_rows_own_completion_comes_to_be_preferred_and_does_not_become_unlikely(tuned: Path) -> None:
     first, *_, last = metrics(tuned)[1:]
 
-    assert first["margin"] == 0  # policy and reference are still one model
+    assert first["margin"] == 0  # policy and reference are still the same model
     assert last["margin"] > 0 and last["preference_accuracy"] > 0.7
     assert last["loss"] < first["loss"]
 

@@ -1,4 +1,4 @@
-"""Families that people bring go through every stage that tunes and samples, with the real engines."""
+"""Model families of users in every stage that tunes and samples, with the real engines."""
 
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def test_a_model_of_a_family_is_taken_over_tuned_and_evaluated(family: str, tmp_
 
 
 def run(job: Path, spec: dict[str, Any], **inputs: Path) -> str:
-    """Run the stage that `job` is called after; returns its log."""
+    """Run the stage that `job` is named after, and return its log."""
     write_job(job, job.name, spec, **inputs)
     code = start(MODULES[job.name], job).wait()
     log = (job / "log.txt").read_text()

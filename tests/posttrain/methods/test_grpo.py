@@ -1,4 +1,4 @@
-"""The GRPO engine as a subprocess, on a tiny model after a little SFT."""
+"""The GRPO engine as a subprocess, on a tiny model after a short SFT."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A model that is right sometimes: without any reward there is nothing to learn."""
+    """A model that is sometimes right, since without rewards it would learn nothing."""
     root = tmp_path_factory.mktemp("tiny")
     rows = tiny_rows(root / "rows", said_twice(), "prompt_completion")
     sft = write_job(root / "sft", "sft", SFT, model=tiny_model(root / "model"), rows=rows)
@@ -81,7 +81,7 @@ def test_the_output_is_a_complete_model_with_other_weights(tuned: Path, inputs: 
 
 
 def test_the_rollouts_come_from_the_weights_that_are_trained(tuned: Path) -> None:
-    """At this learning rate the policy changes a lot (see the KL), so stale weights in the engine would show."""
+    """At this learning rate the policy changes a lot (see the KL), so stale weights in the engine would be detected."""
     lines = metrics(tuned)[1:]
 
     assert lines[-1]["kl"] > 0.01
@@ -110,7 +110,7 @@ def test_an_adapter_is_merged_into_the_engine_s_weights_and_into_the_output(
 def test_a_drift_above_its_maximum_ends_the_stage_with_the_worst_tokens(
     inputs: dict[str, Path], spec: dict[str, Any], tmp_path: Path
 ) -> None:
-    """In bf16 the two never agree to the last bit."""
+    """In bf16, trainer and engine never agree to the last bit."""
     job = write_job(tmp_path / "job", "grpo", spec | {"drift": {"max": 1.0}}, **inputs)
 
     assert start("tasks.posttrain.engine", job).wait() == 1, (job / "log.txt").read_text()
@@ -128,7 +128,7 @@ def test_every_step_says_what_was_rolled_out_and_each_reward_is_a_metric(tuned: 
     for line in lines:
         assert {"reward_std", "loss", "entropy", "completion_length", "cut_off"} <= line.keys()
         assert 0 < line["diversity"] <= 1
-        assert line["right"] / 2 <= line["reward"] <= line["right"]  # diversity takes away half of it at most
+        assert line["right"] / 2 <= line["reward"] <= line["right"]  # diversity subtracts at most half of it
     assert any(line["reward"] > 0 for line in lines)
 
 
@@ -155,7 +155,7 @@ def test_killed_and_its_newest_checkpoint_damaged_it_makes_the_same_model(
 def test_prompts_may_be_messages_of_a_model_that_has_never_seen_any(
     inputs: dict[str, Path], spec: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The rows suffice for half a step, and are repeated."""
+    """The rows suffice for half a step, so they are repeated."""
     asked = [
         {"prompt": [{"role": "user", "content": row["prompt"]}], "completion": said(row["completion"])}
         for row in said_twice(8)

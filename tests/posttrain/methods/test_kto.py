@@ -40,7 +40,7 @@ SPEC: dict[str, Any] = {
 
 
 def labelled(count: int) -> list[dict[str, Any]]:
-    """Each second completion is desirable."""
+    """Return rows of which every second completion is desirable."""
     rows = said_twice(count)
     return [
         row | ({"label": True} if number % 2 else {"completion": " no, not this", "label": False})
@@ -72,7 +72,7 @@ def test_desirable_completions_become_likelier_than_others(tuned: Path, inputs: 
     counted, first, *_, last = metrics(tuned)
 
     assert (counted["rows"], counted["desirable"]) == (60, 30)
-    assert first["loss"] == pytest.approx(0.5) and first["kl"] == 0  # policy and reference are still one model
+    assert first["loss"] == pytest.approx(0.5) and first["kl"] == 0  # policy and reference are still the same model
     assert last["margin"] > 0.1 and last["loss"] < first["loss"]
     assert verify(tuned / "output").facts == read_manifest(inputs["model"]).facts | {"label": "kto"}
 
@@ -134,7 +134,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", ["label", "kto_tag"])
 @pytest.mark.parametrize("values", [(True, False), ("true", "False"), (1, 0), (1.0, 0.0)], ids=str)
 def test_a_label_arrives(shape: str, name: str, values: tuple[Any, Any], tokenizer: Any, tmp_path: Path) -> None:
-    """In the shapes of TRL and LLaMA-Factory, and as files and libraries write them."""
+    """The labels have the shapes of TRL and LLaMA-Factory, and the types that files and libraries use."""
     spec, encoder = KTOSpec(data="liked"), RowEncoder(tokenizer)
     for value, desirable in zip(values, (True, False), strict=True):
         (tmp_path / "rows.jsonl").write_text(json.dumps(SHAPES[shape] | {name: value}))

@@ -23,7 +23,8 @@ from tasks.posttrain.methods.grpo.rollout_servers import RENDEZVOUS, RolloutServ
 from tests.posttrain.tiny import metrics, reward, said_twice, tiny_model, tiny_rows, write_job
 
 STEPS = 6
-# of who does not know what listens: nothing, a part, HTTP (a length of 1.2 GB), a length of 2^64, a wrong answer
+# bytes from clients that do not know the protocol: nothing, a part, HTTP (a length of 1.2 GB), a length of 2^64, a
+# wrong answer
 SCANS = [b"", b"\x00", b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 12, b"\x00\x00\x00\x10" + b"x" * 16]
 
 
@@ -87,7 +88,7 @@ def test_only_who_knows_the_token_can_connect(tmp_path: Path) -> None:
 
 
 def test_a_port_scan_keeps_no_engine_from_connecting(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Nor do clients that say nothing, who get no more of its places than there are."""
+    """Clients that send nothing do not either; the number of pending connections is limited."""
     with RolloutServers(tmp_path, 1, timeout_s=1) as servers, ExitStack() as stack:
         accepted = servers.listener.accepted
         for number in range(150):
@@ -111,7 +112,7 @@ def test_who_does_not_prove_that_it_knows_the_token_is_disconnected(
     monkeypatch.setattr(rollout_listener, "HANDSHAKE_S", 0.5)
     with RolloutServers(tmp_path, 1, timeout_s=1) as servers, pytest.raises(OSError, match=r"reset|Broken pipe"):
         client = socket.create_connection(("127.0.0.1", servers.listener.port))
-        for _ in range(100):  # byte by byte
+        for _ in range(100):  # sends single bytes
             client.sendall(b"\x00")
             time.sleep(0.05)
 
@@ -151,13 +152,13 @@ def test_nobody_connects_once_all_engines_are_there(tmp_path: Path) -> None:
 
 
 def connected(job: Path) -> Connection:
-    """An engine's connection."""
+    """Connect to the server as an engine does."""
     where = json.loads((job / "work" / RENDEZVOUS).read_text())
     return rollout_listener.connect(where["address"], where["port"], bytes.fromhex(where["token"]))
 
 
 def test_a_server_that_cannot_start_is_named_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # without Baton
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # a path without Baton
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     with RolloutServers(tmp_path, 1, timeout_s=1) as servers:
         servers.start(["0"], [])

@@ -80,7 +80,7 @@ def test_killed_while_it_saves_it_continues_from_the_checkpoint_before(
     job = write_job(tmp_path / "job", "sft", SPEC | {"checkpoint_every": 1}, **inputs)
     engine = start("tasks.posttrain.engine", job)
     wait_for_step(job, engine, 2)
-    _stop(engine)  # so that what is seen is what is killed
+    _stop(engine)  # pauses the engine, so that its state does not change before the kill
     while not (saving := _incomplete(job)):
         engine.send_signal(signal.SIGCONT)
         time.sleep(0.002)
@@ -233,7 +233,7 @@ def test_the_epochs_of_packed_rows_are_those_of_their_sequences(inputs: dict[str
     train(open_job(job))
 
     first, second = (line["tokens"] for line in metrics(job)[1:])
-    assert second == 2 * first  # each step takes the whole set
+    assert second == 2 * first  # each step uses the entire set
     (text,) = [line["text"] for line in json_lines(open_job(job).notices) if "epochs" in line["text"]]
     assert text.startswith("2.0 epochs over 8 rows: the set has no more; an epoch's last step has 1 instead of")
 
