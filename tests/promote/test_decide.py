@@ -1,4 +1,4 @@
-"""Promoted, kept or rejected, and the words for it."""
+"""Promoted, kept or rejected, and the reasons given."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,8 @@ def models(tmp_path: Path) -> tuple[Path, Path]:
 def decide(
     root: Path, models: tuple[Path, Path], ours: dict[str, Any], theirs: dict[str, Any] | None = None, **spec: Any
 ) -> dict[str, Any]:
-    """decision.json of two evaluations; the champion has 2 bits per byte everywhere and half of the prompts pass."""
+    """Decide between two evaluations, and return decision.json. The champion has 2 bits per byte on each set, and
+    half of the prompts pass."""
     reports = report(root / "ours", models[0], **ours), report(root / "theirs", models[1], **(theirs or {}))
     return read(decided(root / "decide", *reports, **spec), "decision.json")
 
@@ -159,7 +160,7 @@ def test_a_regression_that_may_be_chance_keeps(tmp_path: Path, models: tuple[Pat
         regressions=bounds,
     )
     checks = measure(found, "sums.right")
-    assert checks["difference"] < -0.02 <= checks["high"]  # or the example is none
+    assert checks["difference"] < -0.02 <= checks["high"]  # otherwise this would be no example
     assert found["outcome"] == "kept" and "which may be chance" in found["words"]
 
 

@@ -36,7 +36,7 @@ def server(empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def flyte_run(execution: str, status: str, age_s: float) -> None:
-    """An execution of a Flyte cluster, last heard of so long ago."""
+    """Record an execution of a Flyte cluster that has been silent for this long."""
     client = MlflowClient(tracking_uri())
     found = client.get_experiment_by_name("baton")
     experiment = found.experiment_id if found else client.create_experiment("baton")
@@ -57,7 +57,7 @@ def expire(name: str) -> None:
 def test_one_execution_has_it_until_it_gives_it_back() -> None:
     assert take("one", "first") is None
     assert take("one", "second") == "first"
-    release("one", "second")  # not its own
+    release("one", "second")  # a lease of another execution
     assert take("one", "first") is None
     release("one", "first")
     assert take("one", "second") is None

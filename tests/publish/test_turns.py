@@ -1,4 +1,4 @@
-"""A tuned model stops at the end of its turn, in every form in which it leaves."""
+"""A tuned model stops at the end of its turn, in every form in which it is published."""
 
 import contextlib
 import re
@@ -24,7 +24,7 @@ from tests.posttrain.tiny import chat, said_twice, tiny_model, tiny_rows, write_
 from tests.publish.test_card import published, run_code
 from tests.source import ROOT, last_json
 
-END, MOST = 3, 6  # <|im_end|>; tokens
+END, MOST = 3, 6  # the id of <|im_end|>, and the number of tokens
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def tuned(base: Path, rows: Path, tmp_path_factory: pytest.TempPathFactory) -> d
 
 @pytest.fixture(scope="module")
 def folders(base: Path, tuned: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Both as they are published, moved since."""
+    """Both models as they are published, in folders that were moved since."""
     place = tmp_path_factory.mktemp("published")
     inputs = {"merged": {"model": tuned["merged"]}, "adapter": {"model": tuned["adapter"], "model.base": base}}
     for name, given in inputs.items():
@@ -62,8 +62,8 @@ def folders(base: Path, tuned: dict[str, Path], tmp_path_factory: pytest.TempPat
 
 
 def said(model: Any) -> list[int]:
-    """Generate from a model that prefers the end of a turn to all other tokens, and continues if it does not stop
-    there."""
+    """Generate from a model that prefers the end of a turn to all other tokens, and would continue if it did not
+    stop there."""
     ids = torch.tensor([[5, 6]])
     with torch.no_grad():
         whole = model.generate(input_ids=ids, max_new_tokens=MOST, sequence_bias=[[[END], 1e4]], do_sample=False)
@@ -101,7 +101,7 @@ def test_a_published_adapter_stops_from_any_current_folder(load: str, folders: d
 
 
 def test_a_published_adapter_s_base_is_asked_as_the_adapter(folders: dict[str, Path]) -> None:
-    """A server that is given `base/` with the adapter reads the tokenizer of `base/`."""
+    """A server that is started on `base/` with the adapter reads the tokenizer of `base/`."""
     templates = [AutoTokenizer.from_pretrained(folders["adapter"] / name).chat_template for name in ("", "base")]
     assert templates[0] == templates[1] is not None
 
@@ -109,7 +109,7 @@ def test_a_published_adapter_s_base_is_asked_as_the_adapter(folders: dict[str, P
 def test_peft_s_own_class_loads_a_published_adapter_as_its_card_says(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PEFT searches for the base in the current folder. If this no longer fails in other folders, the card can be
+    """PEFT searches for the base in the current folder. If this works in other folders one day, the card can be
     shorter."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OSError, match=r"\./base"):
@@ -121,7 +121,7 @@ def test_peft_s_own_class_loads_a_published_adapter_as_its_card_says(
 
 
 def test_what_is_tuned_further_stops(base: Path, tuned: dict[str, Path], rows: Path, tmp_path: Path) -> None:
-    """The adapter is merged for the next stage."""
+    """The next stage merges the adapter."""
     job = write_job(tmp_path / "job", "sft", spec("merged"), **{"model": tuned["adapter"], "model.base": base})
     assert said(AutoModelForCausalLM.from_pretrained(source_of(open_job(job)))) == [END]
     assert (tuned["adapter"] / ADAPTER).is_dir()

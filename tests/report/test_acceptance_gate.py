@@ -31,7 +31,7 @@ def root(tmp_path: Path) -> Path:
 def evaluation(
     root: Path, label: str, metrics: Mapping[str, dict[str, Any]], rights: list[float] | None = None
 ) -> Results:
-    """Make an evaluation, with items of `sums.right` if they are given."""
+    """Write an evaluation, with items of `sums.right` if they are given."""
     lines = [
         {"evaluator": "sums", "id": str(number), "rewards": {"right": right}}
         for number, right in enumerate(rights or [])

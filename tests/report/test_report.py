@@ -134,7 +134,7 @@ def test_the_times_are_those_of_the_execution(run: dict[str, Path], tmp_path: Pa
     assert re.search(r"pretrain +\| 3 min 35 s \| finished", text)
     assert re.search(r"total so far +\| +9 min 26 s", text)
     assert "execution 20261121-033000-abcdef · commit 1f1f1f1f1f with changes" in text
-    assert not re.search(r"\| report ", text)  # it is still being made
+    assert not re.search(r"\| report ", text)  # the report is still being written
 
 
 def test_the_times_have_the_titles_of_the_plan() -> None:

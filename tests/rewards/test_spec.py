@@ -47,7 +47,7 @@ def test_what_its_file_says_is_part_of_what_it_is() -> None:
 
 
 def test_what_a_program_may_import_is_part_of_what_it_is() -> None:
-    """A program that cannot import a module scores otherwise."""
+    """The score of a program changes if it cannot import a module."""
     plain, wider = spec({"code_tests": {}}), spec({"code_tests": {"read": ["/opt/modules"]}})
     assert wider.identity() != plain.identity() == spec({"code_tests": {"read": []}}).identity()
 

@@ -1,4 +1,4 @@
-"""The requests that pass the proxy: those for paths of OpenAI's API, with the key."""
+"""The proxy passes only requests for paths of OpenAI's API that have the key."""
 
 import socket
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ WITH_KEY = {"authorization": f"Bearer {KEY}"}
 
 
 def what_arrives() -> Starlette:
-    """Answers every path, with what it got."""
+    """Answer every path with the request that was received."""
 
     async def told(request: Request) -> Response:
         seen = {"path": request.url.path, "authorization": request.headers.getlist("authorization")}
@@ -37,7 +37,7 @@ def what_arrives() -> Starlette:
 
 @pytest.fixture(scope="module")
 def door() -> Iterator[str]:
-    """A proxy that needs the key, with such a server behind it."""
+    """A proxy that requires the key, in front of an echo server."""
     switch = Switch()
     with pytest.MonkeyPatch.context() as patch, running(what_arrives()) as backend:
         patch.setenv("VLLM_API_KEY", KEY)
@@ -106,7 +106,7 @@ def test_the_key_is_checked_before_the_body_is_read(door: str) -> None:
 def test_every_other_path_is_refused_even_with_the_key(door: str, path: str) -> None:
     for method in ("GET", "POST", "OPTIONS"):
         head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Length: 0\r\n\r\n"
-        assert status(door, head) in (400, 404)  # 400: the parser's
+        assert status(door, head) in (400, 404)  # 400 is the parser's status
 
 
 def test_another_path_is_refused_in_openai_s_form(door: str) -> None:

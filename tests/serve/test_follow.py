@@ -1,4 +1,4 @@
-"""A service that follows the champion: a real registry, real processes, clients under constant load."""
+"""A service that follows the champion, with a real registry, real processes, and clients under constant load."""
 
 import os
 import shutil
@@ -24,11 +24,11 @@ from tests.serve.follow_small import HEALTH_S
 from tests.serve.followed import NAME, Service, awaited, digest_of, publish, service, small_model, under_load
 from tests.tracking.conftest import Server, empty_store, free_port  # noqa: F401 - a fixture
 
-NOTICED_S = 3.0  # on a busy machine
+NOTICED_S = 3.0  # for a busy machine
 
 
 def published(folder: Path, files: Mapping[str, str] = MappingProxyType({})) -> Path:
-    """A published model's folder with these files."""
+    """Write a published model's folder with these files."""
     folder.mkdir()
     for name, text in files.items():
         (folder / name).write_text(text)
@@ -115,7 +115,7 @@ def servers(followed: Service) -> list[psutil.Process]:
 @pytest.fixture
 def server_of_the_second(followed: Service, versions: dict[str, int]) -> psutil.Process:
     followed.serves(versions["second"])
-    awaited(lambda: len(servers(followed)) == 1, 20, followed.log)  # the one before has ended
+    awaited(lambda: len(servers(followed)) == 1, 20, followed.log)  # waits until the previous server has ended
     return servers(followed)[0]
 
 
@@ -215,7 +215,7 @@ def test_a_server_that_dies_while_the_registry_hangs_is_restarted(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The model's files came from that registry; they are on this disk."""
+    """The model's files were downloaded from that registry, and are on this disk."""
     shutil.copy(empty_store, tmp_path / "server.db")
     registry = Server(tmp_path / "server.db", free_port())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.uri)
@@ -253,7 +253,7 @@ def test_a_replacement_gets_the_files_of_the_version_that_serves(
 
 
 def test_a_version_with_the_number_of_another_is_not_that_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A registered model that was deleted and made again begins at version 1, and so does a registry."""
+    """A registered model that was deleted and created again starts at version 1, and so does a new registry."""
     before, after = (Version(NAME, 1, model, f"{model} and its card", "", {}) for model in ("old", "new"))
     active = Active(Switch(), start=lambda _: pytest.fail("is started"), health_s=1, drain_s=1)
     follower = Follower(NAME, "champion", 1, active)
@@ -269,7 +269,8 @@ def test_a_version_with_the_number_of_another_is_not_that_one(tmp_path: Path, mo
     monkeypatch.setattr(follower, "_switch_to", lambda version, stopping: tried.append(version))
     follower.serving = before
     follower._update(threading.Event())
-    assert kept == [{before.content, after.content}] * 2  # of what was fetched, before and after the switch
+    # the downloaded files that are kept before and after the switch
+    assert kept == [{before.content, after.content}] * 2
     follower.refused = before
     follower._update(threading.Event())
     assert tried == [after, after]

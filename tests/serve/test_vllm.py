@@ -1,4 +1,4 @@
-"""The service with vLLM's server behind it: `make test-serve`, three to six minutes on two cores."""
+"""The service with vLLM's server behind it; `make test-serve` takes three to six minutes on two cores."""
 
 import shutil
 import signal
@@ -52,7 +52,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def spoil_numbers(model: Path) -> None:
-    """A model that loads and is healthy, but computes NaNs."""
+    """Change a model so that it loads and is healthy, but computes NaNs."""
     weights = load_file(model / "model.safetensors")
     weights["model.norm.weight"].fill_(float("nan"))
     save_file(weights, model / "model.safetensors", {"format": "pt"})
@@ -81,7 +81,7 @@ def test_a_champion_moves_under_sixteen_clients_and_no_request_fails(home: Path,
             promote(NAME, versions["first"], versions["second"])
             followed.serves(versions["first"], START_S)
 
-        # the new engine has to load on the two cores that the old one answers with
+        # the new engine must load on the two cores that the old one uses to answer
         answers = under_load(followed.url, steps, pause_s=0.1)
     print(f"{len(answers)} answers, {sum(bool(answer.failure) for answer in answers)} failures")
     assert [answer.failure for answer in answers if answer.failure] == []
@@ -136,7 +136,7 @@ def test_one_model_chats_completes_and_says_who_it_is(one: openai.OpenAI, models
 
 @pytest.mark.parametrize("name", [None, "", "sft", "digest"])
 def test_an_adapter_answers_by_whatever_name_it_is_asked(adapter: openai.OpenAI, name: str | None, answer: str) -> None:
-    """vLLM's own server leaves a request without a name to the base."""
+    """vLLM's own server uses the base for a request without a model name."""
     digest = adapter.models.list().data[0].id
     asked = {"model": digest if name == "digest" else name, "prompt": PROMPT, "max_tokens": 8, "temperature": 0}
     told = adapter.post("/completions", body=asked, cast_to=openai.types.Completion)
@@ -190,7 +190,7 @@ def test_a_killed_service_leaves_no_process_of_vllm(home: Path, models: dict[str
 
 
 def test_a_registry_that_is_away_costs_nothing(home: Path, server: Server, tmp_path: Path) -> None:  # noqa: F811
-    """The versions' files come from it; then it is killed, and restarted with another champion."""
+    """The files of the versions come from the registry, which is then killed, and restarted with another champion."""
     models = [small_model(tmp_path / name) for name in ("first", "second")]
     versions = [publish(model) for model in models]
     promote(NAME, versions[0], None)

@@ -1,4 +1,4 @@
-"""A stage under Flyte's local execution: when it is run, and when its result is taken from the cache."""
+"""A stage under Flyte's local execution: when it runs, and when its result comes from the cache."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ from tests.stage.engines import CountSpec
 
 forked.load("flytekit", "mlflow", "mlflow.store.tracking.sqlalchemy_store", "pandas", "pyarrow")
 
-# what job.py sets on the only machine of a job
+# the variables that job.py sets on the only machine of a job
 MACHINE = {ATTEMPT: "a", NODES: "1", RESTARTS: "0", START: "s", "NODE_RANK": "0"}
 
 
@@ -40,7 +40,7 @@ def chain(
     job: str = "",
     dag: bool = False,
 ) -> Run:
-    """`dag`: run the stages as calls of a DAG, and not as a workflow that calls them."""
+    """Run the chain. With `dag`, the stages run as calls of a DAG, and not as a workflow that calls them."""
     starts = home / "starts"
     starts.unlink(missing_ok=True)
     specs = [json.dumps(spec) for spec in (make, count or {}, *more)]
@@ -61,13 +61,13 @@ def chain(
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One home for all: each test leaves everything as complete as it was."""
+    """The home of all tests; each test leaves its files complete."""
     return tmp_path_factory.mktemp("home")
 
 
 @pytest.fixture(scope="module")
 def first(home: Path) -> Run:
-    """The chain, run once."""
+    """The result of the chain's first run."""
     return chain(home, {"text": "ab", "times": 2})
 
 
@@ -98,7 +98,7 @@ def test_equal_files_with_another_fact_run_what_can_read_it(home: Path, first: R
 
 
 def test_a_stage_finds_no_path_time_or_title_in_its_input(first: Run) -> None:
-    job = open_job(job_of(first.count))  # as by hand: the views are made again
+    job = open_job(job_of(first.count))  # as a user would do by hand; the views are created again
     given = job.input("text")
     try:
         assert given == job.directory / "inputs" / "text"
@@ -125,7 +125,7 @@ def job_of(made: dict[str, Any]) -> Path:
 
 @pytest.fixture(scope="module")
 def longer(home: Path, first: Run) -> Run:
-    """The same chain with a list of one more text."""
+    """The result of the same chain with one more text in a list."""
     return chain(home, {"text": "ab", "times": 2}, None, {"text": "aaa"})
 
 
@@ -155,7 +155,7 @@ def test_an_empty_list_leaves_no_trace_in_the_identity(first: Run) -> None:
 
 @pytest.fixture(scope="module")
 def of_calls(home: Path, first: Run) -> Run:
-    """The chain as calls of a DAG, whose cache keys are others than those of a workflow's inputs."""
+    """The chain as calls of a DAG, whose cache keys differ from those of a workflow's inputs."""
     return chain(home, {"text": "ab", "times": 2}, dag=True)
 
 
@@ -222,7 +222,7 @@ def test_a_finished_job_is_found_again_without_flyte_s_cache(home: Path, first: 
 def test_what_was_made_before_facts_were_in_keys_is_found_also_if_its_input_is_recomputed(tmp_path: Path) -> None:
     made = chain(tmp_path, {"text": "ab"})
     of_text, of_count = job_of(made.text), job_of(made.count)
-    for file in tmp_path.glob("jobs/*/**/manifest.json"):  # as the version before wrote them
+    for file in tmp_path.glob("jobs/*/**/manifest.json"):  # as the previous version wrote them
         content = json.loads(file.read_text())
         file.write_text(json.dumps({name: content[name] for name in content if name not in ("identity", "display")}))
     digest, engine = read_manifest(of_text / "output").digest, Engine("count", "tests.stage.engines", "1")

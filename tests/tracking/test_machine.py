@@ -1,4 +1,4 @@
-"""The machine of a run."""
+"""The recorded machine of a run."""
 
 import json
 import os

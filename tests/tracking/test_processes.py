@@ -1,4 +1,4 @@
-"""Executions in separate processes that are killed or run at the same time."""
+"""Executions in separate processes that are killed, or that run at the same time."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ def test_a_killed_process_is_seen_as_killed_and_its_metrics_arrive(home: Path, t
     (parent,), (run,) = runs("execution"), runs("stage")
     assert (parent.info.status, run.info.status) == ("KILLED", "KILLED")
     assert [step for step, _ in curve(run, "loss")] == list(range(45))
-    assert killed - 5 < parent.info.end_time / 1000 < killed + 1  # its last sign of life
+    assert killed - 5 < parent.info.end_time / 1000 < killed + 1  # the time of its last heartbeat
     assert parent.data.metrics["duration_s"] > 1
 
 

@@ -1,4 +1,4 @@
-"""The SQLite store's file: created once, never overwritten, and a named error if it is missing or damaged."""
+"""The file of the SQLite store: created once, never overwritten, and with a named error if it is missing or damaged."""
 
 import multiprocessing
 import os
@@ -33,7 +33,7 @@ def publish(number: int) -> None:
 
 
 def test_a_reader_never_makes_a_store_while_the_file_is_moved_away_and_back(home: Path) -> None:
-    """A restore or a remount, while a service asks which version is the champion all the time."""
+    """This happens during a restore or a remount, while a service keeps looking up the champion."""
     for number in (1, 2):
         publish(number)
     store, away = home / "mlflow.db", home / "away.db"
@@ -57,7 +57,7 @@ def test_a_reader_never_makes_a_store_while_the_file_is_moved_away_and_back(home
         store.rename(away)
         time.sleep(0.05)
         assert not store.exists(), "a reader has made a new store"
-        os.link(away, store)  # fails if there is one
+        os.link(away, store)  # fails if the file exists
         away.unlink()
         time.sleep(0.05)
     ended.set()
@@ -69,8 +69,8 @@ def test_a_reader_never_makes_a_store_while_the_file_is_moved_away_and_back(home
 
 
 def look_for_long() -> None:
-    """Look up the champion for ten seconds while the file comes and goes. This runs in a separate process, which loads
-    MLflow."""
+    """Look up the champion for ten seconds while the file is moved away and back. This runs in a separate process,
+    which loads MLflow."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:
@@ -102,7 +102,7 @@ def test_a_store_that_came_back_meanwhile_is_not_written_over(home: Path, monkey
     store, away = home / "mlflow.db", home / "away.db"
     store.rename(away)
 
-    def returns(*words: object) -> None:  # at the last moment before the new one gets its name
+    def returns(*words: object) -> None:  # called just before the new file gets its name
         if not store.exists():
             away.rename(store)
 
@@ -179,7 +179,7 @@ def test_a_damaged_store_is_named_with_the_way_out(home: Path, how: str) -> None
 
 def test_a_reader_leaves_the_schema_of_an_older_store_alone(home: Path) -> None:
     """MLflow would migrate it, and the MLflow that wrote it could not open it afterwards."""
-    execute(home / "mlflow.db", "UPDATE alembic_version SET version_num = '0584bdc529eb'")  # MLflow 2.22
+    execute(home / "mlflow.db", "UPDATE alembic_version SET version_num = '0584bdc529eb'")  # the schema of MLflow 2.22
     before = (home / "mlflow.db").read_bytes()
     with pytest.raises(StageError, match=r"older MLflow .*\n  cp .*\n  .*mlflow db upgrade sqlite:///"):
         versions(NAME)

@@ -1,4 +1,4 @@
-"""The reward against one answer to every prompt."""
+"""The reward that lowers the score of one answer to every prompt."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from tasks.rewards.spec import RewardSpec
 
 
 def worth(reward: Diversity, *said: tuple[str, str], answers: list[str] | None = None) -> list[float | None]:
-    """Rewards of (prompt, completion) pairs."""
+    """Return the rewards of (prompt, completion) pairs."""
     columns = {} if answers is None else {"answer": answers}
     return reward(prompts=[prompt for prompt, _ in said], completions=[text for _, text in said], **columns)
 
@@ -47,7 +47,7 @@ def test_a_shape_that_the_rows_own_answers_do_not_have_so_often_gets_less() -> N
 
     scores = worth(Diversity(shapes=True), *said, answers=answers)
 
-    assert scores[:3] == [pytest.approx((1 / 4 + 1 / 4) / (3 / 4))] * 3  # once more than its share is chance
+    assert scores[:3] == [pytest.approx((1 / 4 + 1 / 4) / (3 / 4))] * 3  # one more than its share may be chance
     assert scores[3] == 1
 
 
