@@ -230,7 +230,7 @@ def test_a_promotion_cut_off_before_its_last_tag_is_repeated_to_the_same_end(hom
 
 
 def interrupted(folder: Path, candidate: str) -> tuple[Path, Path]:
-    """Kill a better model's promotion between the move of the alias and the record of its outcome. Return its
+    """Simulate a kill between the move of the alias to a better model and the record of its outcome. Return its
     decision and version."""
     day(folder, candidate, "one", old=1.9, new=1.9)
     MlflowClient(tracking_uri()).delete_model_version_tag(NAME, str(versions(NAME)[-1].version), OUTCOME_TAG)

@@ -109,7 +109,7 @@ def test_a_published_adapter_s_base_is_asked_as_the_adapter(folders: dict[str, P
 def test_peft_s_own_class_loads_a_published_adapter_as_its_card_says(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PEFT searches for the base in the current folder. If this works in other folders one day, the card can be
+    """PEFT searches for the base in the current folder. Once it finds the base in other folders, the card can be
     shorter."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OSError, match=r"\./base"):

@@ -20,7 +20,7 @@ Write = Callable[[str, str], Path]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Write a user's file to the current directory."""
+    """A function that writes a user's file to the current directory."""
     monkeypatch.chdir(tmp_path)
 
     def written(name: str, text: str) -> Path:

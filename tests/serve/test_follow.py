@@ -269,7 +269,7 @@ def test_a_version_with_the_number_of_another_is_not_that_one(tmp_path: Path, mo
     monkeypatch.setattr(follower, "_switch_to", lambda version, stopping: tried.append(version))
     follower.serving = before
     follower._update(threading.Event())
-    # the downloaded files that are kept before and after the switch
+    # the models whose downloads are kept, before and after the switch
     assert kept == [{before.content, after.content}] * 2
     follower.refused = before
     follower._update(threading.Event())

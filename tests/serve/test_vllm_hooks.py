@@ -50,20 +50,20 @@ def test_vllm_has_no_public_way_to_reload_weights() -> None:
 
 
 def test_vllm_would_compile_flashinfer_s_sampler_without_looking_for_a_compiler() -> None:
-    """If vLLM looks for a compiler one day, remove VLLM_USE_FLASHINFER_SAMPLER."""
+    """Once vLLM looks for a compiler, remove VLLM_USE_FLASHINFER_SAMPLER."""
     spec = find_spec("vllm.v1.sample.ops.topk_topp_sampler")
     assert spec and spec.origin
     assert "nvcc" not in Path(spec.origin).read_text()
 
 
 def test_vllm_leaves_a_request_without_a_name_to_the_weights() -> None:
-    """If a served adapter answers this request one day, remove `serve_adapter_only`."""
+    """Once a served adapter answers this request, remove `serve_adapter_only`."""
     assert "if not model_name or self.is_base_model(model_name)" in inspect.getsource(OpenAIModelRegistry.check_model)
     assert {"init_static_loras", "is_base_model"} <= vars(OpenAIServingModels).keys()
 
 
 def test_vllm_s_lora_of_the_logits_has_an_index_for_each_request_on_a_cpu() -> None:
-    """If it has one for each row one day, remove `score_prompts_of_adapter`."""
+    """Once there is an index for each row, remove `score_prompts_of_adapter`."""
     source = inspect.getsource(PunicaWrapperCPU.add_lora_logits)
     assert source.count("self.sampler_indices") == 2
     assert "self.indices_len[1]" in inspect.getsource(PunicaWrapperCPU.sampler_indices.fget)

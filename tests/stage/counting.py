@@ -1,5 +1,5 @@
-"""A toy training: a slow engine with checkpoints and metrics. Each start appends its first step to the file that
-TOY_STARTS names."""
+"""A toy training: a slow engine with checkpoints and metrics. Each start appends the step that it continues from to
+the file that TOY_STARTS names."""
 
 import os
 import signal

@@ -58,7 +58,7 @@ class Pod:
         return [json.loads(line) for line in (self.job / "metrics.jsonl").read_text().splitlines()]
 
     def starts(self) -> list[int]:
-        """Return the first steps of the engine's starts."""
+        """Return the step that each start of the engine continued from."""
         path = self.home / "starts"
         return [int(line) for line in path.read_text().split()] if path.exists() else []
 

@@ -124,7 +124,7 @@ def test_steps_that_a_resumed_engine_takes_again_are_there_once(home: Path, tmp_
     with tracked("pretrain", tmp_path / "job", spec={}, inputs={}):
         write_points(tmp_path / "job", range(30))
         flush(WAIT_S)
-        Job(tmp_path / "job", "pretrain", "checkpoint", {}, {}).forget_after(4)  # resumed from step 4 earlier
+        Job(tmp_path / "job", "pretrain", "checkpoint", {}, {}).forget_after(4)  # an earlier resume from step 4
         write_points(tmp_path / "job", range(5, 60))
     flush(WAIT_S)
     (run,) = runs("stage")

@@ -1,4 +1,4 @@
-"""A recipe's requirements of this machine. Without a GPU: fakes of the driver's files and of libcuda."""
+"""A recipe's requirements of this machine. Machines without a GPU use fakes of the driver's files and of libcuda."""
 
 import json
 import os
@@ -120,7 +120,7 @@ def test_a_driver_of_the_same_major_version_will_do(torch: str, driver: int) -> 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to make a libcuda with")
 def test_the_driver_s_cuda_is_what_libcuda_says(tmp_path: Path) -> None:
-    """A library of one function in place of NVIDIA's."""
+    """A library with one function replaces NVIDIA's."""
     (tmp_path / "cuda.c").write_text("int cuDriverGetVersion(int *version) { *version = 12040; return 0; }")
     subprocess.run(["gcc", "-shared", "-o", tmp_path / "libcuda.so.1", tmp_path / "cuda.c"], check=True)
     program = "from workflows.checks.machine import cuda_of_driver; print(cuda_of_driver())"

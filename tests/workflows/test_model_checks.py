@@ -50,7 +50,7 @@ def problems(folder: Path, **sections: Any) -> list[Problem]:
 
 
 def of_class(folder: Path, config: PretrainedConfig) -> Path:
-    """A model of another class, with the tiny model's tokenizer."""
+    """Write a model of another class, with the tiny model's tokenizer."""
     tiny_model(folder)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     return folder
@@ -66,7 +66,7 @@ def test_an_activation_that_vllm_lacks_is_refused(tmp_path: Path) -> None:
     assert (
         found.allowed == "a model with hidden_act: silu, the only activation of vLLM's LlamaForCausalLM; this one: gelu"
     )
-    assert problems(llama, post_training=[SFT]) == []  # no stage opens vLLM
+    assert problems(llama, post_training=[SFT]) == []  # no stage uses vLLM
 
 
 def test_an_adapter_of_a_layer_that_the_model_lacks_is_refused_with_those_that_it_has(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ CATALOGS = {
         "p5.4xlarge,H100,1,24,256,,8,,us-east-1,us-east-1a,x86_64",
     ],
     "lambda": ["gpu_8x_a100,A100-80GB,8,128,2000,,20,,europe-1,europe-1,x86_64"],
-    "runpod": ["8x_A100,A100-80GB,8,128,2000,,10,8,EU,EU-1,x86_64"],  # SkyPilot has no several nodes there
+    "runpod": ["8x_A100,A100-80GB,8,128,2000,,10,8,EU,EU-1,x86_64"],  # SkyPilot supports only one node there
 }
 A100S = {"accelerators": ["A100-80GB:8"], "nodes": 2}
 PLACEMENTS: dict[str, dict[str, Any]] = {
@@ -46,7 +46,7 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
 
 
 def recipe(placement: dict[str, Any]) -> dict[str, Any]:
-    """The 3b recipe, with its pretraining placed, and without the tuning: this machine has no room for that."""
+    """Return the 3b recipe with its pretraining placed, and without the tuning, for which this machine has no room."""
     given: dict[str, Any] = yaml.safe_load((ROOT / "workflows/recipes/3b.yaml").read_text())
     del given["post_training"]
     given["pretrain"]["placement"] = placement
@@ -55,7 +55,7 @@ def recipe(placement: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with catalogs, and the recipes."""
+    """A home with catalogs and the recipes."""
     home = tmp_path_factory.mktemp("home")
     for cloud, rows in CATALOGS.items():
         catalog = home / ".sky/catalogs/v8" / cloud / "vms.csv"
@@ -95,7 +95,7 @@ def plans(home: Path) -> dict[str, tuple[int, str]]:
 
 
 def pretrain(plans: dict[str, tuple[int, str]], name: str) -> dict[str, Any]:
-    """The stage in the plan for machines."""
+    """Return the stage in the plan for machines."""
     stage: dict[str, Any]
     (stage,) = (each for each in json.loads(plans[f"{name} --json"][1])["stages"] if each["name"] == "pretrain")
     return stage
@@ -118,7 +118,8 @@ def test_a_list_in_order_is_tried_in_its_order_and_takes_as_long_as_each_acceler
 ) -> None:
     first, second, *_ = pretrain(plans, "in_order")["quotes"]["found"]
     assert [each["offer"]["accelerator"] for each in (first, second)] == ["H100", "A100-80GB"]
-    assert second["hours"] / first["hours"] == pytest.approx(989.4 / 312, rel=0.01)  # and starting, on both
+    # including the start, which takes the same time on both
+    assert second["hours"] / first["hours"] == pytest.approx(989.4 / 312, rel=0.01)
     assert (first["spot"], first["on_demand"]) == (None, first["hours"] * 2 * 60)
     assert first["expected"] == first["on_demand"]
 
@@ -187,7 +188,7 @@ def test_other_limits(plans: dict[str, tuple[int, str]], name: str, path: str, w
 
 
 def test_a_place_over_the_price_by_the_hour_is_not_tried(plans: dict[str, tuple[int, str]]) -> None:
-    """SkyPilot's own limit lets an instance be had wherever it is, when it is cheap enough somewhere."""
+    """SkyPilot's own limit admits an instance at any price once it is cheap enough in one place."""
     assert plans["dear_elsewhere"][0] == 0
     tried = [quote["offer"]["place"] for quote in pretrain(plans, "dear_elsewhere")["quotes"]["found"]]
     assert tried == ["aws/us-east-1"]
@@ -206,7 +207,7 @@ def test_without_a_cloud_it_says_so_and_the_rest(plans: dict[str, tuple[int, str
 
 
 def test_pyflyte_run_refuses_what_is_over_its_limit(plans: dict[str, tuple[int, str]], home: Path) -> None:
-    """After `plans`, which has enabled the clouds."""
+    """This needs `plans`, which has enabled the clouds."""
     words = [str(BIN / "pyflyte"), "run", "workflows/pretrain_to_rl.py", "pretrain_to_rl"]
     words += ["--recipe", str(home / "dear.yaml")]
     ended = subprocess.run(words, cwd=ROOT, env=environment(home), check=False, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""A plan for a machine that is not at hand, of a model that is on the hub: here a server of files."""
+"""A plan for a machine that is not at hand, of a model on the hub, for which a file server is used."""
 
 import json
 import os
@@ -34,7 +34,7 @@ SFT = {"data": "chat", "steps": 100, "batch_size": 8}
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A hub with one model, as environment variables."""
+    """The environment variables of a hub with one model."""
     folder = tmp_path / "hub" / "owner" / "name" / "resolve" / "main"
     folder.mkdir(parents=True)
     model(folder, "8B")

@@ -1,4 +1,4 @@
-"""`python -m workflows.plan` of a continuous recipe: the next night, by what the registry has."""
+"""`python -m workflows.plan` plans the next night of a continuous recipe from the state of the registry."""
 
 import json
 from pathlib import Path
@@ -51,7 +51,7 @@ own, after version 1: 12 stages, 0 of them cached
 
 @pytest.fixture
 def recipe(home: Path, tmp_path: Path) -> dict[str, Any]:
-    """A night on the texts of a folder, and a refresh."""
+    """A recipe for a night on the texts of a folder, and for a refresh."""
     (tmp_path / "incoming").mkdir()
     for number in range(20):
         (tmp_path / f"incoming/{number}.txt").write_text(f"It rained for {number} days.")
@@ -78,7 +78,7 @@ def plan(recipe: dict[str, Any]) -> Examined:
 
 
 def generation(folder: Path, recipe: dict[str, Any], corpus: Path) -> None:
-    """A promoted version in the registry that was made from a corpus."""
+    """Register a promoted version that was trained on this corpus."""
     spec = ContinuousRecipe.model_validate(recipe).pretrain.model_dump(mode="json")
     shards: dict[str, Any] = {
         "tokens": 10_000,

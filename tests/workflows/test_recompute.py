@@ -1,4 +1,4 @@
-"""The choice of the cached stages that are recomputed since their files are gone."""
+"""The choice of cached stages that are recomputed because their files are gone."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from workflows.dag.recompute import recomputed
 
 Make = Callable[..., Artifact]
 
-# from the corpus to two evaluations of an adapter, of which a report tells
+# from the corpus to two evaluations of an adapter, both in the report
 DAG = [
     Call("corpus", "prepare_corpus", StageSpec()),
     Call("pretrain", "pretrain", StageSpec(), {"data": "corpus"}),
@@ -31,7 +31,7 @@ KINDS = {
 
 @pytest.fixture
 def cached(tmp_path: Path) -> dict[str, Artifact]:
-    """The artifacts of all calls but the report."""
+    """The artifacts of all calls except the report."""
 
     def made(title: str) -> Artifact:
         (tmp_path / title).mkdir()
@@ -46,7 +46,8 @@ def cached(tmp_path: Path) -> dict[str, Artifact]:
 
 
 def again(cached: dict[str, Artifact], gone: list[str], runs: tuple[str, ...] = ()) -> set[str]:
-    """The stages that are recomputed if the files of `gone` were removed and the stages `runs` are not cached."""
+    """Return the stages that are recomputed if the files of `gone` were removed and the stages `runs` are not
+    cached."""
     for title in gone:
         (Path(cached[title].place) / "file").unlink()
     return recomputed(DAG, {title: artifact for title, artifact in cached.items() if title not in runs})

@@ -1,4 +1,4 @@
-"""Post-training repeated after a promotion, by `pyflyte run` with every real engine."""
+"""Post-training repeated after a promotion, run by `pyflyte run` with every real engine."""
 
 import subprocess
 from typing import Any
@@ -29,7 +29,7 @@ WITH_TUNING: dict[str, Any] = RECIPE | {
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The output of each of three runs: too early, with the first promotion, and once more."""
+    """The output of three runs: before the first promotion, with it, and one more."""
     folder = tmp_path_factory.mktemp("refresh")
     (folder / "incoming").mkdir()
     for name in FIRST:
@@ -60,7 +60,7 @@ def test_without_a_champion_there_is_nothing_to_tune(said: dict[str, str]) -> No
 
 def test_a_promotion_of_the_base_starts_the_tuning(said: dict[str, str]) -> None:
     assert f"{BASE} version 1: Promoted" in said["promoted"]
-    assert "✓ merged" in said["promoted"]  # a stage of one's own, after DPO
+    assert "✓ merged" in said["promoted"]  # a user's stage after DPO
     assert f"{TUNED} version 1: Promoted" in said["promoted"]
 
 

@@ -1,4 +1,4 @@
-"""`pyflyte run --remote`: what a cluster's pods would lack is reported before anything is registered."""
+"""`pyflyte run --remote` reports requirements that a cluster's pods would lack before anything is registered."""
 
 import copy
 import json
@@ -72,7 +72,7 @@ def test_everything_that_pods_would_not_have_is_said_at_once(tmp_path: Path) -> 
     "stage", ["corpus", "tokenizer", "pretrain", "convert", "evaluate", "data.statements", "post_training.0.sft"]
 )
 def test_memory_in_which_no_stage_can_say_what_it_lacks_is_refused(stage: str) -> None:
-    """The process that starts the stage would be killed for memory, three times."""
+    """Otherwise the process that starts the stage would be killed for memory three times."""
     tuned = {"data": DATA, "post_training": [SFT], "evaluate": {"bits_per_byte": {}}}
     recipe = copy.deepcopy(TEXT | tuned | {"pretrain": {}, "convert": {}})
     holder: Any = recipe
@@ -151,7 +151,7 @@ class EmptyRegistry(BaseHTTPRequestHandler):
 
 
 def test_an_image_that_its_registry_does_not_have_is_refused_before_the_run() -> None:
-    """Its pods would be tried for ten minutes, and none would record anything."""
+    """Otherwise its pods would be retried for ten minutes, and none would record anything."""
     with HTTPServer(("127.0.0.1", 0), EmptyRegistry) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         image = f"127.0.0.1:{server.server_port}/baton-data@{DIGEST}"
@@ -180,7 +180,7 @@ def test_uses_of_a_stage_that_flyte_cannot_tell_apart_are_refused() -> None:
 def test_the_memory_of_this_machine_does_not_count() -> None:
     large = {"layers": 48, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn_hidden": 28672}
     said = run(TEXT | {"pretrain": {"model": large}}, pinned={})
-    assert "no image is configured" in said  # and nothing of memory
+    assert "no image is configured" in said  # the message does not mention memory
 
 
 def test_a_right_recipe_passes() -> None:

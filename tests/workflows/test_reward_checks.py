@@ -20,7 +20,7 @@ ROWS = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(40)]
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """GRPO and an evaluator on rows of the user's, in the current folder."""
+    """Return a recipe with GRPO and an evaluator on a user's rows in the current folder."""
     monkeypatch.chdir(tmp_path)
     tiny_model(tmp_path / "model", turns=True)
     Path("sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))

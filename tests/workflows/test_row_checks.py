@@ -60,7 +60,7 @@ def test_sound_chat_passes_and_a_model_without_a_template_is_named(
     problems: Callable[..., list[Problem]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert problems([talk()]) == []
-    assert problems([talk()]) == []  # where the execution begins, the recipe is checked again
+    assert problems([talk()]) == []  # the recipe is checked again where the execution starts
     assert capsys.readouterr().err.count("start_from.model has no chat template: ChatML is used") == 1
 
 
@@ -312,7 +312,7 @@ def test_a_set_whose_rows_all_fall_into_one_split_is_refused_before_the_run(
 
 @pytest.fixture
 def of_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Problem]]:
-    """The problems of a DPO on what a function of the user's yields."""
+    """Return the problems of a DPO stage on the rows of a user's function."""
     monkeypatch.chdir(tmp_path)
 
     def of(body: str) -> list[Problem]:

@@ -1,4 +1,4 @@
-"""A curation that is tried on a part of the text, and the documents that it would drop."""
+"""A curation tried on a sample of the text, and the documents that it would drop."""
 
 import json
 from pathlib import Path
@@ -75,8 +75,8 @@ def test_a_share_is_between_nothing_and_all(share: str) -> None:
 
 
 def test_a_function_step_is_tried_on_every_source_and_every_corpus(tmp_path: Path) -> None:
-    """Sources that are functions of one file too, a step on either side of near duplicates, and two corpora whose files
-    have the same name."""
+    """The sources are functions of one file, the corpus has steps before and after near_duplicates, and two corpora
+    have files with the same name."""
     for name, kept in (("one", "True"), ("other", "'other'")):
         (tmp_path / name).mkdir()
         lines = [f"def {source}():\n    yield from (f'{source}{{n}} ' * 9 for n in range(3))" for source in "ab"]
