@@ -75,7 +75,8 @@ def test_a_generation_ends_at_the_tokens_of_all_three_files(
 
 
 def test_the_end_of_text_may_be_in_a_file_of_its_own(tmp_path: Path) -> None:
-    """Older versions of Transformers wrote it there; newer ones read it if tokenizer_config.json lists no tokens."""
+    """Older versions of Transformers wrote the token there; newer ones read it if tokenizer_config.json lists no
+    tokens."""
     special = {"eos_token": {"content": "<end>"}}
     found = model_in(write(tmp_path, tokenizer_config={}, special_tokens_map=special))
     assert (found.eos_of_tokenizer, found.problems()) == (3, [])

@@ -49,7 +49,7 @@ def logits(model: PreTrainedModel) -> torch.Tensor:
 
 
 def test_a_soft_cap_of_the_attention_is_applied(tmp_path: Path) -> None:
-    """vLLM applies it; the default of Transformers ignores it."""
+    """vLLM applies the soft cap; the default of Transformers ignores it."""
     config = Gemma2Config(**SIZES, num_key_value_heads=1, head_dim=8, attn_logit_softcapping=0.1)
     make(tmp_path, config)
     capped, given = load_causal_lm(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path)

@@ -173,7 +173,7 @@ def word_level() -> Tokenizer:
     [
         (unigram(), "78 of 116 characters that were tried, such as 5 6 7"),
         (words(), "60 of 116"),
-        (Tokenizer(models.BPE(vocab={"a": 0, "b": 1}, merges=[])), "114 of 116"),  # drops unknown characters
+        (Tokenizer(models.BPE(vocab={"a": 0, "b": 1}, merges=[])), "114 of 116"),  # unknown characters are dropped
         (byte_level(), None),
         (metaspace(), None),
     ],
@@ -418,7 +418,7 @@ def test_what_a_corpus_says_is_text(tmp_path: Path) -> None:
 def test_what_a_corpus_says_is_text_also_if_the_vocabulary_has_it_as_a_word(
     made: Callable[[], Tokenizer], tmp_path: Path
 ) -> None:
-    """Unigram's trainer gives special tokens the best score; WordLevel has them as words."""
+    """Unigram's trainer gives special tokens the best score; in WordLevel they are words."""
     tokenizer = made()
     place = folder(tmp_path, tokenizer, eos_token="</s>", pad_token=None, bos_token="<s>")
     special = {tokenizer.token_to_id(token) for token in ("<s>", "</s>")}

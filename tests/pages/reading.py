@@ -6,7 +6,7 @@ VOID = {"meta", "br", "line", "rect", "path", "circle"}
 
 
 class Reading(HTMLParser):
-    """The tags, attributes, ids and text of a page. Asserts that tags are closed in order."""
+    """The tags, attributes, ids and text of a page. Parsing asserts that tags are closed in order."""
 
     def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)

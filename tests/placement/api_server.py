@@ -183,7 +183,7 @@ def api_server() -> Iterator[ApiServer]:
             self.wfile.write(content)
 
         def log_message(self, format: str, *words: Any) -> None:
-            """Write no log."""
+            """Suppress the log of requests."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""How the connector reads SkyPilot's records, and the jobs that it submits, without a server."""
+"""The connector's reading of SkyPilot's records, and the jobs that it submits, without a server."""
 
 import asyncio
 import subprocess

@@ -26,7 +26,7 @@ def machines(request: pytest.FixtureRequest, tmp_path: Path, s3: S3) -> Machines
 
 @pytest.fixture
 def cloud(tmp_path: Path, s3: S3) -> Machines:
-    """Machines that share nothing but a bucket."""
+    """Machines that share only a bucket."""
     return Machines(tmp_path, f"{s3.address}/{tmp_path.name}", s3.environment())
 
 

@@ -1,4 +1,4 @@
-"""A bucket between two machines with separate homes, imitated with fsspec's `file://`."""
+"""A bucket between two machines with separate homes, simulated with fsspec's `file://`."""
 
 import json
 import os

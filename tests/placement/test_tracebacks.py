@@ -22,7 +22,7 @@ def test_an_error_of_skypilot_leaves_tracebacks(module: str) -> None:
 
 
 def test_skypilot_still_turns_tracebacks_off() -> None:
-    """This fails when a release of SkyPilot no longer turns them off; then delete the change in
+    """This fails when a release of SkyPilot no longer turns tracebacks off; then delete the change in
     infra/placement/skypilot.py."""
     assert printed("") == "False"
 

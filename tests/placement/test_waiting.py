@@ -64,7 +64,7 @@ def test_different_reasons_are_all_said_and_only_those_of_the_last_launch() -> N
 
 
 def test_the_cloud_s_answers_are_taken_from_the_log_where_the_summary_has_none() -> None:
-    """SkyPilot 0.14.1 writes summaries without them on AWS."""
+    """On AWS, SkyPilot 0.14.1 writes summaries without the cloud's answers."""
     answer = line("create_instances: Attempt failed with " + NO_CAPACITY.partition("Reason: ")[2])
     summary = "Failed to acquire resources in us-east-1a for {AWS(m6i.large[Spot], cpus=2+), AWS(m6i.large)}. "
     found = failed_launch(answer * 2 + unavailable(alpha=summary, beta=summary.replace("1a", "1b")))

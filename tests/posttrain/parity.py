@@ -37,7 +37,7 @@ def train(job: Job) -> None:
 
 
 class Watch(TrainerCallback):
-    """Record the wrappers of a trainer's models, the state that a sharded model keeps between micro batches, and
+    """Records the wrappers of a trainer's models, the state that a sharded model keeps between micro batches, and
     each step's gradients, which are saved in the job's directory."""
 
     def __init__(self, built: Any, job: Path) -> None:

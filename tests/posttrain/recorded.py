@@ -59,5 +59,5 @@ def completion(step: int, place: int) -> list[int]:
 def generate_recorded(
     folder: Path, _: object, seed: int, alive: Callable[[int], None], check_every: int | None
 ) -> None:
-    """Replace generate_live. There is no engine whose weights could be checked."""
+    """Replace generate_live. Without an engine, there are no weights to check."""
     trl.trainer.grpo_trainer.VLLMGeneration = partial(RecordedGeneration, folder=folder, seed=seed, alive=alive)

@@ -266,7 +266,7 @@ def test_a_turn_that_is_not_to_be_learned_has_no_loss(encoder: RowEncoder) -> No
 
 
 def test_a_turn_left_out_is_found_whatever_number_of_its_parts_the_template_marks(encoder: RowEncoder) -> None:
-    """A template may mark no part of a call, or thought and content separately."""
+    """A template may mark no part of a call, or mark thought and content separately."""
     encoder.tokenizer.chat_template = (
         "{% for m in messages %}{% if m.tool_calls %}{{ 'called' + eos_token }}{% elif m.role == 'assistant' %}"
         "{% generation %}{{ m.reasoning_content }}{% endgeneration %}{{ ': ' }}"

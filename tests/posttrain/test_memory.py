@@ -141,8 +141,8 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
     ],
 )
 def test_trl_holds_what_is_estimated(model: Path, tmp_path: Path, spec: PostTrainSpec, checkpointing: bool) -> None:
-    """With recomputed layers, the estimate is for a GPU, whose kernels need no fp32 logits; on the CPU, few exist
-    here."""
+    """With recomputed layers, the estimate is for a GPU, whose kernels need no fp32 logits; on the CPU, there are
+    few here."""
     found = measured(model, spec, tmp_path, checkpointing)
     expected = estimated(spec, GPU if checkpointing else CPU)
     for part in ("weights", "gradients", "optimizer", "reference"):

@@ -172,7 +172,7 @@ def test_a_layout_trains_the_model_of_one_process(
 def test_the_training_changes_the_model(
     runs: Runs, inputs: dict[str, dict[str, Path]], stage: str, method: str
 ) -> None:
-    """Otherwise all layouts would agree trivially."""
+    """Otherwise all layouts would trivially agree."""
     job = runs.of(stage, method)
     before, after = (load_file(path / "model.safetensors") for path in (inputs[stage]["model"], job / "output"))
     assert max(float((after[name] - before[name]).abs().max()) for name in before) > 1e-3

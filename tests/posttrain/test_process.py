@@ -19,7 +19,7 @@ def test_a_text_of_rank_0_reaches_ranks_that_share_no_folder_with_it(monkeypatch
 
 
 def test_a_file_that_cannot_be_written_is_received_all_the_same(tmp_path: Path) -> None:
-    """Otherwise its sender would wait."""
+    """Otherwise the sender would wait."""
     (tmp_path / "file").touch()
     received: list[int] = []
     (error,) = _write_file(tmp_path / "file" / "part", PIECE + 1, lambda piece: received.append(len(piece)))

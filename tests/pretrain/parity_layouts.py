@@ -68,8 +68,8 @@ def spec(subject: str, layout: Layout) -> PretrainSpec:
 
 
 def legal_layouts(subject: str, world: int) -> Iterator[Layout]:
-    """Return all layouts; also with the distributed optimizer where there is something to shard, and on one and two
-    processes with each kind of recomputation."""
+    """Return all valid layouts, with and without the distributed optimizer where there is something to shard, and on
+    one and two processes with each kind of recomputation."""
     for sizes in layouts(Layout(processes=world), SUBJECTS[subject].model):
         for changes in _variants(sizes):
             layout = sizes.model_copy(update={"micro_batch": _micro_batch(sizes), **changes})

@@ -1,4 +1,4 @@
-"""The hooks into Megatron-Core. If a test fails since Megatron has changed, it names the hook that can be removed.
+"""The hooks into Megatron-Core. If a test fails because Megatron changed, it names the hook that can be removed.
 
 tests/convert/test_versions.py moves a run from one version to the other; tests/pretrain/test_reshard.py describes
 the limits of Megatron's own optimizer checkpoints.
@@ -70,7 +70,7 @@ def test_only_the_hooks_use_private_names_of_megatron() -> None:
     ]
     assert len(users) > 10
     assert {path.name: names for path in users if path.name not in HOOKS and (names := private_names(path))} == {}
-    assert private_names(ROOT / "tasks/pretrain/megatron_hooks.py")  # private_names finds those of a file
+    assert private_names(ROOT / "tasks/pretrain/megatron_hooks.py")  # shows that private_names finds some
 
 
 def test_the_hooks_are_for_the_pinned_versions() -> None:

@@ -1,4 +1,4 @@
-"""Promoted, kept or rejected, and the reasons given."""
+"""The decision (promoted, kept or rejected) and its reasons."""
 
 import json
 from pathlib import Path

@@ -89,7 +89,7 @@ def test_an_execution_of_many_pods_holds_it_as_long_as_it_goes_on(status: str, a
 
 
 def test_a_run_elsewhere_is_seen_and_its_end_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another machine: another home, so another lock's file."""
+    """Another machine has another home, and so another lock file."""
     monkeypatch.setenv("BATON_HOME", str(tmp_path / "here"))
     monkeypatch.setenv("BATON_EXECUTION", "here")
     (tmp_path / "here").mkdir()

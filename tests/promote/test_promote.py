@@ -336,7 +336,7 @@ def test_a_part_that_is_gone_or_another_is_an_error_with_a_way_out(home: Path, t
 
 
 def test_a_part_is_found_again_at_another_place(home: Path, tmp_path: Path) -> None:
-    """When it is published from the new place, the registry records the place."""
+    """When the part is published from its new place, the registry records the place."""
     day(tmp_path, "one", None)
     shutil.move(tmp_path / "corpus-one", tmp_path / "moved")
     published(tmp_path / "again", tmp_path / "one", corpus=tmp_path / "moved")

@@ -94,7 +94,7 @@ def test_publishing_again_brings_back_files_that_the_server_lost(server: Server,
 
 
 def test_files_pass_through_the_server_and_not_by_an_address_of_its_store() -> None:
-    """With an S3 store, MLflow's server offers such addresses, which a client elsewhere cannot resolve."""
+    """With an S3 store, MLflow's server offers addresses that a client elsewhere cannot resolve."""
     prepare_client()
     repository = MlflowArtifactsRepository("mlflow-artifacts:/1", tracking_uri="http://127.0.0.1:1")
     repository._server_capabilities = {"multipart_downloads_enabled": True, "multipart_uploads_enabled": True}

@@ -110,7 +110,7 @@ def test_a_model_that_became_worse_is_shown_as_one(tmp_path: Path) -> None:
         ["corpus"],
         ["corpus", "tokenizer", "shards", "pretrain", "base"],  # stopped after convert
         ["corpus", "base", "eval_base"],
-        ["corpus", "dpo", "grpo", "eval_dpo", "eval_grpo", "published"],  # entered at RL
+        ["corpus", "dpo", "grpo", "eval_dpo", "eval_grpo", "published"],  # starts with RL
         ["grpo", "eval_grpo"],
         ["eval_base", "eval_grpo"],
     ],

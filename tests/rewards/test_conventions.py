@@ -1,6 +1,6 @@
 """Reward functions in existing conventions: those of TRL's documentation, Axolotl's examples and verl's scores.
 
-Each is newly written for this test as a separate file, and runs unchanged.
+Each was written for this test, as a separate file that runs unchanged.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Users' functions in subprocesses score completions."""
+"""The scoring of completions by users' functions in subprocesses."""
 
 import os
 import re

@@ -61,7 +61,7 @@ def test_the_files_of_a_folder_or_a_glob_are_read_by_name(path: str, tmp_path: P
 
 
 def test_messages_in_parquet_lose_what_arrow_filled_in(tmp_path: Path) -> None:
-    """The exception is the content of a turn with calls, which is null in OpenAI's format."""
+    """The content of a turn with calls keeps its null, as in OpenAI's format."""
     call = {"type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
     rows: list[dict[str, Any]] = [
         {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call]}], "tools": "[]"},
@@ -85,7 +85,7 @@ def test_text_in_parquet_that_is_not_utf8_is_named(tmp_path: Path) -> None:
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
-    """pandas and SQL joins may produce them; rows would keep only the last."""
+    """pandas and SQL joins may produce these columns; rows would keep only the last one."""
     table = pa.table([pa.array(["a"]), pa.array(["b"]), pa.array(["c"])], names=["prompt", "completion", "prompt"])
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(StageError, match=r"a\.parquet: there are several columns 'prompt'"):

@@ -28,7 +28,7 @@ REAL = ("tasks.serve", "--follow", NAME, "--port", "0", "--every", "1")
 
 
 def small_model(directory: Path, behaviour: str = "") -> Path:
-    """Write a model directory for the small server, which contains only its name, its behaviour and a tokenizer."""
+    """Write a model directory for the small server, which contains only its name, its `behaviour` and a tokenizer."""
     directory.mkdir()
     (directory / "behaviour").write_text(behaviour)
     (directory / "name").write_text(directory.name)

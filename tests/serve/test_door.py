@@ -1,4 +1,4 @@
-"""The proxy passes only requests for paths of OpenAI's API that have the key."""
+"""The proxy forwards only requests with the key for paths of OpenAI's API."""
 
 import socket
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ WITH_KEY = {"authorization": f"Bearer {KEY}"}
 
 
 def what_arrives() -> Starlette:
-    """Answer every path with the request that was received."""
+    """Return a server that answers every path with the request that it received."""
 
     async def told(request: Request) -> Response:
         seen = {"path": request.url.path, "authorization": request.headers.getlist("authorization")}

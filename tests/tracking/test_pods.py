@@ -321,7 +321,7 @@ def test_a_stage_whose_execution_was_deleted_for_good_does_not_stop_the_sync(
 
 
 def test_a_run_that_was_merged_and_reopened_is_no_execution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two pods started one execution: one merged the other's run, which the other set to running a moment later."""
+    """Two pods started one execution. One merged the other's run, which the other then set to running again."""
     monkeypatch.setenv("HOME", str(tmp_path))
     client = MlflowClient(tracking_uri())
     experiment = baton_experiment(client)

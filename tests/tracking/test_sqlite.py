@@ -178,7 +178,7 @@ def test_a_damaged_store_is_named_with_the_way_out(home: Path, how: str) -> None
 
 
 def test_a_reader_leaves_the_schema_of_an_older_store_alone(home: Path) -> None:
-    """MLflow would migrate it, and the MLflow that wrote it could not open it afterwards."""
+    """MLflow would migrate the schema, and the version that wrote it could not open it afterwards."""
     execute(home / "mlflow.db", "UPDATE alembic_version SET version_num = '0584bdc529eb'")  # the schema of MLflow 2.22
     before = (home / "mlflow.db").read_bytes()
     with pytest.raises(StageError, match=r"older MLflow .*\n  cp .*\n  .*mlflow db upgrade sqlite:///"):

@@ -1,7 +1,7 @@
 """Continuous training on prose, judged by bits per byte alone and by a user's metric, with real engines.
 
-The texts are sounds of animals. Half of the animals have texts on Monday, the others on Tuesday; on Wednesday each
-animal makes another one's sound.
+The texts name the sounds of animals. Texts about half of the animals arrive on Monday, and about the others on
+Tuesday; on Wednesday each animal makes another animal's sound.
 """
 
 import random

@@ -88,7 +88,7 @@ def test_what_a_person_must_change_is_not_tried_again(pod: None) -> None:
 def test_a_pod_that_fails_or_is_deleted_ends_the_execution(
     pod: None, error: str, raised: type[BaseException], status: str
 ) -> None:
-    """At this time, no stage has a pod that would end it."""
+    """There is no stage yet whose pod would end the execution."""
     with pytest.raises(raised):
         run(CPU, error)
     (execution,) = runs("execution")

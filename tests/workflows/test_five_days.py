@@ -1,10 +1,10 @@
 """Five days of continuous training, run by the schedule with a simulated clock.
 
-        Mon  the first text; the result is the first champion
-        Tue  new text, an edited file and a deleted file; two runs start at the same time
-        Wed  corrupted text; the candidate is worse, and its text is set aside
-        Thu  no new text
-        Fri  new text; the run is killed during training and restarted
+    Mon  the first text; the result is the first champion
+    Tue  new text, an edited file and a deleted file; two runs start at the same time
+    Wed  corrupted text; the candidate is worse, and its text is set aside
+    Thu  no new text
+    Fri  new text; the run is killed during training and restarted
 
 Every process, engine and store is real.
 """

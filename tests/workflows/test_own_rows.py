@@ -64,7 +64,7 @@ def test_each_model_is_evaluated_by_the_reward(folder: Path) -> None:
         read_manifest(made) for stage in ("sft", "grpo") for made in (folder / "baton/jobs").glob(f"{stage}-*/output")
     ]
     assert {each.facts["label"] for each in models} == {"sft", "grpo"}
-    # compared by digest, since steps without any reward do not change the model, which then shares the other's report
+    # compared by digest, since steps without any reward do not change the model, which then shares the report of its start
     assert {each.digest for each in models} < {report["model_digest"] for report in reports}
     for report in reports:
         assert {"sums.right", "sums.pass@1", "sums.pass@4"} <= report["metrics"].keys()

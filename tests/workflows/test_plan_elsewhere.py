@@ -1,4 +1,4 @@
-"""A plan for a machine that is not at hand, of a model on the hub, for which a file server is used."""
+"""A plan for another machine, with a model of the hub, which is a file server here."""
 
 import json
 import os

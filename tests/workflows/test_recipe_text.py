@@ -38,7 +38,7 @@ def refused(path: Path, text: str | bytes) -> RecipeError:
     with pytest.raises(RecipeError) as caught:
         load(path, Recipe.model_validate)
     assert caught.value.exit_code == 2
-    caught.value.message.encode()  # can be printed
+    caught.value.message.encode()  # the message can be printed
     return caught.value
 
 

@@ -1,7 +1,7 @@
 """AWS on one machine: moto's API, checked against a table of capacity, and a machine for each running instance.
 
 The API's protocol (EC2, S3, IAM, STS) and the machines are real. Capacity, quotas, and refused keys and buckets are
-imitated: world.py writes them to `aws.json` in the world's folder. moto keeps its state only in memory.
+simulated: world.py writes them to `aws.json` in the world's folder. moto keeps its state only in memory.
 """
 
 import io
@@ -157,14 +157,14 @@ def main() -> None:
     from moto.moto_server.threaded_moto_server import make_server  # a Werkzeug server
     from moto.server import DomainDispatcherApplication, create_backend_app
 
-    # AWS accepts a policy without a version, such as SkyPilot's. moto does not, which failed in an account's first
-    # region.
+    # AWS accepts a policy without a version, such as SkyPilot's. moto does not, so the first region of an account
+    # failed.
     BaseIAMPolicyValidator._validate_version = lambda validator: None  # type: ignore[method-assign]
 
     def watched() -> None:
         try:
             hypervisor()
-        finally:  # stop all machines with the cloud
+        finally:  # no machine outlives the cloud
             import os
 
             os._exit(1)

@@ -1,6 +1,6 @@
 """The Lambda account of the tests: its address, key, types and prices, and functions to use it.
 
-SkyPilot's client is unmodified and has a fixed address. The world's hosts file maps the address to the imitation, and
+SkyPilot's client is unmodified and has a fixed address. The world's hosts file maps the address to the simulation, and
 REQUESTS_CA_BUNDLE makes its certificate trusted.
 """
 

@@ -1,7 +1,7 @@
 """Lambda's GPU cloud on one machine: the part of its REST API that SkyPilot calls, and a machine for each instance.
 
-The machines are real; the answers of the API are imitated in the format of Lambda's published API. When the process
-ends, the instances are lost and their machines are stopped.
+The machines are real; the responses are simulated in the format of Lambda's published API. When the process ends,
+the instances are lost and their machines are stopped.
 """
 
 import itertools
@@ -54,7 +54,7 @@ class Instance:
 
 
 class Account:
-    """The instances and keys of the account. A handler receives a request's data and returns that of the response."""
+    """The instances and keys of the account. Handlers receive a request's data and return that of the response."""
 
     def __init__(self) -> None:
         self.running: dict[str, Instance] = {}  # by id
@@ -175,7 +175,7 @@ class Handler(BaseHTTPRequestHandler):
         return ROUTES[route](self.account, json.loads(body or "null"))
 
     def log_message(self, format: str, *words: Any) -> None:
-        """Write no log."""
+        """Suppress the log of requests."""
 
 
 class Server(HTTPServer):

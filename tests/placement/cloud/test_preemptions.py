@@ -1,4 +1,4 @@
-"""Machines are preempted twenty times at random, and the result is that of an undisturbed run."""
+"""Machines are preempted twenty times at random, and the result equals that of an undisturbed run."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""Post-training on two nodes. One loses a process, then all processes, and the model is that of an undisturbed run."""
+"""Post-training on two nodes. One loses a process, then all of them, and the model equals that of an undisturbed
+run."""
 
 import os
 import signal
@@ -38,7 +39,7 @@ def test_a_process_and_then_a_node_are_killed(slurm: World, tmp_path: Path) -> N
 
 
 def test_grpo_on_two_nodes_loses_a_process(slurm: World, tmp_path: Path) -> None:
-    """The model, and so its rollouts, equal those of two local processes."""
+    """The model and its rollouts equal those of two local processes."""
     here = done(tune(tmp_path / "here", "grpo", GRPO, {"layout": {"processes": 2, "sharding": "fsdp2"}}))
     layout = {"nodes": 2, "processes": 1, "sharding": "fsdp2"}
     run = tune(tmp_path / "placed", "grpo", GRPO, {"layout": layout, "placement": placement(ALPHA, nodes=2)})

@@ -61,7 +61,7 @@ def tiny_family(folder: Path, name: str) -> Path:
 
 
 def main() -> None:
-    from accelerate import Accelerator  # not at the top: a test imports this module, and these import vLLM
+    from accelerate import Accelerator  # imported late, since a test imports this module, and these import vLLM
 
     from tasks.posttrain.trl_hooks.grpo import CPUGeneration
     from tasks.vllm.engine import close_engines

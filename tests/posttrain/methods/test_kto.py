@@ -134,7 +134,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", ["label", "kto_tag"])
 @pytest.mark.parametrize("values", [(True, False), ("true", "False"), (1, 0), (1.0, 0.0)], ids=str)
 def test_a_label_arrives(shape: str, name: str, values: tuple[Any, Any], tokenizer: Any, tmp_path: Path) -> None:
-    """The labels have the shapes of TRL and LLaMA-Factory, and the types that files and libraries use."""
+    """The labels have the formats of TRL and LLaMA-Factory, and the types that files and libraries use."""
     spec, encoder = KTOSpec(data="liked"), RowEncoder(tokenizer)
     for value, desirable in zip(values, (True, False), strict=True):
         (tmp_path / "rows.jsonl").write_text(json.dumps(SHAPES[shape] | {name: value}))

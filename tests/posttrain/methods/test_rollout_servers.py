@@ -88,7 +88,7 @@ def test_only_who_knows_the_token_can_connect(tmp_path: Path) -> None:
 
 
 def test_a_port_scan_keeps_no_engine_from_connecting(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Clients that send nothing do not either; the number of pending connections is limited."""
+    """Clients that send nothing do not prevent it either; the number of pending connections is limited."""
     with RolloutServers(tmp_path, 1, timeout_s=1) as servers, ExitStack() as stack:
         accepted = servers.listener.accepted
         for number in range(150):
@@ -112,7 +112,7 @@ def test_who_does_not_prove_that_it_knows_the_token_is_disconnected(
     monkeypatch.setattr(rollout_listener, "HANDSHAKE_S", 0.5)
     with RolloutServers(tmp_path, 1, timeout_s=1) as servers, pytest.raises(OSError, match=r"reset|Broken pipe"):
         client = socket.create_connection(("127.0.0.1", servers.listener.port))
-        for _ in range(100):  # sends single bytes
+        for _ in range(100):  # single bytes
             client.sendall(b"\x00")
             time.sleep(0.05)
 

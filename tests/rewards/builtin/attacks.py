@@ -1,7 +1,7 @@
-"""Programs that try to get rewards which they do not deserve (attacks.txt, cheats.txt), and the tests of `add` that
+"""Programs that try to get rewards that they do not deserve (attacks.txt, cheats.txt), and the tests of `add` that
 they attack.
 
-TESTS cover the ways in which tests look at a value; each test fails for every program that does not add.
+TESTS cover the ways in which tests look at a value; each test fails for every program that does not compute the sum.
 """
 
 from pathlib import Path

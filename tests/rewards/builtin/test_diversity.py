@@ -1,4 +1,4 @@
-"""The reward that lowers the score of one answer to every prompt."""
+"""The reward that penalizes the same answer to several prompts."""
 
 import pytest
 from hypothesis import given
