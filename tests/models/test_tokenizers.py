@@ -85,7 +85,7 @@ def test_a_setting_beside_it_does_not_change_its_tokens(setting: dict[str, Any],
 
 
 @pytest.mark.parametrize(
-    ("setting", "begin", "said"),
+    ("setting", "begin", "message"),
     [
         ({"add_bos_token": True, "bos_token": END}, None, "tokenizer_config.json says add_bos_token: true, but"),
         ({"add_bos_token": False}, BEGIN, "says add_bos_token: false, but tokenizer.json, which Baton follows"),
@@ -99,13 +99,15 @@ def test_a_setting_beside_it_does_not_change_its_tokens(setting: dict[str, Any],
     ],
 )
 def test_a_setting_that_tokenizer_json_contradicts_is_named(
-    setting: dict[str, Any], begin: str | None, said: str, tmp_path: Path
+    setting: dict[str, Any], begin: str | None, message: str, tmp_path: Path
 ) -> None:
     tokenizer = byte_level(END, PAD, BEGIN, begin=begin) if begin else byte_level()
     (tmp_path / "written").mkdir()
-    told = write(folder(tmp_path / "given", tokenizer, **setting), tmp_path / "written")
-    assert [each for each in told if "which Baton follows" in each] == [each for each in told if said and said in each]
-    assert any(said in each for each in told) == bool(said)
+    notices = write(folder(tmp_path / "given", tokenizer, **setting), tmp_path / "written")
+    assert [each for each in notices if "which Baton follows" in each] == [
+        each for each in notices if message and message in each
+    ]
+    assert any(message in each for each in notices) == bool(message)
 
 
 def test_no_space_is_lost_when_tokens_are_decoded(tmp_path: Path) -> None:
@@ -180,12 +182,12 @@ def word_level() -> Tokenizer:
 )
 def test_letters_that_a_tokenizer_loses_are_told(tokenizer: Tokenizer, lost: str | None, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
-    told = write(folder(tmp_path / "it", tokenizer, eos_token=None, pad_token=None), tmp_path / "copy")
-    assert (lost or "") in "".join(told[:1]) and (lost or not told)
+    notices = write(folder(tmp_path / "it", tokenizer, eos_token=None, pad_token=None), tmp_path / "copy")
+    assert (lost or "") in "".join(notices[:1]) and (lost or not notices)
 
 
 @pytest.mark.parametrize(
-    ("normalizer", "told"),
+    ("normalizer", "notices"),
     [
         (normalizers.NFC(), []),
         (normalizers.Lowercase(), ["upper case ('Ab' becomes 'ab')"]),
@@ -197,18 +199,18 @@ def test_letters_that_a_tokenizer_loses_are_told(tokenizer: Tokenizer, lost: str
         (normalizers.Replace(Regex(r"\s+"), " "), ["several spaces", "tabs", "line ends ('a\\nb' becomes 'a b')"]),
     ],
 )
-def test_what_a_tokenizer_changes_is_told(normalizer: Any, told: list[str], tmp_path: Path) -> None:
+def test_what_a_tokenizer_changes_is_told(normalizer: Any, notices: list[str], tmp_path: Path) -> None:
     tokenizer = byte_level()
     tokenizer.normalizer = normalizer
     (tmp_path / "copy").mkdir()
     notice = "".join(write(folder(tmp_path / "it", tokenizer), tmp_path / "copy"))
-    assert all(each in notice for each in told) and bool(told) == bool(notice)
+    assert all(each in notice for each in notices) and bool(notices) == bool(notice)
 
 
 def test_an_end_that_a_tokenizer_puts_behind_prompts_is_told(tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
-    (told,) = write(folder(tmp_path / "it", byte_level(end=END)), tmp_path / "copy")
-    assert f"appends {END} to every text" in told
+    (notice,) = write(folder(tmp_path / "it", byte_level(end=END)), tmp_path / "copy")
+    assert f"appends {END} to every text" in notice
 
 
 def test_a_token_that_tokenizer_json_lacks_is_left_out_and_told(tmp_path: Path) -> None:

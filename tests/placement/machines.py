@@ -64,5 +64,5 @@ class Machines:
                 ["bash", "-c", config["run"]], env=environment, stdout=log, stderr=log, start_new_session=True
             )
 
-    def said(self) -> str:
+    def output(self) -> str:
         return "".join(path.read_text() for path in sorted(self.folder.glob("machine-*.txt")))

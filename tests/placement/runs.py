@@ -12,7 +12,7 @@ import yaml
 
 from infra.tracking.spool import StageRun, read_stage
 from tests.placement.world import BIN, REPOSITORY, until
-from tests.posttrain.tiny import REWARD, said_twice, tiny_model
+from tests.posttrain.tiny import REWARD, repeated_words, tiny_model
 
 # The laptop recipe up to the Hugging Face model, with smaller numbers; its later stages are not placed here.
 RECIPE: dict[str, Any] = {
@@ -61,7 +61,7 @@ class Run:
     def home(self) -> Path:
         return self.folder / "baton"
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Return the output of the run."""
         return (self.folder / "terminal.txt").read_text()
 
@@ -81,7 +81,7 @@ class Run:
     def digest(self) -> str:
         """The digest of the stage's artifact."""
         output = self.record().output
-        assert output is not None, self.said()
+        assert output is not None, self.output()
         return str(output["digest"])
 
     def losses(self) -> dict[int, float]:
@@ -91,7 +91,7 @@ class Run:
     def reaches(self, step: int) -> None:
         """Wait until the training has reached this number of steps."""
         until(lambda: self.process.poll() is not None or self._steps() >= step, f"step {step}", 600)
-        assert self.process.poll() is None, self.said()
+        assert self.process.poll() is None, self.output()
 
     def ctrl_c(self) -> None:
         self.process.send_signal(signal.SIGINT)
@@ -115,7 +115,7 @@ def end_runs() -> None:
 
 def done(run: Run) -> Run:
     """Wait for the end of the run, and assert that it succeeded."""
-    assert run.ends() == 0, run.said()
+    assert run.ends() == 0, run.output()
     return run
 
 
@@ -146,7 +146,7 @@ def tune(folder: Path, stage: str, *changes: dict[str, Any]) -> Run:
     """Start post-training's `stage` on the model and rows of tests/posttrain, in a new or used folder."""
     if not (folder / "model").exists():
         tiny_model(folder / "model", dtype="float32")
-        rows = said_twice(60)
+        rows = repeated_words(60)
         if stage == "dpo":
             rows = [row | {"chosen": row["completion"], "rejected": " no, not this"} for row in rows]
         (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

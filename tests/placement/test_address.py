@@ -43,14 +43,14 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def bringing(s3: S3, place: str) -> subprocess.Popen[str]:
+def downloading(s3: S3, place: str) -> subprocess.Popen[str]:
     words = [sys.executable, "-c", PROGRAM, place]
     return subprocess.Popen(words, env=os.environ | s3.environment(), stdout=subprocess.PIPE, text=True)
 
 
 def test_several_processes_bring_a_folder_once(s3: S3, where: str) -> None:
     with disturbed(s3, faults := Faults()) as proxied:
-        processes = [bringing(proxied, where) for _ in range(2)]
+        processes = [downloading(proxied, where) for _ in range(2)]
         (first, second) = (Path(each.communicate()[0].strip()) for each in processes)
     assert first == second
     assert content(first) == FILES
@@ -66,7 +66,7 @@ def test_a_folder_that_changed_is_brought_anew(s3: S3, where: str) -> None:
 
 def test_a_process_that_is_killed_leaves_nothing_that_is_believed(s3: S3, where: str, tmp_path: Path) -> None:
     with disturbed(s3, Faults(delay_s=0.5)) as slow:
-        process = bringing(slow, where)
+        process = downloading(slow, where)
         while not list((tmp_path / "cache").glob("brought/*.partial")):
             time.sleep(0.005)
         process.kill()

@@ -75,7 +75,7 @@ def test_any_infra_of_skypilot(place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ({"accelerators": ["8xH100"]}, "match pattern"),
         ({"infra": ["aws us-east-1"]}, "match pattern"),
@@ -85,6 +85,6 @@ def test_any_infra_of_skypilot(place: str) -> None:
         ({"infra": ["slurm"], "exclude": ["slurm/alpha"]}, "name the parts that may be used"),
     ],
 )
-def test_a_wrong_one_is_refused_with_the_reason(words: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_a_wrong_one_is_refused_with_the_reason(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         Placement.model_validate(words)

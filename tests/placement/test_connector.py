@@ -70,7 +70,7 @@ ENDED = {"cloud": "AWS", "region": "us-west-2", "zone": "us-west-2a", "job_durat
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ({}, "14 min on aws/us-west-2 (m6i.large spot), $0.02"),
         ({"recovery_count": 1}, "14 min on aws/us-west-2 (m6i.large spot), about $0.02, recovered once"),
@@ -86,11 +86,11 @@ ENDED = {"cloud": "AWS", "region": "us-west-2", "zone": "us-west-2a", "job_durat
     ],
 )
 def test_the_last_word_says_where_how_long_and_for_how_much(
-    more: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+    more: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sky.Resources, "get_cost", lambda self, seconds: 0.0857)
     record = ManagedJobRecord(**{"cluster_resources_full": FULL, "cluster_resources": "1x(cpus=2)"} | ENDED | more)
-    assert summary(where(record)).strip() == said
+    assert summary(where(record)).strip() == message
 
 
 def test_an_ended_job_keeps_the_machine_that_it_had(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,8 +88,8 @@ def test_a_server_that_is_away_is_shown_and_logged_and_an_abort_works(tmp_path: 
             assert made.get(job).phase == TaskExecution.WAITING_FOR_RESOURCES
         made.delete(job)  # nothing was launched
         assert made.get(job).phase == TaskExecution.WAITING_FOR_RESOURCES
-        said = (tmp_path / "log.txt").read_text()
-        assert said.count("WAITING_FOR_RESOURCES: baton-pretrain-") == 1 and ": cancelled" in said
+        log = (tmp_path / "log.txt").read_text()
+        assert log.count("WAITING_FOR_RESOURCES: baton-pretrain-") == 1 and ": cancelled" in log
     finally:
         made.kill()
 
@@ -214,14 +214,16 @@ def test_what_skypilot_waits_for_is_said_with_the_cause(sky: ApiServer, connecto
         f"{prefix}Retrying to launch the cluster in 61.3 seconds.\n"
     )
     sky.change("PENDING", schedule_state="ALIVE_BACKOFF")
-    said = connector.reaches(job, TaskExecution.WAITING_FOR_RESOURCES).message
-    assert said == (
+    message = connector.reaches(job, TaskExecution.WAITING_FOR_RESOURCES).message
+    assert message == (
         "job 1 waits for SkyPilot's next try; its launch failed: sky.exceptions.CommandError: mount failed; next try "
         "61 s after 07:01:02"
     )
     sky.change("STARTING", schedule_state="ALIVE")
-    said = connector.reaches(job, TaskExecution.INITIALIZING).message
-    assert said.startswith("job 1 looking for capacity; its launch failed: sky.exceptions.CommandError: mount failed")
+    message = connector.reaches(job, TaskExecution.INITIALIZING).message
+    assert message.startswith(
+        "job 1 looking for capacity; its launch failed: sky.exceptions.CommandError: mount failed"
+    )
 
 
 def test_an_error_within_the_server_is_no_answer(sky: ApiServer, connector: Connector) -> None:
@@ -256,12 +258,12 @@ def test_a_failed_job_tells_its_last_lines_its_place_and_its_recoveries(
     sky.log = "".join(f"\x1b[36mline {number}\x1b[0m\n" for number in range(100)) + "HF_TOKEN=hf_" + "Z" * 30 + "\n"
     place = {"cloud": "Slurm", "region": "alpha", "cluster_resources": "1x(cpus=2)", "recovery_count": 2}
     sky.end("FAILED", failure_reason="exit code 1", **place)
-    said = connector.reaches(job, TaskExecution.FAILED).message
-    assert said.startswith("job 1 failed on Slurm/alpha (1x(cpus=2)), recovered 2 times\nexit code 1\n")
-    assert "line 99\n" in said
-    assert said.endswith("\nFull log: sky jobs logs 1")
-    assert len(said.splitlines()) <= 8
-    assert "ZZZ" not in said
+    message = connector.reaches(job, TaskExecution.FAILED).message
+    assert message.startswith("job 1 failed on Slurm/alpha (1x(cpus=2)), recovered 2 times\nexit code 1\n")
+    assert "line 99\n" in message
+    assert message.endswith("\nFull log: sky jobs logs 1")
+    assert len(message.splitlines()) <= 8
+    assert "ZZZ" not in message
 
 
 def succeeded(sky: ApiServer, connector: Connector, folder: Path) -> bytes:

@@ -52,10 +52,10 @@ def test_a_failed_job_tells_its_last_lines_its_place_and_its_recoveries(sky: Api
     threading.Thread(target=fail, daemon=True).start()
     with pytest.raises(PlacementFailed) as failed:
         prepare_corpus(spec=CorpusSpec(placement=Placement(infra=["slurm/alpha"], storage=str(tmp_path))))
-    said = str(failed.value)
-    assert "job 1 failed on Slurm/alpha (1x(cpus=2)), recovered 2 times" in said
-    assert "line 98\nline 99\nFull log: sky jobs logs 1" in said
-    assert len(said.splitlines()) <= 8
+    message = str(failed.value)
+    assert "job 1 failed on Slurm/alpha (1x(cpus=2)), recovered 2 times" in message
+    assert "line 98\nline 99\nFull log: sky jobs logs 1" in message
+    assert len(message.splitlines()) <= 8
 
 
 JOB = SkyJob("baton-x-0", "/out", Order({"infra": ["slurm/alpha"]}, "/shared", "e", {}), "", ["true"])

@@ -58,7 +58,7 @@ def test_a_wrong_placement_is_a_problem_of_the_recipe() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "said"),
+    ("recipe", "message"),
     [
         (
             {"tokenizer": {"vocab_size": 512, "placement": {"nodes": 2}}},
@@ -90,7 +90,7 @@ def test_a_wrong_placement_is_a_problem_of_the_recipe() -> None:
         ),
     ],
 )
-def test_the_machines_fit_the_stage(recipe: dict[str, Any], said: str) -> None:
+def test_the_machines_fit_the_stage(recipe: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError) as error:
         checked(Recipe.model_validate(recipe))
-    assert said in str(error.value)
+    assert message in str(error.value)

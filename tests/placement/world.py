@@ -38,9 +38,9 @@ def sky(*words: str, timeout_s: float = 180) -> str:
             timeout=timeout_s,
             check=False,
         )
-    said = log.read_bytes()[begin:].decode()
-    assert ended.returncode == 0, said
-    return said
+    text = log.read_bytes()[begin:].decode()
+    assert ended.returncode == 0, text
+    return text
 
 
 def write_sky_config(words: str) -> None:

@@ -50,7 +50,7 @@ class Watch(TrainerCallback):
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         trained = {name: weight for name, weight in self.built.model.named_parameters() if weight.requires_grad}
-        gradients = {name: whole(weight.grad) for name, weight in trained.items()}
+        gradients = {name: full_tensor(weight.grad) for name, weight in trained.items()}
         if process.is_first():
             folder = self.job / GRADIENTS
             folder.mkdir(exist_ok=True)
@@ -66,7 +66,7 @@ class Watch(TrainerCallback):
         return [group for module in modules for group in module._get_fsdp_state()._fsdp_param_groups]
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return the full tensor. This is a collective operation if the tensor is sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 

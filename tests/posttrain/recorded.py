@@ -46,8 +46,8 @@ class RecordedGeneration(LiveGeneration):
 
     def _turn(self, place: int) -> list[int]:
         """Return a call, or an answer that ends the conversation."""
-        said = random.Random(f"{self.step} {place}").choice([CALL, CALL, "Done.", "No."])
-        ids = self.processing_class(said, add_special_tokens=False)["input_ids"]
+        answer = random.Random(f"{self.step} {place}").choice([CALL, CALL, "Done.", "No."])
+        ids = self.processing_class(answer, add_special_tokens=False)["input_ids"]
         return [*ids, self.generation_kwargs["stop_token_ids"][-1]]
 
 

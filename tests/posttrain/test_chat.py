@@ -35,7 +35,7 @@ def with_turns(tokenizer: Any) -> Any:
     return tokenizer
 
 
-def said(tokenizer: Any, messages: list[dict[str, Any]], **columns: Any) -> str:
+def learned_text(tokenizer: Any, messages: list[dict[str, Any]], **columns: Any) -> str:
     """Return the text of the assistant's turns that has a loss."""
     found = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True, **columns)
     return str(tokenizer.decode([i for i, m in zip(found["input_ids"], found["assistant_masks"], strict=True) if m]))
@@ -84,7 +84,7 @@ def test_without_a_token_for_the_end_of_a_turn_the_end_of_text_ends_it(tokenizer
     chat = chat_of(tokenizer)
 
     assert chat.end == tokenizer.eos_token_id
-    assert said(tokenizer, [*ASKED, {"role": "assistant", "content": "4."}]) == "4.<|endoftext|>"
+    assert learned_text(tokenizer, [*ASKED, {"role": "assistant", "content": "4."}]) == "4.<|endoftext|>"
 
 
 def test_tools_and_their_calls_are_kept(with_turns: Any) -> None:
@@ -93,7 +93,7 @@ def test_tools_and_their_calls_are_kept(with_turns: Any) -> None:
 
     assert text.startswith("<|im_start|>system\nBe short.\n\n# Tools\n")
     assert json.dumps(TOOLS[0]) in text and "<|im_start|>tool\n4<|im_end|>" in text
-    assert said(with_turns, WITH_TOOLS, tools=TOOLS) == (
+    assert learned_text(with_turns, WITH_TOOLS, tools=TOOLS) == (
         '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 2}}\n</tool_call><|im_end|>4.<|im_end|>'
     )
 

@@ -16,7 +16,7 @@ from tasks.posttrain.methods import sft
 from tests.posttrain.tiny import (
     complete_checkpoints,
     flip_a_bit,
-    said_twice,
+    repeated_words,
     tiny_model,
     tiny_rows,
     without_times,
@@ -58,7 +58,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The job of a run with two checkpoints that was killed after its last step and before its output."""
     root = tmp_path_factory.mktemp("tiny")
-    rows = tiny_rows(root / "rows", said_twice(), "prompt_completion")
+    rows = tiny_rows(root / "rows", repeated_words(), "prompt_completion")
     job = write_job(root / "job", "sft", SPEC, model=tiny_model(root / "model"), rows=rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer.Setup, "finish", lambda *_: None)

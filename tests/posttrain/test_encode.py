@@ -274,7 +274,7 @@ def test_a_turn_left_out_is_found_whatever_number_of_its_parts_the_template_mark
     )
     call = {"type": "function", "function": {"name": "add", "arguments": {}}}
 
-    def said(first: bool, last: bool) -> str:
+    def learned_with(first: bool, last: bool) -> str:
         called = [
             {"role": "assistant", "content": "", "tool_calls": [call], "train": first},
             {"role": "tool", "content": "4"},
@@ -283,8 +283,8 @@ def test_a_turn_left_out_is_found_whatever_number_of_its_parts_the_template_mark
         other = {"role": "assistant", "reasoning_content": "so", "content": "5."}
         return learned(encoder, {"messages": [*ASKED, *called, answer, *ASKED, other]}, "assistant")[1]
 
-    assert said(True, True) == said(False, True) == "hm4.<|endoftext|>so5.<|endoftext|>"
-    assert said(True, False) == "so5.<|endoftext|>"
+    assert learned_with(True, True) == learned_with(False, True) == "hm4.<|endoftext|>so5.<|endoftext|>"
+    assert learned_with(True, False) == "so5.<|endoftext|>"
 
 
 @pytest.mark.parametrize(

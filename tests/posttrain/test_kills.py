@@ -82,10 +82,10 @@ def test_a_rank_that_dies_on_another_machine_is_replaced(inputs: dict[str, dict[
             time.sleep(0.02)
         if job is broken:
             os.kill(read_beats(job, [1])[1].pid, signal.SIGKILL)
-        said = [launcher.communicate()[1] for launcher in launchers]
-        assert [launcher.returncode for launcher in launchers] == [0, 0], said
+        output = [launcher.communicate()[1] for launcher in launchers]
+        assert [launcher.returncode for launcher in launchers] == [0, 0], output
 
-    assert "rank 1 was killed by SIGKILL" in said[1] and "restart 1 of 1" in said[1]
+    assert "rank 1 was killed by SIGKILL" in output[1] and "restart 1 of 1" in output[1]
     assert outcome(broken) == outcome(whole)
 
 

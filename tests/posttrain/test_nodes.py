@@ -52,8 +52,8 @@ def test_a_lost_node_changes_nothing(
             time.sleep(0.05)
         before.pods[1].kill()
         survivor = before.pods[0]
-        _, said = survivor.process.communicate(timeout=120)
-        assert survivor.process.returncode != 0 and "FlyteRecoverableException" in said, said[-5000:]
+        _, output = survivor.process.communicate(timeout=120)
+        assert survivor.process.returncode != 0 and "FlyteRecoverableException" in output, output[-5000:]
         reached = read_beats(survivor.job, [0])[0].step
 
         first = Nodes(s3, tmp_path, storage, "tune", stage, json.dumps(spec), *places).succeed()

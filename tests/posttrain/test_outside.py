@@ -7,7 +7,7 @@ import pytest
 
 from tests.posttrain.ranks import run_all
 from tests.posttrain.test_parity import SPEC, difference, gradient_difference
-from tests.posttrain.tiny import metrics, said_twice, tiny_model, tiny_rows, write_job
+from tests.posttrain.tiny import metrics, repeated_words, tiny_model, tiny_rows, write_job
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "alone": {},
@@ -22,7 +22,7 @@ def test_a_method_from_outside_trains_the_model_of_one_process(tmp_path: Path) -
     and pairs."""
     rows = [
         row | {"chosen": row["completion"] * (1 + number % 3), "rejected": " no, not this" * (1 + number % 2)}
-        for number, row in enumerate(said_twice(29))
+        for number, row in enumerate(repeated_words(29))
     ]
     inputs = {
         "model": tiny_model(tmp_path / "model", dtype="float32"),

@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.posttrain.ranks import run_all
-from tests.posttrain.tiny import GRADIENTS, metrics, reward, said_twice, tiny_model, tiny_rows, write_job
+from tests.posttrain.tiny import GRADIENTS, metrics, repeated_words, reward, tiny_model, tiny_rows, write_job
 
 SPEC: dict[str, Any] = {
     "data": "twice",
@@ -51,16 +51,16 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Path
     """An fp32 model for each stage, with 30 or 29 rows."""
     root = tmp_path_factory.mktemp("parity")
     model = tiny_model(root / "model", dtype="float32")
-    preferences = [row | {"chosen": row["completion"], "rejected": " no, not this"} for row in said_twice(29)]
+    preferences = [row | {"chosen": row["completion"], "rejected": " no, not this"} for row in repeated_words(29)]
     labelled = [
         row | ({"label": True} if number % 3 else {"label": False, "completion": " no, not this"})
-        for number, row in enumerate(said_twice(30))
+        for number, row in enumerate(repeated_words(30))
     ]
     return {
-        "sft": {"model": model, "rows": tiny_rows(root / "rows", said_twice(30), "prompt_completion")},
+        "sft": {"model": model, "rows": tiny_rows(root / "rows", repeated_words(30), "prompt_completion")},
         "dpo": {"model": model, "rows": tiny_rows(root / "preferences", preferences, "preference")},
         "kto": {"model": model, "rows": tiny_rows(root / "labelled", labelled, "prompt_completion")},
-        "grpo": {"model": model, "rows": tiny_rows(root / "prompts", said_twice(30), "prompt_completion")},
+        "grpo": {"model": model, "rows": tiny_rows(root / "prompts", repeated_words(30), "prompt_completion")},
     }
 
 

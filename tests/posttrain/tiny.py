@@ -25,7 +25,7 @@ MODULES = ("textwrap", "shlex", "queue", "heapq", "configparser", "calendar", "f
 WORDS = ("cat", "dog", "sun", "sea", "tree", "bird", "road", "lamp", "book", "door", "fish", "rain")
 
 
-def said_twice(count: int = 400) -> list[Row]:
+def repeated_words(count: int = 400) -> list[Row]:
     """Return rows that a tiny model can learn: repeated words."""
     numbers = random.Random(0)
     pairs = {(numbers.choice(WORDS), numbers.choice(WORDS), numbers.randrange(100)) for _ in range(3 * count)}

@@ -78,8 +78,8 @@ def test_a_lost_node_costs_at_most_one_checkpoint_interval_and_changes_nothing(
             time.sleep(0.05)
         before.pods[lost].kill()
         survivor = before.pods[1 - lost]
-        _, said = survivor.process.communicate(timeout=120)  # the process ends by itself, and a retry may help
-        assert survivor.process.returncode != 0 and "FlyteRecoverableException" in said, said[-5000:]
+        _, output = survivor.process.communicate(timeout=120)  # the process ends by itself, and a retry may help
+        assert survivor.process.returncode != 0 and "FlyteRecoverableException" in output, output[-5000:]
         reached = read_beats(survivor.job, [1 - lost])[1 - lost].step
 
         first = nodes(s3, tmp_path, storage, spec, place).succeed()

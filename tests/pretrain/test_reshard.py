@@ -134,10 +134,10 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Undistu
     folder = tmp_path_factory.mktemp("undisturbed")
 
     @cache
-    def alone_for_as_long(model: str, precision: str) -> dict[str, list[float]]:
+    def run_alone(model: str, precision: str) -> dict[str, list[float]]:
         return run(Chain(model, (ONE,), precision), folder / model / precision, data, 4 * STEPS)
 
-    return alone_for_as_long
+    return run_alone
 
 
 @pytest.mark.parametrize(

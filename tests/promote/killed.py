@@ -31,7 +31,7 @@ def counted(change: Callable[..., Any], left: Iterator[int]) -> Callable[..., An
     return change_or_die
 
 
-def try_it(calls: int) -> None:
+def run_engine(calls: int) -> None:
     """Run the engine, and end this process."""
     left = iter(range(calls, -1, -1))
     champion.CLAIM_S = 0.2  # for the claims of killed processes
@@ -45,7 +45,7 @@ def until_it_ends(job: Path) -> int:
     for calls in count():
         child = os.fork()  # so that imports run only once
         if not child:
-            try_it(calls)
+            run_engine(calls)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
             assert status == 0 and (job / "output" / MANIFEST).exists()

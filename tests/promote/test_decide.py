@@ -134,18 +134,18 @@ def test_a_metric_of_unknown_direction_promotes_nothing(tmp_path: Path, models: 
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("sums.wrong", "has no such metric; it has old.bits_per_byte, .*, sums.right"),
         ("sums.distinct", "it has no values per item"),
     ],
 )
 def test_a_metric_that_cannot_be_compared_is_an_error_that_names_those_that_can(
-    tmp_path: Path, models: tuple[Path, Path], name: str, said: str
+    tmp_path: Path, models: tuple[Path, Path], name: str, message: str
 ) -> None:
     for spec in ({"metric": name}, {"regressions": {name: 0.1}}):
         (field,) = spec
-        with pytest.raises(StageError, match=rf"promote.{field}: {name}: .*{said}"):
+        with pytest.raises(StageError, match=rf"promote.{field}: {name}: .*{message}"):
             decided(tmp_path / field, report(tmp_path / f"of-{field}", models[0]), **spec)
 
 
@@ -204,7 +204,7 @@ def test_a_diverged_model_is_rejected_even_if_it_is_the_first(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new", "said"),
+    ("name", "old", "new", "message"),
     [
         ("documents.jsonl", "corpus-7", "corpus-x", "40 held-out documents, the champion 40, and 2 of them"),
         ("completions.jsonl", "sums-7", "sums-x", "2 of them only one model has"),
@@ -212,14 +212,14 @@ def test_a_diverged_model_is_rejected_even_if_it_is_the_first(tmp_path: Path, mo
     ],
 )
 def test_evaluations_of_other_things_are_not_compared(
-    tmp_path: Path, models: tuple[Path, Path], name: str, old: str, new: str, said: str
+    tmp_path: Path, models: tuple[Path, Path], name: str, old: str, new: str, message: str
 ) -> None:
     reports = [report(tmp_path / each, of, {OLD: 2.0} | {NEW: 2.0} if name != "documents.jsonl" else {OLD: 2.0})
                for each, of in zip(("ours", "theirs"), models, strict=True)]  # fmt: skip
     edit(reports[1], name, old, new)
     with pytest.raises(StageError, match="cannot be compared") as refused:
         decided(tmp_path / "decide", *reports)
-    assert said in str(refused.value) and "with the same spec on the same corpora" in str(refused.value)
+    assert message in str(refused.value) and "with the same spec on the same corpora" in str(refused.value)
 
 
 def test_fewer_resamples_than_the_confidence_needs_are_a_problem() -> None:

@@ -161,15 +161,15 @@ def test_all_problems_of_the_first_bad_rows_are_reported_together(folder: Path, 
     jsonl(folder / "b.jsonl", PAIR)
     with pytest.raises(StageError) as caught:
         prepared(tmp_path / "job", path=str(folder))
-    said = str(caught.value)
-    assert [line.split(":")[0].strip() for line in said.splitlines() if line.startswith("  ")] == [
+    message = str(caught.value)
+    assert [line.split(":")[0].strip() for line in message.splitlines() if line.startswith("  ")] == [
         "a.jsonl, line 2",
         "a.jsonl, line 3",
         "a.jsonl, line 4",
         "a.jsonl, line 4",
         "b.jsonl, line 1",
     ]
-    assert str(folder) in said and "faulty: drop" in said
+    assert str(folder) in message and "faulty: drop" in message
 
 
 def test_of_a_row_with_many_problems_the_first_are_reported(folder: Path, tmp_path: Path) -> None:

@@ -289,9 +289,9 @@ def test_null_that_arrow_has_filled_in_before_is_named(tmp_path: Path) -> None:
     rows = pa.Table.from_pylist(TOOLS).to_pylist()
     made = prepared(tmp_path / "job", path=str(jsonl(tmp_path / "a.jsonl", *rows)), held_out=0.0)
     assert both(made) != TOOLS
-    said = notices(made)
-    assert "tool_calls[].function.arguments has null in 6 rows where Arrow fills in" in said[0]
-    assert "tools[].function.parameters.properties has null in 6 rows" in said[1]
+    notice = notices(made)
+    assert "tool_calls[].function.arguments has null in 6 rows where Arrow fills in" in notice[0]
+    assert "tools[].function.parameters.properties has null in 6 rows" in notice[1]
 
 
 def test_a_column_that_is_null_in_all_first_rows_decides_nothing(tmp_path: Path) -> None:

@@ -99,10 +99,10 @@ def test_a_summary_is_recorded_and_logged(tmp_path: Path, capsys: pytest.Capture
     rows = prepared(tmp_path / "job", path=str(source))
     assert record(rows)["changes"]["conversations -> messages"] == 51
     assert record(rows)["duplicates"] == 1
-    said = capsys.readouterr().out
-    assert "format sharegpt, rows of kind messages" in said
-    assert "in 51 rows: dropped: id" in said
-    assert "1 duplicates" in said
+    output = capsys.readouterr().out
+    assert "format sharegpt, rows of kind messages" in output
+    assert "in 51 rows: dropped: id" in output
+    assert "1 duplicates" in output
 
 
 def test_an_interrupted_attempt_leaves_no_trace(source: Path, tmp_path: Path) -> None:
@@ -174,8 +174,8 @@ def test_a_large_set_takes_little_memory(tmp_path: Path) -> None:
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start)"
     )
     words = [sys.executable, "-c", program, str(job.directory)]
-    said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout
-    assert int(said.split()[-1]) < 20_000  # in kB
+    output = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert int(output.split()[-1]) < 20_000  # in kB
 
 
 def test_columns_that_json_has_no_word_for_make_no_row_faulty(tmp_path: Path) -> None:

@@ -59,11 +59,11 @@ class Service:
 
     def wait(self, until: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:
         """Wait for a status, and return it."""
-        found: dict[str, Any] = awaited(lambda: told if until(told := self.baton()) else None, timeout_s, self.log)
+        found: dict[str, Any] = awaited(lambda: status if until(status := self.baton()) else None, timeout_s, self.log)
         return found
 
     def serves(self, version: int, timeout_s: float = 20) -> None:
-        self.wait(lambda told: bool(told["serving"]) and told["serving"]["version"] == version, timeout_s)
+        self.wait(lambda status: bool(status["serving"]) and status["serving"]["version"] == version, timeout_s)
 
     def family(self) -> list[psutil.Process]:
         me = psutil.Process(self.process.pid)
@@ -111,8 +111,8 @@ def _answers(url: str) -> bool:
 
 @dataclass(frozen=True)
 class Answer:
-    by: str  # the digest in the header
-    said: str  # the digest in the answer itself
+    header_digest: str
+    body_digest: str
     failure: str = ""
 
 
@@ -122,13 +122,17 @@ async def ask(client: httpx.AsyncClient, url: str, stream: bool) -> Answer:
         answer = await client.post(f"{url}/v1/completions", json=asked)
         if not answer.is_success:
             return Answer("", "", f"{answer.status_code}: {answer.text[:300]}")
-        by, text = answer.headers["x-baton-model"], answer.text
+        header, text = answer.headers["x-baton-model"], answer.text
         if stream:
             parts = [part.removeprefix("data: ") for part in text.strip().split("\n\n")]
-            whole = parts.pop() == "[DONE]" and len(parts) >= 1
-            said = {json.loads(part)["model"] for part in parts}
-            return Answer(by, *said) if whole and len(said) == 1 else Answer(by, "", f"cut off: {text[-300:]}")
-        return Answer(by, answer.json()["model"])
+            complete = parts.pop() == "[DONE]" and len(parts) >= 1
+            models = {json.loads(part)["model"] for part in parts}
+            return (
+                Answer(header, *models)
+                if complete and len(models) == 1
+                else Answer(header, "", f"cut off: {text[-300:]}")
+            )
+        return Answer(header, answer.json()["model"])
     except (httpx.HTTPError, ValueError, KeyError) as error:
         return Answer("", "", repr(error))
 

@@ -27,12 +27,12 @@ WITH_KEY = {"authorization": f"Bearer {KEY}"}
 def what_arrives() -> Starlette:
     """Return a server that answers every path with the request that it received."""
 
-    async def told(request: Request) -> Response:
+    async def echo(request: Request) -> Response:
         seen = {"path": request.url.path, "authorization": request.headers.getlist("authorization")}
         return JSONResponse(seen | {"body": (await request.body()).decode()})
 
     methods = ["GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "HEAD"]
-    return Starlette(routes=[Route("/{path:path}", told, methods=methods)])
+    return Starlette(routes=[Route("/{path:path}", echo, methods=methods)])
 
 
 @pytest.fixture(scope="module")

@@ -80,17 +80,17 @@ def test_a_champion_moves_under_sixteen_clients_and_no_request_fails(
         followed.serves(versions["second"])
         for name in ("ill", "dead", "wrong"):
             promote(NAME, versions[name], versions["second"])
-            told = followed.wait(lambda told: bool(told["refused"]), 20)
-            assert (told["refused"]["version"], told["serving"]["version"]) == (versions[name], versions["second"])
+            status = followed.wait(lambda status: bool(status["refused"]), 20)
+            assert (status["refused"]["version"], status["serving"]["version"]) == (versions[name], versions["second"])
             roll_back(NAME)
-            followed.wait(lambda told: told["refused"] is None, 20)
+            followed.wait(lambda status: status["refused"] is None, 20)
         promote(NAME, versions["first"], versions["second"])
         followed.serves(versions["first"])
 
     answers = under_load(followed.url, steps)
     assert [answer.failure for answer in answers if answer.failure] == []
-    assert {answer.by for answer in answers} == {digest_of(models[name]) for name in ("first", "second")}
-    assert all(answer.by == answer.said for answer in answers)
+    assert {answer.header_digest for answer in answers} == {digest_of(models[name]) for name in ("first", "second")}
+    assert all(answer.header_digest == answer.body_digest for answer in answers)
     assert len(answers) > 100
 
 
@@ -123,7 +123,7 @@ def test_a_server_that_dies_is_restarted(
     followed: Service, server_of_the_second: psutil.Process, versions: dict[str, int]
 ) -> None:
     server_of_the_second.kill()
-    followed.wait(lambda told: told["serving"] is None, 10)
+    followed.wait(lambda status: status["serving"] is None, 10)
     followed.serves(versions["second"])
 
 
@@ -135,9 +135,9 @@ def test_a_server_that_hangs_is_replaced_and_its_requests_get_an_error(
     answer = httpx.post(f"{followed.url}/v1/completions", json={"model": NAME, "prompt": "def"}, timeout=60)
     assert answer.status_code == 502
     assert time.monotonic() - begun < HEALTH_S + NOTICED_S
-    told = followed.wait(lambda told: bool(told["serving"] or told["restarting"]), 5)
+    status = followed.wait(lambda status: bool(status["serving"] or status["restarting"]), 5)
     followed.serves(versions["second"])
-    assert told["restarting"] is None or "has not been healthy" in told["restarting"]["why"]
+    assert status["restarting"] is None or "has not been healthy" in status["restarting"]["why"]
     assert not server_of_the_second.is_running()
 
 
@@ -156,14 +156,14 @@ def test_a_server_that_dies_while_another_version_loads_is_restarted_at_once(
 ) -> None:
     promote(NAME, versions["ill"], versions["second"])
     try:
-        followed.wait(lambda told: bool(told["coming"]), 10)
+        followed.wait(lambda status: bool(status["coming"]), 10)
         server_of_the_second.kill()
-        told = followed.wait(lambda told: bool(told["restarting"]), 10)
-        assert told["serving"] is None
+        status = followed.wait(lambda status: bool(status["restarting"]), 10)
+        assert status["serving"] is None
         followed.serves(versions["second"])
     finally:
         roll_back(NAME)
-    followed.wait(lambda told: told["coming"] is None and told["refused"] is None, 20)
+    followed.wait(lambda status: status["coming"] is None and status["refused"] is None, 20)
 
 
 def test_without_an_alias_the_last_champion_keeps_serving(
@@ -182,10 +182,10 @@ def test_a_version_that_the_alias_has_left_is_cancelled_while_it_starts(
     followed: Service, versions: dict[str, int]
 ) -> None:
     promote(NAME, versions["ill"], versions["second"])
-    followed.wait(lambda told: bool(told["coming"]), 10)
+    followed.wait(lambda status: bool(status["coming"]), 10)
     roll_back(NAME)
-    told = followed.wait(lambda told: told["coming"] is None, 10)
-    assert (told["refused"], told["serving"]["version"]) == (None, versions["second"])
+    status = followed.wait(lambda status: status["coming"] is None, 10)
+    assert (status["refused"], status["serving"]["version"]) == (None, versions["second"])
     assert "got no request: champion has moved on" in followed.log.read_text()
 
 
@@ -200,7 +200,7 @@ def test_sigterm_finishes_responses_and_leaves_no_process(followed: Service) -> 
 
     client = threading.Thread(target=stream)
     client.start()
-    followed.wait(lambda told: told["serving"]["requests"] == 1, 5)
+    followed.wait(lambda status: status["serving"]["requests"] == 1, 5)
     followed.process.send_signal(signal.SIGTERM)
     assert followed.process.wait(30) == 0
     client.join()
@@ -229,7 +229,7 @@ def test_a_server_that_dies_while_the_registry_hangs_is_restarted(
             assert registry.process
             os.killpg(registry.process.pid, signal.SIGSTOP)
             servers(found)[0].kill()
-            found.wait(lambda told: told["serving"] is None, 5)
+            found.wait(lambda status: status["serving"] is None, 5)
             found.serves(version, 10)
             assert registry.process.poll() is None
     finally:

@@ -211,8 +211,8 @@ def attack(front: tuple[psutil.Process, int, Path], count: int) -> None:
         time.sleep(0.2)
     print(f"{count} connections, answers by status {dict(answers)}, memory +{grew:.0f} MB")
     assert {200, 400} <= answers.keys()
-    said = log.read_text()
-    assert "Traceback" not in said and "rror" not in said, said[-3000:]
+    output = log.read_text()
+    assert "Traceback" not in output and "rror" not in output, output[-3000:]
     assert other.reached == 0
     assert grew < GREW_MB
 

@@ -134,7 +134,7 @@ def test_either_a_path_or_a_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--follow", "coder", "--base", "."], "--base applies to PATH only"),
         ([".", "--every", "3"], "--every applies to --follow only"),
@@ -149,9 +149,9 @@ def test_either_a_path_or_a_name(tmp_path: Path) -> None:
     ],
 )
 def test_an_option_that_would_have_no_effect_is_refused(
-    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(small_model(tmp_path / "model"))
     ended = CliRunner().invoke(main, words)
     assert ended.exit_code == 2
-    assert told in " ".join(ended.output.replace("│", "").split())
+    assert message in " ".join(ended.output.replace("│", "").split())

@@ -17,8 +17,8 @@ class Nodes:
 
     def succeed(self) -> Pod:
         """Wait until both succeed, and return the first node, which has the result."""
-        _, said = self.pods[1].process.communicate()
-        assert self.pods[1].process.returncode == 0, said[-5000:]
+        _, output = self.pods[1].process.communicate()
+        assert self.pods[1].process.returncode == 0, output[-5000:]
         return self.pods[0]
 
     def kill(self) -> None:

@@ -111,10 +111,10 @@ def test_an_entry_that_is_garbage_counts_as_not_cached(flyte_cache: Path, entry:
 def test_moving_a_damaged_cache_aside_is_enough(home: Path, how: str) -> None:
     damage(home / "flyte-cache", how)
     ended = run(home)
-    said = ended.stdout + ended.stderr
-    assert ended.returncode == 1 and "Traceback" not in said
-    assert "cache.db: Flyte's cache cannot be read" in said
-    (fix,) = [line.strip("│ ") for line in said.splitlines() if "  mkdir " in line]
+    output = ended.stdout + ended.stderr
+    assert ended.returncode == 1 and "Traceback" not in output
+    assert "cache.db: Flyte's cache cannot be read" in output
+    (fix,) = [line.strip("│ ") for line in output.splitlines() if "  mkdir " in line]
     subprocess.run(fix, shell=True, check=True)
     assert run(home).returncode == 0
     assert started(home) == []  # nothing was recomputed
@@ -173,10 +173,10 @@ def test_a_disk_that_is_full_at_any_moment_is_a_message_and_the_run_goes_on_late
     (home.parent / "starts").write_text("")
     filler = fill(disk, leave << 10)
     ended = run(home, times=200_000)  # 400 kB
-    said = ended.stdout + ended.stderr
-    assert ended.returncode == 1, said
-    assert "Traceback" not in said and len(said.splitlines()) < 25, said
-    assert "full" in said or "no space left" in said.lower()
+    output = ended.stdout + ended.stderr
+    assert ended.returncode == 1, output
+    assert "Traceback" not in output and len(output.splitlines()) < 25, output
+    assert "full" in output or "no space left" in output.lower()
     filler.unlink()
     again = run(home, times=200_000)
     assert again.returncode == 0, again.stdout + again.stderr
@@ -190,9 +190,9 @@ def test_a_full_disk_of_the_job_folder_alone_is_a_message(disk: Path, tmp_path: 
     (home / "jobs").symlink_to(disk / "jobs")
     fill(disk, 24 << 10)
     ended = run(home, times=200_000)
-    said = ended.stdout + ended.stderr
-    assert ended.returncode == 1 and "Traceback" not in said
-    assert "full" in said or "no space left" in said.lower()
+    output = ended.stdout + ended.stderr
+    assert ended.returncode == 1 and "Traceback" not in output
+    assert "full" in output or "no space left" in output.lower()
     assert list(home.glob("executions/*/make/run.json"))  # the record is on another disk
 
 

@@ -36,7 +36,7 @@ def pod(server: S3, folder: Path, storage: str, cgroup: Cgroup, spec: dict[str, 
     return started
 
 
-def said_by(ended: Pod) -> str:
+def output_of(ended: Pod) -> str:
     """Return the output without the terminal's line breaks."""
     return " ".join(ended.process.communicate()[1].split())
 
@@ -47,26 +47,26 @@ def living(begin: Callable[[], Pod]) -> tuple[Pod, str]:
     would suffice."""
     for _ in range(5):
         started = begin()
-        said = said_by(started)
+        output = output_of(started)
         if started.process.returncode != -signal.SIGKILL:
-            return started, said
+            return started, output
     raise AssertionError("in five attempts the pod's own process was killed for memory, not its engine alone")
 
 
 def test_a_kill_for_memory_is_named_and_its_retry_is_spared(s3: S3, tmp_path: Path, cgroup: Cgroup) -> None:
     storage = f"{s3.address}/{uuid4().hex}"
-    first, said = living(lambda: pod(s3, tmp_path, storage, cgroup, TOO_MUCH))
+    first, output = living(lambda: pod(s3, tmp_path, storage, cgroup, TOO_MUCH))
     sentence = (
         f"make: killed for memory at {LIMIT} MiB, the limit here; the recipe sets 2,048 MiB; the plan's estimate is "
         "3,072 MiB. "
         "Set pod.resources.memory of make in the recipe"
     )
-    assert sentence in said
+    assert sentence in output
     (record,) = (first.home / "executions").glob("*/make-*/run.json")
     assert json.loads(record.read_text())["error"].startswith(sentence)
 
     retry = pod(s3, tmp_path, storage, cgroup, TOO_MUCH, FLYTE_ATTEMPT_NUMBER="1")
-    assert sentence in said_by(retry) and not retry.starts_made()
+    assert sentence in output_of(retry) and not retry.starts_made()
     another = pod(s3, tmp_path, storage, cgroup, TOO_MUCH, FLYTE_INTERNAL_EXECUTION_ID="e1")
     another.process.communicate()
     assert another.starts_made()  # a person restarts it
@@ -75,5 +75,5 @@ def test_a_kill_for_memory_is_named_and_its_retry_is_spared(s3: S3, tmp_path: Pa
 def test_the_engine_is_killed_before_its_launcher(s3: S3, tmp_path: Path, cgroup: Cgroup) -> None:
     """The engine uses most of the limit here. The launcher must survive to report the reason."""
     storage = f"{s3.address}/{uuid4().hex}"
-    _, said = living(lambda: pod(s3, tmp_path, storage, cgroup, TOO_MUCH, POD_BALLAST_MIB="200"))
-    assert f"make: killed for memory at {LIMIT} MiB" in said
+    _, output = living(lambda: pod(s3, tmp_path, storage, cgroup, TOO_MUCH, POD_BALLAST_MIB="200"))
+    assert f"make: killed for memory at {LIMIT} MiB" in output

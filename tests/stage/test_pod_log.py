@@ -41,7 +41,7 @@ def s3() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def said(s3: str, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, str]:
+def logs(s3: str, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, str]:
     """A pod's log, without and with the environment of Baton's task containers."""
     folder = tmp_path_factory.mktemp("pod")
     with tarfile.open(folder / "fast.tar.gz", "w:gz") as tar:
@@ -95,11 +95,11 @@ def pod(home: Path, s3: str, environment: dict[str, str]) -> str:
     return ended.stdout
 
 
-def test_open_sessions_are_not_errors(said: dict[bool, str]) -> None:
-    assert "✓ make" in said[True]
-    assert "Unclosed" not in said[True] and "Traceback" not in said[True]
+def test_open_sessions_are_not_errors(logs: dict[bool, str]) -> None:
+    assert "✓ make" in logs[True]
+    assert "Unclosed" not in logs[True] and "Traceback" not in logs[True]
 
 
-def test_flytekit_still_calls_them_errors(said: dict[bool, str]) -> None:
+def test_flytekit_still_calls_them_errors(logs: dict[bool, str]) -> None:
     """If this fails, infra.flyte.install.filter_pod_log can be removed."""
-    assert "Unclosed client session" in said[False]
+    assert "Unclosed client session" in logs[False]

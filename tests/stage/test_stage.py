@@ -29,7 +29,7 @@ class Run:
     ran: list[str]  # the stages whose engines were started
     text: dict[str, Any]
     count: dict[str, Any]
-    said: str
+    output: str
 
 
 def chain(
@@ -52,11 +52,11 @@ def chain(
         for name, value in environment.items():
             patch.setenv(name, value)
         ended = forked.program(log, "tests.stage.chain", *specs).wait()
-    said = log.read_text()
-    assert ended == 0, said
-    ((text, counted),) = [json.loads(line) for line in said.splitlines() if line.startswith("[{")]
+    output = log.read_text()
+    assert ended == 0, output
+    ((text, counted),) = [json.loads(line) for line in output.splitlines() if line.startswith("[{")]
     ran = starts.read_text().split() if starts.exists() else []
-    return Run(ran, text, counted, said)
+    return Run(ran, text, counted, output)
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def test_files_that_are_gone_and_that_no_stage_reads_are_not_made_again(home: Pa
     again = chain(home, {"text": "ab", "times": 2}, dag=True)
     assert again.ran == [] and not folder.exists()
     assert again.count == of_calls.count
-    assert "text           cached, its files are gone" in again.said
+    assert "text           cached, its files are gone" in again.output
 
 
 def test_files_that_are_gone_are_made_again_for_a_stage_whose_own_files_are_damaged(home: Path, of_calls: Run) -> None:
@@ -197,7 +197,7 @@ def test_a_home_that_was_moved_has_everything_still(home: Path, first: Run, tmp_
     home.rename(moved)
     try:
         again = chain(moved, {"text": "ab", "times": 2})
-        assert again.ran == [] and "again" not in again.said
+        assert again.ran == [] and "again" not in again.output
         assert again.text["path"] == first.text["path"].replace(str(home), str(moved))
     finally:
         moved.rename(home)
@@ -208,7 +208,7 @@ def test_damaged_files_are_named_and_made_again(home: Path, first: Run, content:
     Path(first.text["path"], "text.txt").write_text(content)
     again = chain(home, {"text": "ab", "times": 2})
     assert again.ran == ["make"]
-    assert "text.txt" in again.said
+    assert "text.txt" in again.output
     assert Path(again.text["path"], "text.txt").read_text() == "abab"
 
 

@@ -106,10 +106,10 @@ def test_the_loss_of_the_store_is_said_once(
         for _ in range(3):
             write_points(tmp_path / "job", range(2))
             flush(WAIT_S)
-    said = capfd.readouterr()
-    assert said.out == ""
-    assert len(said.err.splitlines()) == 1
-    assert "its records are kept in" in said.err
+    output = capfd.readouterr()
+    assert output.out == ""
+    assert len(output.err.splitlines()) == 1
+    assert "its records are kept in" in output.err
 
 
 def test_a_pod_says_that_undelivered_records_are_lost_with_it(
@@ -121,11 +121,11 @@ def test_a_pod_says_that_undelivered_records_are_lost_with_it(
     flush(WAIT_S)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
     assert not end_execution()
-    said = capfd.readouterr().err
-    assert "its records are on this pod's disk, and lost with it if" in said
-    assert "did not accept are lost with this pod's disk" in said
-    assert "the next run of the recipe finds and records it" in said
-    assert "kept" not in said and "remain in" not in said and "Ctrl-C" not in said
+    output = capfd.readouterr().err
+    assert "its records are on this pod's disk, and lost with it if" in output
+    assert "did not accept are lost with this pod's disk" in output
+    assert "the next run of the recipe finds and records it" in output
+    assert "kept" not in output and "remain in" not in output and "Ctrl-C" not in output
 
 
 def test_sync_says_what_it_cannot_deliver(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,9 +211,9 @@ def test_every_command_names_a_damaged_store_without_a_traceback(home: Path, com
     words = [sys.executable, "-m", *COMMANDS[command]]
     ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
     assert ended.returncode == 1
-    said = ended.stdout + ended.stderr
-    assert "mlflow.db" in said and "sync --all" in said
-    assert command == "a run" or "Traceback" not in said  # a plain script shows the error that a person gets
+    output = ended.stdout + ended.stderr
+    assert "mlflow.db" in output and "sync --all" in output
+    assert command == "a run" or "Traceback" not in output  # a plain script shows the error that a person gets
 
 
 def test_sync_all_brings_everything_back_into_a_fresh_store(home: Path, tmp_path: Path) -> None:

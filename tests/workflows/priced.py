@@ -28,12 +28,12 @@ def enable(*clouds: str) -> None:
 
 def planned(recipe: Path, *more: str) -> tuple[int, str]:
     """Plan a recipe, and return the exit code and the output."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         try:
             main([str(recipe), *more])
         except SystemExit as end:
-            return int(end.code or 0), said.getvalue()
+            return int(end.code or 0), output.getvalue()
     raise AssertionError("main did not exit")
 
 

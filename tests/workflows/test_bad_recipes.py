@@ -419,14 +419,14 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path, section: str, field: 
 def test_another_tokenizer_than_that_of_the_model_it_starts_from_is_refused(tmp_path: Path) -> None:
     """It has the same number of tokens at other ids, which no other check would detect."""
     started = put("init_from", {"model": str(folder(tmp_path / "model", byte_level(END, PAD)))})
-    for tokenizer, said in (
+    for tokenizer, message in (
         ({"vocab_size": 4096}, "None.* the tokenizer of init_from.model"),
         (
             {"existing": str(folder(tmp_path / "other", byte_level(PAD, END)))},
             r"2 ids are other tokens; 0, for example",
         ),
     ):
-        with pytest.raises(RecipeError, match=f"(?s)tokenizer.existing: .*{said}"):
+        with pytest.raises(RecipeError, match=f"(?s)tokenizer.existing: .*{message}"):
             checked(Recipe.model_validate(recipe_with(started) | {"tokenizer": tokenizer}))
     with pytest.raises(RecipeError) as caught:  # the model has no weights
         checked(Recipe.model_validate(recipe_with(started) | {"tokenizer": {"existing": str(tmp_path / "model")}}))

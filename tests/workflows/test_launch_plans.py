@@ -65,9 +65,9 @@ def registered(registration: tuple[Any, str]) -> dict[str, Any]:
 
 
 def test_who_tells_people_is_said(registration: tuple[Any, str]) -> None:
-    _, said = registration
-    assert "schedule.notify: me@here.org: Flyte's admin sends emails only if an email service is set up" in said
-    assert "MLFLOW_TRACKING_URI is not set" not in said
+    _, output = registration
+    assert "schedule.notify: me@here.org: Flyte's admin sends emails only if an email service is set up" in output
+    assert "MLFLOW_TRACKING_URI is not set" not in output
 
 
 def test_a_recipe_that_pods_could_not_run_is_not_registered(tmp_path: Path) -> None:

@@ -125,8 +125,10 @@ def test_the_driver_s_cuda_is_what_libcuda_says(tmp_path: Path) -> None:
     subprocess.run(["gcc", "-shared", "-o", tmp_path / "libcuda.so.1", tmp_path / "cuda.c"], check=True)
     program = "from workflows.checks.machine import cuda_of_driver; print(cuda_of_driver())"
     environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    said = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
-    assert said.stdout.strip() == "12040"
+    output = subprocess.run(
+        [sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True
+    )
+    assert output.stdout.strip() == "12040"
 
 
 def test_torch_s_cuda_is_read_without_importing_it() -> None:

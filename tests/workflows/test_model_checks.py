@@ -111,7 +111,7 @@ def test_the_stage_that_cannot_run_it_is_named(
     assert problems(folder, post_training=[SFT]) == []
 
 
-def head_of_its_own(folder: Path) -> None:
+def separate_head(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] + 1
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
@@ -136,7 +136,7 @@ def torn(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (head_of_its_own, "lm_head.weight differs from model.embed_tokens.weight"),
+        (separate_head, "lm_head.weight differs from model.embed_tokens.weight"),
         (without_a_tensor, "model.layers.1.mlp.up_proj.weight is missing"),
         (quantized, "its weights are quantized (config.json: awq)"),
         (torn, "model.safetensors: cannot be read (it is truncated"),

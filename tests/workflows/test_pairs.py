@@ -26,7 +26,7 @@ class Planted(NamedTuple):
 
     path: str  # the field that is set
     value: Any
-    said: str  # the reported field
+    reported: str  # the reported field
     words: str  # a part of the message
 
 
@@ -113,7 +113,7 @@ def hidden(found: list[Problem], *planted: Planted) -> list[Planted]:
     return [
         each
         for each in planted
-        if not any(problem.path == each.said and each.words in problem.allowed for problem in found)
+        if not any(problem.path == each.reported and each.words in problem.allowed for problem in found)
     ]
 
 
@@ -135,7 +135,7 @@ OF_SEVERAL_SECTIONS = [each for each in PLANTED[37:] if each.path not in ("token
 
 
 def _section(planted: Planted) -> str:
-    return planted.said.partition(".")[0]
+    return planted.reported.partition(".")[0]
 
 
 def test_there_are_forty_problems_to_plant() -> None:

@@ -72,12 +72,12 @@ def test_a_model_of_the_hub_is_planned_for_eight_gpus(hub: dict[str, str], tmp_p
 def test_without_its_config_nothing_is_promised(tmp_path: Path) -> None:
     """The tests have HF_HUB_OFFLINE=1."""
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe(tmp_path, "owner/name")))
-    said = CliRunner().invoke(main, [str(tmp_path / "recipe.yaml")]).output
+    output = CliRunner().invoke(main, [str(tmp_path / "recipe.yaml")]).output
     assert (
         "not known: start_from.model: owner/name: it is not in the hub's cache, and HF_HUB_OFFLINE disables the hub: the "
         "size, memory and hours of the stages that use it are not known"
-    ) in said
-    assert said.endswith("no problem found in what is known\n")
+    ) in output
+    assert output.endswith("no problem found in what is known\n")
 
 
 def test_a_family_without_an_estimate_is_named(tmp_path: Path) -> None:

@@ -108,10 +108,10 @@ def generation(folder: Path, recipe: dict[str, Any], corpus: Path) -> None:
 
 def test_the_first_night_trains_a_tokenizer_and_a_model(recipe: dict[str, Any]) -> None:
     planned = plan(recipe)
-    said = "\n".join(planned.lines())
-    assert said.startswith(FIRST_NIGHT)
-    assert "own-tuned, if the new version of baton-test is promoted: 8 stages" in said
-    assert f"training begins: {made.NAME} has no accepted version" in said
+    output = "\n".join(planned.lines())
+    assert output.startswith(FIRST_NIGHT)
+    assert "own-tuned, if the new version of baton-test is promoted: 8 stages" in output
+    assert f"training begins: {made.NAME} has no accepted version" in output
     (pretrain,) = (stage for stage in planned.stages if stage.name == "pretrain")
     assert pretrain.spec == ContinuousRecipe.model_validate(recipe).pretraining()
 
@@ -119,17 +119,17 @@ def test_the_first_night_trains_a_tokenizer_and_a_model(recipe: dict[str, Any]) 
 def test_a_later_night_continues_from_the_newest_version(recipe: dict[str, Any], tmp_path: Path) -> None:
     generation(tmp_path, recipe, made.corpus(tmp_path / "corpus"))
     planned = plan(recipe)
-    said = "\n".join(planned.lines())
-    assert said.startswith(LATER_NIGHT) and LATER_NIGHT in (ROOT / "docs/continuous.md").read_text()
+    output = "\n".join(planned.lines())
+    assert output.startswith(LATER_NIGHT) and LATER_NIGHT in (ROOT / "docs/continuous.md").read_text()
     assert (
         "epochs      1.01 over about 10,000 new tokens: repeated\n              1.01 over 10,000 replayed tokens"
-        in said
+        in output
     )
     assert planned.night == (
         "training continues from version 1; how much text is new is known only in the night: the plan assumes 10,000 "
         "tokens, as many as version 1 had"
     )
-    assert "own-tuned, if the new version of baton-test is promoted: 8 stages" in said
+    assert "own-tuned, if the new version of baton-test is promoted: 8 stages" in output
 
 
 def test_a_night_without_new_text_trains_nothing_and_tunes_the_champion_if_that_is_due(

@@ -223,19 +223,19 @@ def test_a_run_may_enter_midway_and_stop_early(run: tuple[Path, Any], tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("name: [", "YAML or JSON: line 1, column 8"),
         ("pretrain: {steps: 0}", "pretrain.steps: 0"),
     ],
 )
-def test_a_wrong_recipe_ends_before_any_compute(tmp_path: Path, text: str, said: str) -> None:
+def test_a_wrong_recipe_ends_before_any_compute(tmp_path: Path, text: str, message: str) -> None:
     """The kinds of problems are tested in test_recipe_text.py and test_bad_recipes.py."""
     path = tmp_path / "recipe.yaml"
     path.write_text(text)
     done = pyflyte(tmp_path, path)
     assert done.returncode == 2
-    assert said in " ".join((done.stdout + done.stderr).replace("│", " ").split())
+    assert message in " ".join((done.stdout + done.stderr).replace("│", " ").split())
     assert "Traceback" not in done.stdout + done.stderr
     assert not (tmp_path / "baton" / "jobs").exists()
 

@@ -30,7 +30,7 @@ each = pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob
 
 
 @pytest.fixture(autouse=True)
-def where_there_is_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def allow_hub_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Allow models of the hub, which some recipes name. Nothing is downloaded, since the recipes are only checked."""
     monkeypatch.delenv("HF_HUB_OFFLINE")
 
@@ -123,7 +123,7 @@ def test_the_laptop_recipe_fits_a_laptop() -> None:
 
 
 def test_a_recipe_can_be_asked_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked(RECIPES / "moe-30b-a3b.yaml") == 0
+    assert exit_code(RECIPES / "moe-30b-a3b.yaml") == 0
     shown = capsys.readouterr().out
     for words in (
         "9 stages, 0 of them cached",
@@ -139,16 +139,16 @@ def test_a_recipe_can_be_asked_what_it_takes(capsys: pytest.CaptureFixture[str])
 
 def test_a_recipe_that_is_wrong_says_so_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "wrong.yaml").write_text("pretrain: {model: {layers: 0}}")
-    assert asked(tmp_path / "wrong.yaml") == 2
+    assert exit_code(tmp_path / "wrong.yaml") == 2
     assert "pretrain.model.layers" in capsys.readouterr().out
 
 
 def test_a_recipe_that_is_not_there_says_so_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked(tmp_path / "no.yaml") == 2
+    assert exit_code(tmp_path / "no.yaml") == 2
     assert "an existing YAML or JSON file" in capsys.readouterr().out
 
 
-def asked(recipe: Path) -> int:
+def exit_code(recipe: Path) -> int:
     """Return the exit code of `python -m workflows.plan`."""
     with pytest.raises(SystemExit) as end:
         main([str(recipe)])

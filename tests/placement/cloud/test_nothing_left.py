@@ -51,7 +51,7 @@ def test_after_ctrl_c(aws: Cloud, tmp_path: Path) -> None:
 def test_after_ctrl_c_while_a_machine_is_looked_for(aws: Cloud, tmp_path: Path) -> None:
     aws.capacity({"us-east-1": 0, "us-west-2": 0, "eu-west-1": 0})
     run = start(tmp_path, LONG, rented())
-    until(lambda: "looking for capacity" in run.said(), "it looks for a machine", 180)
+    until(lambda: "looking for capacity" in run.output(), "the job looks for a machine", 180)
     run.ctrl_c()
     assert run.ends(120) == 1
     aws.capacity({})
@@ -63,9 +63,9 @@ def test_after_a_killed_client_and_the_same_command(aws: Cloud, tmp_path: Path) 
     first.process.send_signal(signal.SIGKILL)
     first.process.wait()
     (machine,) = aws.instances()
-    job = re.findall(r"job \d+ running", first.said())[-1]
+    job = re.findall(r"job \d+ running", first.output())[-1]
     again = start(tmp_path, LONG, rented())
-    until(lambda: job in again.said(), "the job is found again", 180)
+    until(lambda: job in again.output(), "the job is found", 180)
     assert [each.id for each in aws.instances()] == [machine.id]
     again.ctrl_c()
     assert again.ends(120) == 1
@@ -83,7 +83,7 @@ def test_after_a_restart_of_the_server(aws: Cloud, tmp_path: Path) -> None:
 
 def test_after_a_restart_of_the_server_in_the_middle_of_a_submission(aws: Cloud, tmp_path: Path) -> None:
     run = start(tmp_path, SHORT, rented())
-    until(lambda: "pretrain: job" in run.said(), "it is submitted", 180)
+    until(lambda: "pretrain: job" in run.output(), "the job is submitted", 180)
     stop_api_server()
     start_api_server()
     done(run)
@@ -97,7 +97,7 @@ def test_after_a_limit(aws: Cloud, tmp_path: Path, limit: dict[str, float]) -> N
     """One minute of a machine that costs $0.03 an hour is $0.0005."""
     run = start(tmp_path, LONG, rented(**limit))
     assert run.ends(900) == 1
-    assert next(iter(limit)) in run.said()
+    assert next(iter(limit)) in run.output()
     nothing_is_left(aws)
 
 

@@ -16,8 +16,8 @@ from tasks.posttrain.methods.dpo.trainer import train
 from tests.posttrain.tiny import (
     flip_a_bit,
     metrics,
+    repeated_words,
     reward,
-    said_twice,
     start,
     tiny_model,
     tiny_rows,
@@ -47,7 +47,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("tiny")
-    rows = tiny_rows(root / "rows", said_twice(), "prompt_completion")
+    rows = tiny_rows(root / "rows", repeated_words(), "prompt_completion")
     return {"model": tiny_model(root / "model"), "rows": rows}
 
 
@@ -115,8 +115,8 @@ def test_damaged_samples_are_made_again(
 
     train(open_job(job))
 
-    said = capfd.readouterr().out
-    assert "pairs.json was changed" in said and "Sampling the model again" in said
+    output = capfd.readouterr().out
+    assert "pairs.json was changed" in output and "Sampling the model again" in output
     made, first = (folder / "work" / "pairs" / "pairs.json" for folder in (job, tuned))
     assert made.read_bytes() == first.read_bytes()
 
@@ -125,12 +125,14 @@ def test_preferences_that_are_given_are_learned_as_they_are(inputs: dict[str, Pa
     preferences = [
         {
             "prompt": [{"role": "user", "content": row["prompt"]}],
-            "chosen": said(row["completion"]),
-            "rejected": said("?"),
+            "chosen": assistant(row["completion"]),
+            "rejected": assistant("?"),
         }
-        for row in said_twice()
+        for row in repeated_words()
     ]
-    rows = tiny_rows(tmp_path / "rows", [*preferences, preferences[0] | {"rejected": said("no " * 50)}], "preference")
+    rows = tiny_rows(
+        tmp_path / "rows", [*preferences, preferences[0] | {"rejected": assistant("no " * 50)}], "preference"
+    )
     spec = SPEC | {"batch_size": 32, "layout": {"micro_batch": 32}, "steps": 13, "label": "polite"}
     job = write_job(tmp_path / "job", "dpo", spec, model=inputs["model"], rows=rows)
 
@@ -143,7 +145,7 @@ def test_preferences_that_are_given_are_learned_as_they_are(inputs: dict[str, Pa
     assert AutoTokenizer.from_pretrained(job / "output").chat_template
 
 
-def said(text: str) -> list[dict[str, str]]:
+def assistant(text: str) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": text}]
 
 

@@ -18,8 +18,8 @@ from tests.posttrain.tiny import (
     complete_checkpoints,
     flip_a_bit,
     metrics,
+    repeated_words,
     reward,
-    said_twice,
     start,
     tiny_model,
     tiny_rows,
@@ -60,7 +60,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A model that is sometimes right, since without rewards it would learn nothing."""
     root = tmp_path_factory.mktemp("tiny")
-    rows = tiny_rows(root / "rows", said_twice(), "prompt_completion")
+    rows = tiny_rows(root / "rows", repeated_words(), "prompt_completion")
     sft = write_job(root / "sft", "sft", SFT, model=tiny_model(root / "model"), rows=rows)
     assert start("tasks.posttrain.engine", sft).wait() == 0, (sft / "log.txt").read_text()
     return {"model": sft / "output", "rows": rows}
@@ -145,8 +145,8 @@ def test_killed_and_its_newest_checkpoint_damaged_it_makes_the_same_model(
 
     assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
 
-    said = (job / "log.txt").read_text()
-    assert f"{newest} is damaged: rewards.json was changed" in said and f"continuing from {before}" in said
+    output = (job / "log.txt").read_text()
+    assert f"{newest} is damaged: rewards.json was changed" in output and f"continuing from {before}" in output
     assert json.loads((job / "result.json").read_text()) == json.loads((tuned / "result.json").read_text())
     assert without_times(job) == without_times(tuned)
 
@@ -157,8 +157,8 @@ def test_prompts_may_be_messages_of_a_model_that_has_never_seen_any(
 ) -> None:
     """The rows suffice for half a step, so they are repeated."""
     asked = [
-        {"prompt": [{"role": "user", "content": row["prompt"]}], "completion": said(row["completion"])}
-        for row in said_twice(8)
+        {"prompt": [{"role": "user", "content": row["prompt"]}], "completion": assistant(row["completion"])}
+        for row in repeated_words(8)
     ]
     rows = tiny_rows(tmp_path / "rows", asked, "prompt_completion")
     job = write_job(tmp_path / "job", "grpo", spec | {"steps": 2}, model=inputs["model"], rows=rows)
@@ -169,7 +169,7 @@ def test_prompts_may_be_messages_of_a_model_that_has_never_seen_any(
     assert (job / "output" / "chat_template.jinja").exists()
 
 
-def said(text: str) -> list[dict[str, str]]:
+def assistant(text: str) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": text}]
 
 
@@ -208,7 +208,7 @@ def test_rewards_are_given_the_rows_that_were_asked_as_trl_gives_them() -> None:
     assert logged == {"logged/kind": 0.5, "logged/words": 3.0, **shares}
     assert scorer.asked == {
         "prompts": [[{"role": "user", "content": "b"}], "a"],
-        "completions": [said("x"), "y"],
+        "completions": [assistant("x"), "y"],
         "columns": {"answer": [2, 1]},
         "begun": [],
         "completion_ids": [[1], [2]],

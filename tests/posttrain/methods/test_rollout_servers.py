@@ -20,7 +20,7 @@ import pytest
 from infra.process.heartbeat import read_beats
 from tasks.posttrain.methods.grpo import rollout_listener
 from tasks.posttrain.methods.grpo.rollout_servers import RENDEZVOUS, RolloutServerLost, RolloutServers
-from tests.posttrain.tiny import metrics, reward, said_twice, tiny_model, tiny_rows, write_job
+from tests.posttrain.tiny import metrics, repeated_words, reward, tiny_model, tiny_rows, write_job
 
 STEPS = 6
 # bytes from clients that do not know the protocol: nothing, a part, HTTP (a length of 1.2 GB), a length of 2^64, a
@@ -31,7 +31,7 @@ SCANS = [b"", b"\x00", b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 12, b"\x00\x00\x00\x
 @pytest.mark.long
 @pytest.mark.usefixtures("vllm")
 def test_a_server_that_is_killed_is_an_error_and_the_stage_continues_with_a_new_one(tmp_path: Path) -> None:
-    rows = tiny_rows(tmp_path / "rows", said_twice(30), "prompt_completion")
+    rows = tiny_rows(tmp_path / "rows", repeated_words(30), "prompt_completion")
     spec = {
         "data": "twice",
         "steps": STEPS,
@@ -63,14 +63,14 @@ def test_a_server_that_is_killed_is_an_error_and_the_stage_continues_with_a_new_
         node = read_beats(job, [1])[1].pid
         (engine,) = Path(f"/proc/{node}/task/{node}/children").read_text().split()
         os.kill(int(engine), signal.SIGKILL)
-        said = [launcher.communicate()[1] for launcher in launchers]
+        output = [launcher.communicate()[1] for launcher in launchers]
     finally:
         for launcher in launchers:
             launcher.terminate()
 
-    assert [launcher.returncode for launcher in launchers] == [0, 0], said
-    assert any("rollout server 1-0 ended" in words and "restart 1 of 1" in words for words in said), said
-    assert "restart 1 of 1" in said[0]
+    assert [launcher.returncode for launcher in launchers] == [0, 0], output
+    assert any("rollout server 1-0 ended" in words and "restart 1 of 1" in words for words in output), output
+    assert "restart 1 of 1" in output[0]
     assert [line["step"] for line in metrics(job)] == list(range(STEPS + 1))
     assert all(line["rollout_mismatch"] < 1.05 for line in metrics(job)[1:])
     assert not (job / "work" / RENDEZVOUS).exists()
@@ -100,10 +100,10 @@ def test_a_port_scan_keeps_no_engine_from_connecting(tmp_path: Path, capfd: pyte
         assert time.monotonic() - began < 5
         assert threading.active_count() < 3 * rollout_listener.PENDING
         engine.send_bytes(b"")
-    said = capfd.readouterr().err
-    assert "was refused: it did not prove within 10 s that it knows their token" in said
-    assert re.search(r"^\d+ connections to port \d+ were refused", said, re.MULTILINE)
-    assert len(said.splitlines()) == 2
+    output = capfd.readouterr().err
+    assert "was refused: it did not prove within 10 s that it knows their token" in output
+    assert re.search(r"^\d+ connections to port \d+ were refused", output, re.MULTILINE)
+    assert len(output.splitlines()) == 2
 
 
 def test_who_does_not_prove_that_it_knows_the_token_is_disconnected(
