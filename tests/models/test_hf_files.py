@@ -145,7 +145,7 @@ def test_the_types_of_a_mixed_model(tmp_path: Path) -> None:
         (None, {"config": CONFIG | {"vocab_size": 3}}, "its vocab_size 3 is smaller than its tokenizer's 4"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_what_is_wrong_is_reported(
     tmp_path: Path, tensors: dict[str, torch.Tensor] | None, files: dict[str, Any], problem: str
 ) -> None:
     (found,) = model_in(write(tmp_path, tensors, **files)).problems()

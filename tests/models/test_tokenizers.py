@@ -180,7 +180,7 @@ def word_level() -> Tokenizer:
         (metaspace(), None),
     ],
 )
-def test_letters_that_a_tokenizer_loses_are_told(tokenizer: Tokenizer, lost: str | None, tmp_path: Path) -> None:
+def test_letters_that_a_tokenizer_loses_are_reported(tokenizer: Tokenizer, lost: str | None, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     notices = write(folder(tmp_path / "it", tokenizer, eos_token=None, pad_token=None), tmp_path / "copy")
     assert (lost or "") in "".join(notices[:1]) and (lost or not notices)
@@ -199,7 +199,7 @@ def test_letters_that_a_tokenizer_loses_are_told(tokenizer: Tokenizer, lost: str
         (normalizers.Replace(Regex(r"\s+"), " "), ["several spaces", "tabs", "line ends ('a\\nb' becomes 'a b')"]),
     ],
 )
-def test_what_a_tokenizer_changes_is_told(normalizer: Any, notices: list[str], tmp_path: Path) -> None:
+def test_what_a_tokenizer_changes_is_reported(normalizer: Any, notices: list[str], tmp_path: Path) -> None:
     tokenizer = byte_level()
     tokenizer.normalizer = normalizer
     (tmp_path / "copy").mkdir()
@@ -207,13 +207,13 @@ def test_what_a_tokenizer_changes_is_told(normalizer: Any, notices: list[str], t
     assert all(each in notice for each in notices) and bool(notices) == bool(notice)
 
 
-def test_an_end_that_a_tokenizer_puts_behind_prompts_is_told(tmp_path: Path) -> None:
+def test_an_end_that_a_tokenizer_puts_behind_prompts_is_reported(tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     (notice,) = write(folder(tmp_path / "it", byte_level(end=END)), tmp_path / "copy")
     assert f"appends {END} to every text" in notice
 
 
-def test_a_token_that_tokenizer_json_lacks_is_left_out_and_told(tmp_path: Path) -> None:
+def test_a_token_that_tokenizer_json_lacks_is_left_out_and_reported(tmp_path: Path) -> None:
     """Transformers adds the token at an id that the model's embedding lacks."""
     place = folder(tmp_path / "it", byte_level(), pad_token="[PAD]", additional_special_tokens=["<extra>", END])
     (tmp_path / "copy").mkdir()

@@ -116,7 +116,7 @@ def test_a_copy_that_was_changed_is_brought_anew(
     assert [path.stat().st_ino for path in sorted(copy.iterdir())] == [each.st_ino for each in before]
 
 
-def test_nothing_at_an_address_is_said(where: str) -> None:
+def test_nothing_at_an_address_is_reported(where: str) -> None:
     with pytest.raises(StorageError, match="none: nothing exists there"):
         fetch(f"{where}/none")
 

@@ -134,7 +134,7 @@ def test_a_fresh_pod_continues_from_the_newest_checkpoint(where: str, tmp_path: 
     assert [path.name for path in (second.job_dir / "work/checkpoints").iterdir()] == ["step-00000005"]
 
 
-def test_a_bucket_that_is_not_there_is_said(cloud: str, tmp_path: Path) -> None:
+def test_a_bucket_that_is_not_there_is_reported(cloud: str, tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     with pytest.raises(StorageError, match="Create the bucket, or set another one in BATON_STORAGE"):
         storage.put(tmp_path, ["a"], f"{cloud}-none/x")

@@ -20,7 +20,7 @@ def read(clouds: tuple[str, ...] = (), docker: str | None = None, **words: Any) 
     return sky.Task.from_yaml_config(config).resources
 
 
-def test_nothing_said_is_anywhere_on_demand() -> None:
+def test_the_default_is_anywhere_on_demand() -> None:
     (one,) = read()
     assert (one.cloud, one.accelerators, one.use_spot) == (None, None, False)
 

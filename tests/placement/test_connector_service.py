@@ -205,7 +205,7 @@ def test_a_job_of_somebody_else_with_that_name_is_left_alone(sky: ApiServer, con
     assert sky.statuses() == ["RUNNING", "RUNNING"]
 
 
-def test_what_skypilot_waits_for_is_said_with_the_cause(sky: ApiServer, connector: Connector) -> None:
+def test_what_skypilot_waits_for_is_reported_with_the_cause(sky: ApiServer, connector: Connector) -> None:
     job = connector.create()
     connector.reaches(job, TaskExecution.RUNNING)
     prefix = "I 11-30 07:01:02.123 PID=7 recovery_strategy.py:1173] "

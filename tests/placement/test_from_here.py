@@ -61,7 +61,7 @@ def test_a_failed_job_tells_its_last_lines_its_place_and_its_recoveries(sky: Api
 JOB = SkyJob("baton-x-0", "/out", Order({"infra": ["slurm/alpha"]}, "/shared", "e", {}), "", ["true"])
 
 
-def test_a_server_that_begins_no_request_is_said_with_the_way_out(
+def test_a_server_that_begins_no_request_is_reported_with_the_way_out(
     sky: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server is healthy; only its executors have ended."""

@@ -104,7 +104,7 @@ def write_uv(path: Path) -> None:
 
 
 def until(true: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-    """Wait for something to become true."""
+    """Wait until a condition is true."""
     deadline = time.monotonic() + timeout_s
     while not true():
         if time.monotonic() > deadline:

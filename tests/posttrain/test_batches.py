@@ -31,7 +31,7 @@ def test_a_full_step_s_micro_batches_are_rows_that_follow_each_other() -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 60))
-def test_the_epochs_that_are_told_are_those_of_the_rows_that_are_computed(
+def test_the_epochs_that_are_reported_are_those_of_the_rows_that_are_computed(
     steps: int, batch_size: int, rows: int
 ) -> None:
     batches = RankBatches(SequentialSampler(range(rows)), batch_size, batch_size, rank=0, processes=1)

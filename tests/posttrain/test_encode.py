@@ -304,7 +304,7 @@ def test_a_conversation_ends_where_generation_does_also_if_the_template_does_not
 
 
 @pytest.mark.parametrize("loss", ["assistant", "all"])
-def test_tools_that_the_template_does_not_print_are_said(encoder: RowEncoder, loss: Loss) -> None:
+def test_tools_that_the_template_does_not_print_are_reported(encoder: RowEncoder, loss: Loss) -> None:
     encoder.tokenizer.chat_template = (
         "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content + eos_token }}"
         "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
@@ -352,7 +352,7 @@ def test_a_completion_that_is_not_to_be_learned_is_refused(encoder: RowEncoder, 
     assert encoder.learned(row | {"label": True, "weight": 1}, "completion")
 
 
-def test_what_the_template_does_not_print_is_told_once(encoder: RowEncoder) -> None:
+def test_what_the_template_does_not_print_is_reported_once(encoder: RowEncoder) -> None:
     encoder.tokenizer.chat_template = (
         "{% for m in messages %}{{ m.role }}: {% if m.role != 'tool' %}{{ m.content }}{% endif %}"
         "{% if loop.last and m.reasoning_content %}({{ m.reasoning_content }})"
@@ -394,14 +394,14 @@ WITHOUT_THOUGHTS = (
 
 
 @pytest.mark.parametrize("loss", ["assistant", "all", "completion"])
-def test_thoughts_that_the_template_leaves_out_of_what_is_learned_are_told(encoder: RowEncoder, loss: Loss) -> None:
+def test_thoughts_that_the_template_leaves_out_of_what_is_learned_are_reported(encoder: RowEncoder, loss: Loss) -> None:
     encoder.tokenizer.chat_template = WITHOUT_THOUGHTS
     row = {"prompt": ASKED, "completion": [THOUGHT]} if loss == "completion" else {"messages": [*ASKED, THOUGHT]}
     encoder.learned(row, loss)
     assert "leaves out a part of 1 assistant turns, such as 'Two and two.'" in encoder.notices()[0]
 
 
-def test_a_line_of_code_that_is_left_out_between_two_comparisons_is_told() -> None:
+def test_a_line_of_code_that_is_left_out_between_two_comparisons_is_reported() -> None:
     unprinted = Unprinted()
     unprinted.look_for([{"role": "assistant", "content": "if a < b:\n    swap()\nif c > d:"}], "if a < b:\nif c > d:")
     assert "such as 'swap()'" in unprinted.notices(lambda *_: "")[0]
@@ -413,7 +413,7 @@ def test_white_space_alone_is_no_content_that_is_not_printed(encoder: RowEncoder
     assert not any("content of messages" in notice for notice in encoder.notices())
 
 
-def test_what_the_template_prints_is_not_told(encoder: RowEncoder) -> None:
+def test_what_the_template_prints_is_not_reported(encoder: RowEncoder) -> None:
     for _ in range(3):
         encoder.completion({"prompt": ASKED, "completion": SAID})
         encoder.learned(

@@ -158,7 +158,7 @@ def test_a_sample_is_of_the_documents_that_megatron_reads_for_it(tmp_path: Path)
         assert origin["documents"] == dataset._query_document_sample_shuffle_indices(index)[1].tolist()  # type: ignore[attr-defined]
 
 
-def test_of_a_blend_the_data_set_is_told_too(tmp_path: Path) -> None:
+def test_of_a_blend_the_data_set_is_reported_too(tmp_path: Path) -> None:
     data = [make_shards(tmp_path / name) for name in ("one", "other")]
     with alone():
         dataset, _ = build_datasets(tiny_spec(data_weights=[1, 3]), data, VOCABULARY, tmp_path / "index")

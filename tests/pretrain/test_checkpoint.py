@@ -263,7 +263,7 @@ def test_the_newest_complete_one_is(two: Tiny) -> None:
     assert not path.exists()  # the files of a killed save are removed
 
 
-def test_a_damaged_one_is_told_of_and_set_aside(two: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_one_is_reported_and_set_aside(two: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
     damage(two.folder / "step-00000002")
     assert two.checkpoints.resume(two.state) == two.folder / "step-00000001"
     assert two.state.step == 1

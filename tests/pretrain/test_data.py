@@ -329,7 +329,7 @@ def test_what_follows_is_read_while_the_step_trains() -> None:
     shelf = Shelf(seconds=0.2)
     with Prefetch(shelf.read) as prefetch:
         prefetch.take(range(4), range(4, 8))
-        time.sleep(0.4)  # the duration of the step
+        time.sleep(0.4)  # the step
         started = time.perf_counter()
         assert prefetch.take(range(4, 8), None) == [4, 5, 6, 7]
         assert time.perf_counter() - started < 0.1

@@ -79,7 +79,7 @@ def test_sigterm_leaves_a_checkpoint_of_the_present_step(data: Path, tmp_path: P
     assert verify(checkpoints[0]).facts["step"] == last_step
 
 
-def test_a_damaged_checkpoint_is_told_of_and_the_one_before_it_used(data: Path, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(data: Path, tmp_path: Path) -> None:
     spec = tiny_spec(steps=30, layout=LAYOUTS["DP2-DO"])
     reference = pretrain_job(tmp_path / "undisturbed", data, spec)
     engine(reference).succeed()

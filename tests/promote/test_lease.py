@@ -57,7 +57,7 @@ def expire(name: str) -> None:
 def test_one_execution_has_it_until_it_gives_it_back() -> None:
     assert take("one", "first") is None
     assert take("one", "second") == "first"
-    release("one", "second")  # does nothing, since the lease belongs to another execution
+    release("one", "second")  # not its own
     assert take("one", "first") is None
     release("one", "first")
     assert take("one", "second") is None

@@ -38,7 +38,7 @@ from tests.promote.made import (
 )
 
 
-def champion_and_previous() -> list[int | None]:
+def standing() -> list[int | None]:
     at = [version_at(NAME, alias) for alias in (CHAMPION, PREVIOUS)]
     return [found.version if found else None for found in at]
 
@@ -65,7 +65,7 @@ def test_days_of_every_kind_leave_their_history(home: Path, tmp_path: Path) -> N
     assert day(tmp_path, "three", "two", old=2.2, new=0.5) == "rejected"
     assert day(tmp_path, "four", "two", old=2.0, new=1.9) == "kept"
     assert day(tmp_path, "five", "two", old=1.8, new=1.8) == "promoted"
-    assert champion_and_previous() == [5, 2]
+    assert standing() == [5, 2]
     found = generations(NAME)
     assert [(each.number, each.version) for each in found] == [(n, n) for n in range(1, 6)]
     assert outcomes() == ["promoted", "promoted", "rejected", "kept", "promoted"]
@@ -83,7 +83,7 @@ def test_a_day_of_random_letters_is_set_aside_though_replay_made_the_model_bette
     day(tmp_path, "one", None)
     assert day(tmp_path, "letters", "one", old=1.9, new=5.0, far=6.0) == "rejected"
     assert day(tmp_path, "two", "one", old=1.9, new=2.5, far=3.0) == "promoted"
-    assert (champion_and_previous(), outcomes()) == ([3, 1], ["promoted", "rejected", "promoted"])
+    assert (standing(), outcomes()) == ([3, 1], ["promoted", "rejected", "promoted"])
     # text of an accepted generation is old the next day
     assert [each.version for each in generations(NAME) if each.accepted] == [1, 3]
     words = versions(NAME)[1].tags["baton.decision.words"]
@@ -110,7 +110,7 @@ def test_what_was_rolled_back_is_not_gone_on_from(home: Path, tmp_path: Path) ->
     assert outcomes() == ["promoted", "rolled_back", "rolled_back"]
     assert [each.version for each in generations(NAME) if each.accepted] == [1]
     day(tmp_path, "four", "one", old=1.9, new=1.9)
-    assert (champion_and_previous(), outcomes()[-1]) == ([4, 1], "promoted")
+    assert (standing(), outcomes()[-1]) == ([4, 1], "promoted")
 
 
 @pytest.mark.parametrize(("old", "new"), [(1.9, 1.9), (2.0, 2.0), (2.2, 2.0)])
@@ -124,7 +124,7 @@ def test_a_night_during_which_the_champion_was_rolled_back_does_not_count(
     roll_back(NAME)  # while `three` is trained from `two`
     with pytest.raises(ChampionChanged, match=r"and training continues from version 1 since .* run the same command"):
         day(tmp_path, "three", "one", "two", old=old, new=new)
-    assert (champion_and_previous(), outcomes()) == ([1, 2], ["promoted", "rolled_back"])
+    assert (standing(), outcomes()) == ([1, 2], ["promoted", "rolled_back"])
     shown = on_the_models_page()
     assert {number: words for number, (words, _) in shown.items()} == {1: "promoted", 2: "rolled back", 3: "refused"}
     assert "was trained from the checkpoint" in shown[3][1]
@@ -155,20 +155,20 @@ def test_what_was_kept_after_a_roll_back_is_set_aside_when_that_is_undone(home: 
     day(tmp_path, "four", "one", "one")
     assert (outcomes()[-1], accepted()) == ("kept", [1, 4])
     roll_back(NAME)  # to version 3, from which 4 does not descend
-    assert (champion_and_previous(), accepted()) == ([3, 1], [1, 2, 3])
+    assert (standing(), accepted()) == ([3, 1], [1, 2, 3])
     roll_back(NAME)
-    assert (champion_and_previous(), accepted()) == ([1, 3], [1, 4])
+    assert (standing(), accepted()) == ([1, 3], [1, 4])
 
 
 def test_a_roll_back_and_its_undo_leave_what_was_set_aside_earlier(home: Path, tmp_path: Path) -> None:
     three_champions(tmp_path)
     roll_back(NAME, 1)
     day(tmp_path, "four", "one", "one", old=1.9, new=1.9)
-    assert (champion_and_previous(), accepted()) == ([4, 1], [1, 4])
+    assert (standing(), accepted()) == ([4, 1], [1, 4])
     roll_back(NAME, 3)
     assert accepted() == [1, 2, 3]
     roll_back(NAME)
-    assert (champion_and_previous(), accepted()) == ([4, 3], [1, 4])
+    assert (standing(), accepted()) == ([4, 3], [1, 4])
 
 
 def test_training_continues_from_the_last_champion_of_its_own_when_another_model_is_made_champion(
@@ -178,7 +178,7 @@ def test_training_continues_from_the_last_champion_of_its_own_when_another_model
     roll_back(NAME, 1)
     published(tmp_path / "publish", model(tmp_path / "by hand"))
     make_champion(NAME, 4)
-    assert (champion_and_previous(), accepted()) == ([4, 1], [1])
+    assert (standing(), accepted()) == ([4, 1], [1])
 
 
 def test_an_older_ledger_is_read_by_what_its_checkpoints_continued_from(home: Path, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_champion_whose_alias_was_deleted_is_missed_and_restored(home: Path, t
     with pytest.raises(NoChampion, match=r"although versions 1, 2 were promoted.*workflows.rollback baton-test --to 2"):
         champion(NAME)
     roll_back(NAME, 2)
-    assert champion_and_previous() == [2, 1]
+    assert standing() == [2, 1]
     assert outcomes() == ["promoted", "promoted", "kept"]
 
 
@@ -209,7 +209,7 @@ def test_without_its_alias_the_champion_may_be_rolled_back_too(home: Path, tmp_p
     day(tmp_path, "two", "one", old=1.9, new=1.9)
     MlflowClient(tracking_uri()).delete_registered_model_alias(NAME, CHAMPION)
     roll_back(NAME, 1)
-    assert champion_and_previous() == [1, 2]
+    assert standing() == [1, 2]
     assert outcomes() == ["promoted", "rolled_back"]
 
 
@@ -222,11 +222,11 @@ def test_a_version_counts_from_its_outcome_on(home: Path, tmp_path: Path) -> Non
 def test_a_promotion_cut_off_before_its_last_tag_is_repeated_to_the_same_end(home: Path, tmp_path: Path) -> None:
     day(tmp_path, "one", None)
     day(tmp_path, "two", "one", old=1.9, new=1.9)
-    before = (champion_and_previous(), [each.tags for each in versions(NAME)])
+    before = (standing(), [each.tags for each in versions(NAME)])
     MlflowClient(tracking_uri()).delete_model_version_tag(NAME, "2", OUTCOME_TAG)
     assert outcomes() == ["promoted"]
     promoted(tmp_path / "again", tmp_path / "decide-two" / "output", tmp_path / "publish-two" / "output")
-    assert (champion_and_previous(), [each.tags for each in versions(NAME)]) == before
+    assert (standing(), [each.tags for each in versions(NAME)]) == before
 
 
 def interrupted(folder: Path, candidate: str) -> tuple[Path, Path]:
@@ -241,10 +241,10 @@ def test_a_candidate_whose_promotion_was_interrupted_is_not_compared_with_itself
     day(tmp_path, "one", None)
     decision, version = interrupted(tmp_path, "two")
     found = champion(NAME)
-    assert champion_and_previous() == [2, 1] and found and found.version == 1
+    assert standing() == [2, 1] and found and found.version == 1
     promoted(tmp_path / "again", decision, version)
     found = champion(NAME)
-    assert champion_and_previous() == [2, 1] and found and found.version == 2
+    assert standing() == [2, 1] and found and found.version == 2
 
 
 def test_the_first_model_whose_promotion_was_interrupted_is_still_the_first(home: Path, tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_after_an_interrupted_promotion_another_candidate_may_be_promoted(home: 
     )
     version = published(tmp_path / "publish", tmp_path / "three")
     promoted(tmp_path / "promote", decided(tmp_path / "decide", *reports), version)
-    assert (champion_and_previous()[0], outcomes()) == (3, ["promoted", "promoted"])
+    assert (standing()[0], outcomes()) == (3, ["promoted", "promoted"])
 
 
 def test_a_champion_that_changed_meanwhile_is_an_error_and_nothing_moves(home: Path, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_champion_that_changed_meanwhile_is_an_error_and_nothing_moves(home: P
     promote(NAME, 2, 1)  # by another run
     with pytest.raises(ChampionChanged, match="run the same command again"):
         promoted(tmp_path / "promote", decision, tmp_path / "publish-three" / "output")
-    assert (champion_and_previous(), generations(NAME)) == ([2, 1], [])
+    assert (standing(), generations(NAME)) == ([2, 1], [])
 
 
 def test_a_decision_about_another_model_is_refused(home: Path, tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_decision_about_another_model_is_refused(home: Path, tmp_path: Path) -
         promoted(tmp_path / "promote", decision, other)
 
 
-def test_a_registry_that_was_emptied_is_said_to_be(
+def test_an_emptied_registry_is_reported(
     home: Path, tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = model(tmp_path / "one")
@@ -311,7 +311,7 @@ def test_a_killed_engine_is_run_again_to_the_same_end(home: Path, tmp_path: Path
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) > 8  # the number of kills
-    assert (champion_and_previous(), outcomes()) == ([2, 1], ["promoted", "promoted"])
+    assert (standing(), outcomes()) == ([2, 1], ["promoted", "promoted"])
     assert read(job / "output", "promotion.json")["champion"] == "2"
 
 

@@ -182,7 +182,7 @@ def test_a_chat_model_that_was_tuned_on_text_prompts_is_asked_with_one(tmp_path:
     assert "apply_chat_template" not in text and "# use a text such as the prompts that it was tuned on" in text
 
 
-def test_the_hub_is_told_the_library_that_loads_it(tmp_path: Path) -> None:
+def test_the_card_names_the_library_that_loads_it(tmp_path: Path) -> None:
     model = tiny_model(tmp_path / "model")
     adapter = tuned_adapter(model, tmp_path / "job")
     folders = {
@@ -216,7 +216,7 @@ def test_the_license_is_that_of_the_base_or_of_the_recipe(
     assert told in (folder / "README.md").read_text()
 
 
-def test_no_path_of_the_machine_is_told(tmp_path: Path) -> None:
+def test_no_path_of_the_machine_is_shown(tmp_path: Path) -> None:
     model = tiny_model(tmp_path / "model")
     spec = {"data": f"{tmp_path}/my rows/a.jsonl", "rewards": [reward(tmp_path / "rewards")], "paths": {str(model): 1},
             "note": f"from file://{model} and {model}, not from https://host/a/b"}  # fmt: skip

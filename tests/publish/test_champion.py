@@ -68,7 +68,7 @@ def three(home: Path, tmp_path: Path) -> None:
     make(tmp_path, 3)
 
 
-def champion_and_previous() -> list[int | None]:
+def standing() -> list[int | None]:
     """Return the versions that are champion and previous."""
     at = [version_at(NAME, alias) for alias in (CHAMPION, PREVIOUS)]
     return [found.version if found else None for found in at]
@@ -101,9 +101,9 @@ def test_versions_come_oldest_first_with_their_digests(three: None) -> None:
 
 def test_a_promotion_moves_both_aliases_and_is_remembered(three: None) -> None:
     promote(NAME, 1, None)
-    assert champion_and_previous() == [1, None]
+    assert standing() == [1, None]
     promote(NAME, 3, 1)
-    assert champion_and_previous() == [3, 1]
+    assert standing() == [3, 1]
     assert (reasons(1), reasons(2), reasons(3)) == (["version 3 was promoted"], [], [None])
 
 
@@ -111,7 +111,7 @@ def test_a_promotion_may_be_repeated(three: None) -> None:
     promote(NAME, 1, None)
     promote(NAME, 2, 1)
     promote(NAME, 2, 1)
-    assert champion_and_previous() == [2, 1]
+    assert standing() == [2, 1]
     assert (reasons(1), reasons(2)) == (["version 2 was promoted"], [None])
 
 
@@ -121,7 +121,7 @@ def test_a_promotion_that_was_cut_off_is_completed(three: None) -> None:
     client.set_registered_model_alias(NAME, PREVIOUS, "1")  # as if killed between the two steps
     client.set_registered_model_alias(NAME, CHAMPION, "2")
     promote(NAME, 2, 1)
-    assert champion_and_previous() == [2, 1]
+    assert standing() == [2, 1]
     assert (reasons(1), reasons(2)) == (["version 2 was promoted"], [None])
 
 
@@ -132,7 +132,7 @@ def test_a_champion_that_is_not_the_expected_one_stays(three: None) -> None:
         promote(NAME, 3, 1)
     with pytest.raises(ChampionChanged, match="not none"):
         promote(NAME, 3, None)
-    assert champion_and_previous() == [2, 1]
+    assert standing() == [2, 1]
 
 
 def test_of_two_promotions_at_once_one_is_done(three: None) -> None:
@@ -141,7 +141,7 @@ def test_of_two_promotions_at_once_one_is_done(three: None) -> None:
     movers = [subprocess.Popen([*command, version, "1"], stderr=subprocess.PIPE, text=True) for version in "23"]
     errors = [mover.communicate()[1] for mover in movers]
     (winner,) = [number for number, mover in zip((2, 3), movers, strict=True) if mover.returncode == 0]
-    assert champion_and_previous() == [winner, 1]
+    assert standing() == [winner, 1]
     assert sorted("ChampionChanged" in error for error in errors) == [False, True]
     assert not claims()
 
@@ -153,7 +153,7 @@ def test_two_who_move_without_pause_never_cross(three: None) -> None:
     program = f"from tasks.publish.champion import roll_back\nfor _ in range(6): roll_back({NAME!r})"
     movers = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
     assert [mover.wait() for mover in movers] == [0, 0]
-    assert sorted(each or 0 for each in champion_and_previous()) == [1, 2]
+    assert sorted(each or 0 for each in standing()) == [1, 2]
     spans = sorted((term["since"], term["until"] or "9") for each in versions(NAME) for term in terms(each))
     assert all(until <= since for (_, until), (since, _) in itertools.pairwise(spans))
     assert sum(until == "9" for _, until in spans) == 1
@@ -209,13 +209,13 @@ def test_a_mover_that_is_suspended_is_waited_for(three: None, monkeypatch: pytes
     monkeypatch.setattr(champion, "WAIT_S", 2.0)
     promote(NAME, 1, None)
     with stopped("MlflowClient.set_registered_model_alias") as (mover, said):
-        before = champion_and_previous()
+        before = standing()
         with pytest.raises(ChampionClaimed, match=rf"moved by process {mover} of .* for 2 s"):
             promote(NAME, 3, 1)
-        assert champion_and_previous() == before
+        assert standing() == before
         os.kill(mover, signal.SIGCONT)
         assert said.recv() == "promoted"
-    assert champion_and_previous() == [2, 1]
+    assert standing() == [2, 1]
     assert not claims()
 
 
@@ -228,7 +228,7 @@ def test_a_mover_of_another_machine_finds_that_its_claim_has_expired(
         promote(NAME, 3, 1)
         os.kill(mover, signal.SIGCONT)
         assert "the champion of baton-test is version 3, not version 1" in said.recv()
-    assert (champion_and_previous(), claims()) == ([3, 1], [])
+    assert (standing(), claims()) == ([3, 1], [])
     assert (reasons(1), reasons(2), reasons(3)) == (["version 3 was promoted"], [], [None])
 
 
@@ -240,14 +240,14 @@ def test_the_claim_of_a_mover_that_was_killed_is_removed_at_once(three: None) ->
     began = time.monotonic()
     promote(NAME, 3, 1)
     assert time.monotonic() - began < champion.SAY_S
-    assert (champion_and_previous(), claims()) == ([3, 1], [])
+    assert (standing(), claims()) == ([3, 1], [])
 
 
 def test_a_claim_that_this_process_has_left_is_removed_at_once(three: None) -> None:
     """The registry was unreachable when the claim should have been removed."""
     MlflowClient(tracking_uri()).set_registered_model_tag(NAME, f"{CLAIM}left", this_process())
     promote(NAME, 1, None)
-    assert (champion_and_previous(), claims()) == ([1, None], [])
+    assert (standing(), claims()) == ([1, None], [])
 
 
 def test_the_claim_of_a_mover_that_died_elsewhere_is_waited_out(three: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,10 +264,10 @@ def test_a_rollback_turns_back_and_the_next_one_undoes_it(three: None) -> None:
     promote(NAME, 2, 1)
     decide("promoted", "promoted", "kept")
     was, now = roll_back(NAME)
-    assert (was.version, now.version, *champion_and_previous()) == (2, 1, 1, 2)
+    assert (was.version, now.version, *standing()) == (2, 1, 1, 2)
     assert set_aside() == [2, 3]
     roll_back(NAME)
-    assert (*champion_and_previous(), set_aside()) == (2, 1, [])
+    assert (*standing(), set_aside()) == (2, 1, [])
     assert reasons(2) == ["rolled back to version 1", None]
 
 
@@ -276,9 +276,9 @@ def test_a_rollback_goes_to_any_earlier_champion(three: None) -> None:
         promote(NAME, version, before)
     decide("promoted", "promoted", "promoted")
     roll_back(NAME, to=1)
-    assert (*champion_and_previous(), set_aside()) == (1, 3, [2, 3])
+    assert (*standing(), set_aside()) == (1, 3, [2, 3])
     roll_back(NAME, to=2)  # version 2 does not descend from 3
-    assert (*champion_and_previous(), set_aside()) == (2, 1, [3])
+    assert (*standing(), set_aside()) == (2, 1, [3])
 
 
 def test_what_is_promoted_after_a_rollback_is_not_set_aside(three: None, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_what_is_promoted_after_a_rollback_is_not_set_aside(three: None, tmp_pat
     roll_back(NAME)
     make(tmp_path / "more", 1, NAME + "-other")
     promote(NAME, 3, 1)
-    assert champion_and_previous() == [3, 1]
+    assert standing() == [3, 1]
 
 
 def test_there_must_be_a_version_to_turn_to(three: None) -> None:
@@ -302,23 +302,23 @@ def test_there_must_be_a_version_to_turn_to(three: None) -> None:
     for to in (2, 3, 9):
         with pytest.raises(NoSuchVersion, match=rf"version {to}: not an earlier champion; those are: 1 \(champion: 2"):
             roll_back(NAME, to=to)
-    assert champion_and_previous() == [2, 1]
+    assert standing() == [2, 1]
 
 
 def test_a_champion_that_publish_or_a_person_made_can_be_turned_back_to(three: None) -> None:
     MlflowClient(tracking_uri()).set_registered_model_alias(NAME, CHAMPION, "1")
     promote(NAME, 2, 1)
     roll_back(NAME)
-    assert champion_and_previous() == [1, 2]
+    assert standing() == [1, 2]
 
 
 def test_a_version_that_is_published_as_champion_can_be_turned_back_from(three: None) -> None:
     make_champion(NAME, 1)
     make_champion(NAME, 2)
     make_champion(NAME, 2)  # a retry
-    assert (champion_and_previous(), reasons(1), claims()) == ([2, 1], ["version 2 was published as champion"], [])
+    assert (standing(), reasons(1), claims()) == ([2, 1], ["version 2 was published as champion"], [])
     roll_back(NAME)
-    assert champion_and_previous() == [1, 2]
+    assert standing() == [1, 2]
 
 
 def test_a_rollback_goes_to_the_version_that_a_person_s_alias_replaced(three: None) -> None:
@@ -330,7 +330,7 @@ def test_a_rollback_goes_to_the_version_that_a_person_s_alias_replaced(three: No
     assert ["version 2" in shown[1], shown[1].endswith("unknown")] == [True, True]
     assert ["version 3" in shown[2], shown[2].endswith("now")] == [True, True]
     roll_back(NAME)
-    assert champion_and_previous() == [2, 3]
+    assert standing() == [2, 3]
     promote(NAME, 1, 2)
     assert [each.version for each in versions(NAME) if is_open(each)] == [1]
 
@@ -339,11 +339,7 @@ def test_after_a_person_s_alias_no_term_stays_open(three: None) -> None:
     promote(NAME, 1, None)
     MlflowClient(tracking_uri()).set_registered_model_alias(NAME, CHAMPION, "2")
     promote(NAME, 3, 2)
-    assert (champion_and_previous(), reasons(1), reasons(2)) == (
-        [3, 2],
-        ["replaced by version 2"],
-        ["version 3 was promoted"],
-    )
+    assert (standing(), reasons(1), reasons(2)) == ([3, 2], ["replaced by version 2"], ["version 3 was promoted"])
 
 
 def test_the_files_are_those_that_were_published(three: None, tmp_path: Path) -> None:

@@ -54,6 +54,6 @@ def test_a_published_model_comes_from_the_model_alone() -> None:
     assert {parent for parent, child in found if child == "published"} == {"sft"}
 
 
-def test_the_graph_is_said_in_words_too() -> None:
+def test_the_graph_is_described_in_words_too() -> None:
     page = Reading(lineage([source("a"), source("b", "a")]))
     assert page.values("aria-label")[0] == "Lineage: a from outside; b from a"

@@ -106,7 +106,7 @@ def test_a_set_s_own_held_out_part_is_kept_out_of_its_training_part(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("variants", "told"), [(COMMON, False), (2 * COMMON, True)])
-def test_many_variants_of_a_held_out_prompt_stay_and_are_told(variants: int, told: bool, tmp_path: Path) -> None:
+def test_many_variants_of_a_held_out_prompt_stay_and_are_reported(variants: int, told: bool, tmp_path: Path) -> None:
     prompts = [f"Style {number}: {LONG}" for number in range(variants)] + ["How?"]
     rows = [{"prompt": prompt} for prompt in prompts]
     against = [{"prompt": f"Question: {LONG}"}, {"prompt": "Why?"}]

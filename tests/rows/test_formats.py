@@ -301,7 +301,7 @@ def test_columns_are_renamed() -> None:
     }
 
 
-def test_a_format_that_is_said_decides_where_columns_fit_several() -> None:
+def test_a_given_format_decides_where_columns_fit_several() -> None:
     row = {"prompt": QUESTION, "messages": [USER, ASSISTANT], "chosen": [USER, ASSISTANT], "rejected": [USER, WRONG]}
     assert set(mapped(row)) == {"prompt", "chosen", "rejected"}
     assert mapped(row, format="messages") == {"messages": [USER, ASSISTANT]}

@@ -205,7 +205,7 @@ def test_columns_that_json_has_no_word_for_make_no_row_faulty(tmp_path: Path) ->
     assert incomplete == "column year: missing in 1 of 2 rows"
 
 
-def test_rows_may_have_different_columns_and_the_user_is_told(tmp_path: Path) -> None:
+def test_rows_may_have_different_columns_and_the_user_is_notified(tmp_path: Path) -> None:
     """Two files of a table may differ in this way. Only a reward can determine whether this matters."""
     rows = [{"prompt": "a", "answer": "4"}, {"prompt": "b", "answer": 4}, {"prompt": "c", "anwser": "4"}]
     made = prepared(tmp_path / "job", path=str(jsonl(tmp_path / "a.jsonl", *rows)), held_out=0.0)

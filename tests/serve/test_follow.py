@@ -287,7 +287,7 @@ def test_a_followed_adapter_is_opened_with_the_base_beside_it(tmp_path: Path, mo
     assert follower._model(version).files.weights == folder / "base"
 
 
-def test_a_model_that_is_not_registered_is_told(home: Path) -> None:
+def test_a_model_that_is_not_registered_is_reported(home: Path) -> None:
     active = Active(Switch(), start=lambda _: pytest.fail("is started"), health_s=1, drain_s=1)
     follower = Follower("codr", "champion", 1, active)
     follower._update(threading.Event())

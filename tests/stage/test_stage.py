@@ -160,7 +160,7 @@ def of_calls(home: Path, first: Run) -> Run:
 
 
 @pytest.mark.parametrize("gone", ["", "text.txt", "manifest.json"])
-def test_files_that_are_gone_are_made_again_when_a_stage_reads_them(home: Path, of_calls: Run, gone: str) -> None:
+def test_files_that_are_gone_are_recomputed_when_a_stage_reads_them(home: Path, of_calls: Run, gone: str) -> None:
     assert of_calls.ran == []
     path = Path(of_calls.text["path"], gone)
     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -169,7 +169,7 @@ def test_files_that_are_gone_are_made_again_when_a_stage_reads_them(home: Path, 
     assert Path(again.text["path"], "text.txt").read_text() == "abab"
 
 
-def test_files_that_are_gone_and_that_no_stage_reads_are_not_made_again(home: Path, of_calls: Run) -> None:
+def test_files_that_are_gone_and_that_no_stage_reads_are_not_recomputed(home: Path, of_calls: Run) -> None:
     folder = Path(of_calls.text["path"])
     shutil.rmtree(folder)
     again = chain(home, {"text": "ab", "times": 2}, dag=True)
@@ -178,14 +178,14 @@ def test_files_that_are_gone_and_that_no_stage_reads_are_not_made_again(home: Pa
     assert "text           cached, its files are gone" in again.output
 
 
-def test_files_that_are_gone_are_made_again_for_a_stage_whose_own_files_are_damaged(home: Path, of_calls: Run) -> None:
+def test_files_that_are_gone_are_recomputed_for_a_stage_whose_own_files_are_damaged(home: Path, of_calls: Run) -> None:
     shutil.rmtree(of_calls.text["path"], ignore_errors=True)
     (Path(of_calls.count["path"]) / "count.json").write_text("{}")
     again = chain(home, {"text": "ab", "times": 2}, dag=True)
     assert again.ran == ["make", "count"] and again.count == of_calls.count
 
 
-def test_files_that_are_gone_are_made_again_where_a_workflow_calls_the_stages_itself(home: Path, first: Run) -> None:
+def test_files_that_are_gone_are_recomputed_where_a_workflow_calls_the_stages_itself(home: Path, first: Run) -> None:
     shutil.rmtree(first.text["path"])
     again = chain(home, {"text": "ab", "times": 2})
     assert again.ran == ["make"] and again.count == first.count
@@ -204,7 +204,7 @@ def test_a_home_that_was_moved_has_everything_still(home: Path, first: Run, tmp_
 
 
 @pytest.mark.parametrize("content", ["abba", "aba"], ids=["changed", "cut short"])
-def test_damaged_files_are_named_and_made_again(home: Path, first: Run, content: str) -> None:
+def test_damaged_files_are_named_and_recomputed(home: Path, first: Run, content: str) -> None:
     Path(first.text["path"], "text.txt").write_text(content)
     again = chain(home, {"text": "ab", "times": 2})
     assert again.ran == ["make"]

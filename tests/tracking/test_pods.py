@@ -275,7 +275,7 @@ def test_an_execution_that_is_aborted_while_it_waits_has_ended_all_the_same(flyt
     assert after.info.end_time >= after.info.start_time
 
 
-def test_a_flyte_that_cannot_be_asked_is_said_and_fails(flyte: Flyte) -> None:
+def test_a_flyte_that_cannot_be_asked_is_reported_and_fails(flyte: Flyte) -> None:
     """An example is a wrong name of a Helm release. The CronJob's exit code reports the failure."""
     flyte.ran("n0", "", "", "begin")
     done = synced(flyte, f"127.0.0.1:{free_port()}")

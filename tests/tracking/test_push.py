@@ -95,7 +95,7 @@ def test_what_a_lost_store_missed_is_delivered_by_the_next_run(
     assert [is_delivered(folder) for folder in executions()] == [True, False]
 
 
-def test_the_loss_of_the_store_is_said_once(
+def test_the_loss_of_the_store_is_reported_once(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     begin_execution("one", {})

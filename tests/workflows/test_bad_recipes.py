@@ -306,7 +306,7 @@ def test_a_wrong_recipe_is_answered_with_path_value_and_way_out(name: str) -> No
         put("post_training.0.sft.placement", {"secrets": ["hunter2-in-place-of-its-name"]}),
     ],
 )
-def test_a_secret_is_not_said_back(change: Change) -> None:
+def test_a_secret_is_not_printed_back(change: Change) -> None:
     with pytest.raises(RecipeError) as caught:
         checked(Recipe.model_validate(recipe_with(change)))
     assert "hunter2" not in caught.value.message

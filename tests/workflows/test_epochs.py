@@ -54,7 +54,7 @@ def test_kto_goes_over_completions_and_a_preference_is_two(rows: RowsSpec, tmp_p
     assert of_tuning(spec, rows, {}).text() == "2.31 over about 410 rows: repeated"
 
 
-def test_what_is_not_known_is_said(rows: RowsSpec) -> None:
+def test_what_is_not_known_is_reported(rows: RowsSpec) -> None:
     packed = of_tuning(SFTSpec(packing=True), rows, {})
     assert packed.text() == "not known before the run (several rows are packed into a sequence)"
     pairs = DPOSpec.model_validate({"pairs": {"rewards": ["a.py:b"]}})

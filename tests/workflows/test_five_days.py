@@ -253,7 +253,7 @@ def test_what_a_day_dropped_is_counted(week: World) -> None:
     assert facts["sources"]["notes"]["documents"] == 0
 
 
-def test_the_edited_and_the_deleted_file_are_told_of(week: World) -> None:
+def test_the_edited_and_the_deleted_file_are_reported(week: World) -> None:
     changes = _changes(by_number()[2])
     assert [each["source"] for each in changes["edited"]] == [f"code/{EDITED}.py"]
     assert [each["source"] for each in changes["deleted"]] == [f"code/{DELETED}.py"]

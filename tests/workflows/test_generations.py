@@ -157,7 +157,7 @@ def test_a_part_that_is_gone_is_an_error_of_the_user_not_of_the_program(tmp_path
         parts(generations(made.NAME), "corpus")
 
 
-def test_what_cannot_be_compared_is_told(
+def test_what_cannot_be_compared_is_reported(
     tmp_path: Path, recipe: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     first_night(tmp_path, recipe)

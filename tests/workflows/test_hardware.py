@@ -88,7 +88,7 @@ def test_more_nodes_are_named_when_nothing_else_helps() -> None:
     assert _layout(problem.allowed).nodes > 1
 
 
-def test_what_fits_nowhere_is_told_so() -> None:
+def test_what_fits_nowhere_is_reported() -> None:
     (problem,) = problems(LAPTOP, large(processes=1, micro_batch=1, device="L4"))
     assert "no layout of it fits" in problem.allowed
 

@@ -64,7 +64,7 @@ def registered(registration: tuple[Any, str]) -> dict[str, Any]:
     return {each.id.name: each for each in service.launch_plans}
 
 
-def test_who_tells_people_is_said(registration: tuple[Any, str]) -> None:
+def test_who_notifies_people_is_reported(registration: tuple[Any, str]) -> None:
     _, output = registration
     assert "schedule.notify: me@here.org: Flyte's admin sends emails only if an email service is set up" in output
     assert "MLFLOW_TRACKING_URI is not set" not in output
@@ -93,7 +93,7 @@ def test_every_plan_is_registered_under_the_version(registered: dict[str, Any]) 
         ("weekly", "0 4 * * 0", "workflows.continuous.refresh_rl"),
     ],
 )
-def test_a_plan_says_what_runs_when_alone_and_who_is_told(
+def test_a_plan_says_what_runs_when_alone_and_who_is_notified(
     registered: dict[str, Any], name: str, cron: str, workflow: str
 ) -> None:
     plan = registered[name].spec

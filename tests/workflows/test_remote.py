@@ -49,7 +49,7 @@ def run(recipe: dict[str, Any], pinned: dict[str, str] = PINNED, **environment: 
     return ""
 
 
-def test_everything_that_pods_would_not_have_is_said_at_once(tmp_path: Path) -> None:
+def test_everything_that_pods_would_not_have_is_reported_at_once(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"text": "a"}\n')
     os.truncate(rows, 100_000_001)
@@ -99,7 +99,7 @@ def test_the_plan_s_estimate_is_not_for_a_recipe_to_give() -> None:
     assert "corpus.pod.planned_memory: '4Gi'" in output and "unset: " in output
 
 
-def test_memory_below_the_estimate_is_told_and_tried(capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_below_the_estimate_is_reported_and_tried(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(TEXT | {"tokenizer": {"vocab_size": 512, "pod": {"resources": {"memory": "1Gi"}}}}) == ""
     output = "warning: tokenizer.pod.resources.memory: 1Gi is less than the plan's estimate, 3Gi"
     assert output in capsys.readouterr().err
@@ -112,7 +112,7 @@ def test_files_that_pods_share_are_not_refused(tmp_path: Path) -> None:
     assert "rows.jsonl" not in run({"corpus": here}, pinned={}, BATON_STORAGE=str(tmp_path))
 
 
-def test_what_gpus_are_asked_for_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_requested_gpus_are_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     none = {"dpo": DPO["dpo"] | {"pod": {"resources": {"gpu": 0}}}}
     hub = {"start_from": {"model": "Qwen/Qwen2.5-7B-Instruct"}, "corpus": {}, "data": DATA}

@@ -37,7 +37,7 @@ def test_each_step_says_what_it_would_drop(tmp_path: Path) -> None:
     assert shown[5].split()[:5] == ["quality", "81", "documents", "100.0", "%"]
 
 
-def test_a_step_that_would_end_the_run_is_told(tmp_path: Path) -> None:
+def test_a_step_that_would_end_the_run_is_reported(tmp_path: Path) -> None:
     some: list[object] = [{"quality": {"rules": ["gopher"]}, "max_dropped": 0.1}]
     assert (
         "the run would be refused if all its text is like this: curate.0 (quality)" in lines_of(tmp_path, 1.0, some)[-1]

@@ -99,7 +99,7 @@ def test_killed_and_restarted_it_keeps_its_samples_and_makes_the_same_model(
     assert without_times(job) == without_times(tuned)
 
 
-def test_damaged_samples_are_made_again(
+def test_damaged_samples_are_recomputed(
     tuned: Path,
     inputs: dict[str, Path],
     spec: dict[str, Any],

@@ -230,7 +230,7 @@ def test_groups_without_a_difference_in_reward_are_counted() -> None:
     assert not list(notices([{"step": 1, "equal_groups": 0.5, "cut_off": 0.1}], spec, spec.limits(512)))
 
 
-def test_completions_without_a_reward_are_counted_and_told_where_nothing_was_learned_for_them() -> None:
+def test_completions_without_a_reward_are_counted_and_reported_where_nothing_was_learned_for_them() -> None:
     class Partial(Constant):
         def score(self, prompts: list[Any], *given: Any, **more: Any) -> Scores:
             return Scores({}, [1.0, None, None, None], {}, {})

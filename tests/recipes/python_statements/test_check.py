@@ -132,7 +132,7 @@ def f(x):
         "match width:\n        case 1:\n            pass",
     ],
 )
-def test_trivial_statements_parse_and_are_told_apart(completion: str) -> None:
+def test_trivial_statements_parse_and_are_distinguished(completion: str) -> None:
     verdict = check(AREA, completion)
     assert verdict.parses
     assert not verdict.not_trivial

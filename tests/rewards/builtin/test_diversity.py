@@ -51,7 +51,7 @@ def test_a_shape_that_the_rows_own_answers_do_not_have_so_often_gets_less() -> N
     assert scores[3] == 1
 
 
-def test_what_is_said_once_has_no_shape_too_many() -> None:
+def test_a_single_answer_has_no_shape_too_many() -> None:
     assert worth(Diversity(shapes=True), ("a", "f(x)"), ("b", "g"), answers=["x = y"] * 2) == [1, 1]
 
 
