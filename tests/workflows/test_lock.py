@@ -16,7 +16,7 @@ def holder() -> subprocess.Popen[str]:
     return process
 
 
-def test_a_run_that_may_not_wait_is_refused_with_the_reason() -> None:
+def test_a_run_that_may_not_wait_does_not_get_the_lock() -> None:
     with holder(), exclusive("model", "skip") as free:
         assert not free
 
