@@ -51,7 +51,7 @@ class Connector:
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
-        self.channel.close()  # otherwise the next channel waits as long between its attempts
+        self.channel.close()  # the next channel would inherit the backoff of an open one
 
     def create(self, output_prefix: str = "", placement: dict[str, Any] = SLURM, command: Sequence[str] = ()) -> bytes:
         """Create an attempt of the execution f0123456789; `command` replaces the task's command."""

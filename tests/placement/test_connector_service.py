@@ -348,7 +348,7 @@ def test_the_job_is_of_the_execution_that_asks(sky: ApiServer, connector: Connec
     connector.reaches(connector.create(placement={"infra": ["slurm/alpha"]}), TaskExecution.RUNNING)
     _head, task = yaml.safe_load_all(sky.jobs[0].user_yaml or "")
     assert task["envs"]["BATON_EXECUTION"] == "llm-production-f0123456789"
-    assert task["envs"]["BATON_STORAGE"] == "s3://raw/baton"  # beside the raw data of its pods
+    assert task["envs"]["BATON_STORAGE"] == "s3://raw/baton"  # next to the raw data of the execution's pods
     assert task["envs"]["MLFLOW_EXPERIMENT_NAME"] == "of-the-task"
     assert set(task["secrets"]) >= {"HF_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
     assert NO_IMAGE not in str(task)

@@ -9,7 +9,7 @@ import tests.posttrain.tiny  # noqa: F401 - it names the libraries
 from tests.forked import Forked
 from tests.pretrain import ranks
 
-TIMEOUT_S = 1000.0  # for many jobs
+TIMEOUT_S = 1000.0  # the limit for many jobs
 NEVER = sys.maxsize
 
 

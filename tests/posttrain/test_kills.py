@@ -20,11 +20,11 @@ from tests.posttrain.test_parity import inputs, spec_of
 from tests.posttrain.tiny import without_times, write_job
 from tests.pretrain.ranks import Ranks, load_libraries
 
-__all__ = ["inputs"]  # a fixture
+__all__ = ["inputs"]  # the fixture is imported for pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
-KILLS = int(os.environ.get("KILLS", "10"))  # per stage and sharding, 60 in total
+KILLS = int(os.environ.get("KILLS", "10"))  # kills of each stage with each sharding, 60 in total
 PROCESSES, STEPS = 2, 16
 NOT_YET = Beat(0, None, 0, None, 0.0)
 

@@ -16,7 +16,7 @@ from tests.s3 import S3
 from tests.stage.nodes import Nodes
 from tests.stage.pod import Pod, start
 
-__all__ = ["inputs"]  # a fixture
+__all__ = ["inputs"]  # the fixture is imported for pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -10,7 +10,7 @@ from tasks.posttrain import process
 
 
 def test_a_text_of_rank_0_reaches_ranks_that_share_no_folder_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = TCPStore("127.0.0.1", 0, is_master=True)  # as torchrun's store
+    store = TCPStore("127.0.0.1", 0, is_master=True)  # the store that torchrun creates
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(store.port))
     text = "0123456789é" * (process.PIECE // 4)

@@ -16,7 +16,7 @@ from tests.posttrain.ranks import NEVER, engine, run_all
 from tests.posttrain.test_parity import SPEC, difference, gradient_difference, inputs, spec_of
 from tests.posttrain.tiny import metrics, write_job
 
-__all__ = ["inputs"]  # a fixture
+__all__ = ["inputs"]  # the fixture is imported for pytest
 
 Job = Path
 LEGS: list[dict[str, Any]] = [

@@ -16,7 +16,7 @@ from tasks.pretrain.layout import Layout
 from tasks.pretrain.process import model_parallel
 from tests.pretrain.tiny import VOCABULARY, tiny_spec
 
-# on four processes
+# layouts of four processes
 LAYOUTS = [
     Layout(processes=4, tensor=4, micro_batch=12),  # 1 data parallel rank
     Layout(processes=4, tensor=4, micro_batch=3),

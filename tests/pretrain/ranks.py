@@ -18,7 +18,7 @@ from tests import forked
 
 forked.load("tasks.pretrain.train", "tasks.pretrain.trainer")
 TIMEOUT_S = 300.0
-GRACE_S = 20.0  # for the other ranks after a failure
+GRACE_S = 20.0  # the time for the other ranks to end after a failure
 
 
 class Ranks:

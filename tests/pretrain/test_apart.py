@@ -94,7 +94,7 @@ def test_a_node_that_was_replaced_resumes_with_the_first_ones_checkpoint(
         (fresh[0] / "checkpoints").rename(fresh[0] / "work/checkpoints")
         (jobs[0] / "metrics.jsonl").rename(fresh[0] / "metrics.jsonl")
     jobs[lost] = fresh[lost]
-    stale = jobs[1] / "work/checkpoints/step-00000005"  # from an attempt that the first node does not know
+    stale = jobs[1] / "work/checkpoints/step-00000005"  # a checkpoint of an attempt that the first node does not know
     stale.mkdir(parents=True)
     (stale / "manifest.json").write_text("{}")
     ranks(jobs).succeed()

@@ -32,7 +32,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def repeated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    row = np.random.default_rng(0).integers(1, 260, size=32)  # as long as a sequence
+    row = np.random.default_rng(0).integers(1, 260, size=32)  # the length of a sequence
     return write_shards(tmp_path_factory.mktemp("repeated") / "shards", [row] * 40, [row] * 8)
 
 

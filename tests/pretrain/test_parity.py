@@ -19,7 +19,7 @@ LOSS, NORM, WEIGHTS = 1e-5, 1e-5, 1e-5
 # The number of layouts that the same processes train. It is limited, since Megatron never frees its distributed
 # optimizer, its groups and their threads.
 AT_A_TIME = 12
-TIMEOUT_S = 4 * 3600  # for the entire matrix
+TIMEOUT_S = 4 * 3600  # the limit for the entire matrix
 
 # The layouts of `make test-long`: each kind of parallelism, and some combinations, on up to four processes.
 SOME = [
@@ -79,7 +79,7 @@ def test_every_legal_layout_trains_the_same_model(tmp_path: Path, world: int) ->
     ]
     try:
         train(tmp_path, cases)
-    finally:  # on two cores, eight processes take hours, so partial results are recorded
+    finally:  # eight processes take hours on two cores, so partial results are recorded
         trained = [(subject, layout) for subject, layout in cases if result(tmp_path, subject, layout).exists()]
         found = [compare(tmp_path, subject, layout) for subject, layout in trained]
         record(world, found)

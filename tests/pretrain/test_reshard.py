@@ -28,7 +28,7 @@ from tests.pretrain.tiny import make_shards
 
 Undisturbed = Callable[[str, str], dict[str, list[float]]]
 
-STEPS = 5  # per layout
+STEPS = 5  # steps of each layout
 VOCABULARY = 260
 
 ONE = Layout(micro_batch=2)
@@ -71,7 +71,7 @@ MARKS: dict[Chain, list[pytest.MarkDecorator]] = {
     CHAINS[1]: [pytest.mark.long],
     CHAINS[6]: [pytest.mark.long],
 }
-# in fp32 the order of sums differs, and in bf16 also the rounding between them
+# the order of sums differs, and in bf16 also the rounding between them
 BOUNDS = {"fp32": 1e-4, "bf16": 1e-3}
 
 

@@ -120,7 +120,7 @@ def test_a_disk_that_is_full_ends_the_run_with_a_word(data: Path, tmp_path: Path
     spec = tiny_spec(steps=2000, checkpoints=CheckpointPolicy(every=4), layout=Layout(micro_batch=2))
     job = pretrain_job(tmp_path / "full", data, spec)
     ranks = run_to_step(job, 6)
-    limit = 64 << 10  # in bytes; less than a checkpoint's file, more than all other files
+    limit = 64 << 10  # a limit in bytes, below the size of a checkpoint's file and above that of all other files
     resource.prlimit(ranks.processes[0].pid or 0, resource.RLIMIT_FSIZE, (limit, limit))
     assert ranks.end() == [1]
     error = json.loads((job / "result.json").read_text())["error"]

@@ -65,7 +65,7 @@ def test_fields_that_contradict_each_other(spec: PretrainSpec, path: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("shape", "weights", "active"),  # as in the models' cards and safetensors
+    ("shape", "weights", "active"),  # values of the models' cards and safetensors
     [
         (LLAMA_3_8B, 8_030_261_248, 8_030_261_248),
         (MISTRAL_7B, 7_241_732_096, 7_241_732_096),

@@ -34,7 +34,7 @@ def counted(change: Callable[..., Any], left: Iterator[int]) -> Callable[..., An
 def run_engine(calls: int) -> None:
     """Run the engine, and end this process."""
     left = iter(range(calls, -1, -1))
-    champion.CLAIM_S = 0.2  # for the claims of killed processes
+    champion.CLAIM_S = 0.2  # lets the claims of killed processes expire quickly
     for name in CHANGES:
         setattr(MlflowClient, name, counted(getattr(MlflowClient, name), left))
     main(work)
@@ -43,7 +43,7 @@ def run_engine(calls: int) -> None:
 
 def until_it_ends(job: Path) -> int:
     for calls in count():
-        child = os.fork()  # so that imports run only once
+        child = os.fork()  # the child inherits the imports
         if not child:
             run_engine(calls)
         _, status = os.waitpid(child, 0)

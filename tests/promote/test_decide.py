@@ -160,7 +160,7 @@ def test_a_regression_that_may_be_chance_keeps(tmp_path: Path, models: tuple[Pat
         regressions=bounds,
     )
     checks = measure(found, "sums.right")
-    assert checks["difference"] < -0.02 <= checks["high"]  # otherwise this would be no example
+    assert checks["difference"] < -0.02 <= checks["high"]  # checks that the example is one
     assert found["outcome"] == "kept" and "which may be chance" in found["words"]
 
 

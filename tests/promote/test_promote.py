@@ -154,7 +154,7 @@ def test_what_was_kept_after_a_roll_back_is_set_aside_when_that_is_undone(home: 
     roll_back(NAME, 1)
     day(tmp_path, "four", "one", "one")
     assert (outcomes()[-1], accepted()) == ("kept", [1, 4])
-    roll_back(NAME)  # to version 3, from which 4 does not descend
+    roll_back(NAME)  # goes back to version 3, from which 4 does not descend
     assert (standing(), accepted()) == ([3, 1], [1, 2, 3])
     roll_back(NAME)
     assert (standing(), accepted()) == ([1, 3], [1, 4])
@@ -276,7 +276,7 @@ def test_a_champion_that_changed_meanwhile_is_an_error_and_nothing_moves(home: P
         report(tmp_path / "x", tmp_path / "one", {OLD: 2.0}),
     )
     decision = decided(tmp_path / "decide", *reports)
-    promote(NAME, 2, 1)  # by another run
+    promote(NAME, 2, 1)  # a promotion by another run
     with pytest.raises(ChampionChanged, match="run the same command again"):
         promoted(tmp_path / "promote", decision, tmp_path / "publish-three" / "output")
     assert (standing(), generations(NAME)) == ([2, 1], [])

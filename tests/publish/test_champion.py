@@ -118,7 +118,7 @@ def test_a_promotion_may_be_repeated(three: None) -> None:
 def test_a_promotion_that_was_cut_off_is_completed(three: None) -> None:
     promote(NAME, 1, None)
     client = MlflowClient(tracking_uri())
-    client.set_registered_model_alias(NAME, PREVIOUS, "1")  # as if killed between the two steps
+    client.set_registered_model_alias(NAME, PREVIOUS, "1")  # the state after a kill between the two steps
     client.set_registered_model_alias(NAME, CHAMPION, "2")
     promote(NAME, 2, 1)
     assert standing() == [2, 1]

@@ -163,7 +163,7 @@ def test_the_same_content_is_the_same_version(home: Path, sealed: Chain, tmp_pat
     job = open_job(sealed.job(tmp_path / "job", SPEC, *ALL))
     work(job)
     first = read_manifest(job.output).digest
-    (job.directory / "result.json").unlink()  # as if killed between the registration and the result
+    (job.directory / "result.json").unlink()  # the state after a kill between the registration and the result
     (job.output / "manifest.json").unlink()
     work(job)
     again = open_job(sealed.job(tmp_path / "again", SPEC, *ALL))

@@ -70,7 +70,7 @@ def small() -> dict[str, Any]:
         for stage, spec in each.items():
             spec |= SMALL[stage]
             for limit in ("max_prompt_tokens", "max_new_tokens"):
-                spec.pop(limit, None)  # so that the limit is the number of the model's positions
+                spec.pop(limit, None)  # the number of the model's positions becomes the limit
     del recipe["evaluate"]["tasks"]
     recipe["evaluate"]["chat"]["max_new_tokens"] = 16
     recipe["serve"] = {"load": None}

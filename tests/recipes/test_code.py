@@ -20,7 +20,7 @@ if problem := unusable("bubblewrap"):
     pytest.skip(f"bubblewrap: {problem}", allow_module_level=True)
 
 FOLDER = ROOT / "workflows/recipes/code"
-LARGE = {"wall_s": 60.0, "cpu_s": 60}  # for a machine that is busy with other tests
+LARGE = {"wall_s": 60.0, "cpu_s": 60}  # limits for a machine that is busy with other tests
 
 
 def recipe(name: str) -> dict[str, Any]:

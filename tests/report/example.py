@@ -35,7 +35,7 @@ RATES = {  # right, brief, distinct, bits per byte
 }
 PROMPT = "What is 17 + 4? ("
 WRITTEN = {"base": "I do not know.", "sft": "About twenty.", "dpo": "It is 22.", "grpo": "It is 21."}
-TIMES = {  # in seconds
+TIMES = {  # durations in seconds
     "corpus": 0.0, "tokenizer": 2.6, "shards": 4.2, "pretrain": 214.8, "convert": 2.1, "audit": 7.0,
     "evaluate base": 24.3, "sft": 61.0, "evaluate sft": 24.9, "dpo": 48.2, "evaluate dpo": 23.7, "grpo": 121.5,
     "evaluate grpo": 24.4, "publish": 3.3,

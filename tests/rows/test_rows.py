@@ -175,7 +175,7 @@ def test_a_large_set_takes_little_memory(tmp_path: Path) -> None:
     )
     words = [sys.executable, "-c", program, str(job.directory)]
     output = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout
-    assert int(output.split()[-1]) < 20_000  # in kB
+    assert int(output.split()[-1]) < 20_000  # peak memory in kB
 
 
 def test_columns_that_json_has_no_word_for_make_no_row_faulty(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def parts(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
         return {name: [json.dumps(row) for row in split(made, name)] for name in ("train", "held_out")}  # type: ignore[arg-type]
 
 
-ALWAYS = [{"prompt": f"Always {number}", "answer": 0} for number in range(40)]  # so that no split is ever empty
+ALWAYS = [{"prompt": f"Always {number}", "answer": 0} for number in range(40)]  # ensures that no split is ever empty
 
 
 @settings(max_examples=12)

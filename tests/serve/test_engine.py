@@ -14,7 +14,7 @@ from tests.serve.tiny import tiny_model
 from tests.source import last_json
 
 Completions = list[dict[str, Any]]
-CLOSE = 0.08  # in nats, between bf16 and fp32
+CLOSE = 0.08  # the maximum difference in nats between bf16 and fp32
 
 
 @pytest.fixture(scope="module")

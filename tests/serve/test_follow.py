@@ -24,7 +24,7 @@ from tests.serve.follow_small import HEALTH_S
 from tests.serve.followed import NAME, Service, awaited, digest_of, publish, service, small_model, under_load
 from tests.tracking.conftest import Server, empty_store, free_port  # noqa: F401 - a fixture
 
-NOTICED_S = 3.0  # for a busy machine
+NOTICED_S = 3.0  # the limit on a busy machine
 
 
 def published(folder: Path, files: Mapping[str, str] = MappingProxyType({})) -> Path:

@@ -26,7 +26,7 @@ from tests.source import ROOT
 SHORT, LONG = 400, int(os.environ.get("BATON_FUZZ", "5000"))
 CLIENTS = 64
 GREW_MB = 60
-PATIENCE_S = 60.0  # for a busy machine; the proxy closes after two seconds
+PATIENCE_S = 60.0  # the limit on a busy machine; the proxy closes after two seconds
 METHODS = [
     b"GET",
     b"POST",

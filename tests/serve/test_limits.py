@@ -239,7 +239,7 @@ def test_an_answer_that_stalls_is_cut_off_and_does_not_look_complete(url: str) -
 
 
 def test_a_thousand_idle_connections_cost_nothing_and_the_rest_get_503(front: tuple[Switch, str]) -> None:
-    # with this limit, no connection is idle for too long on a busy machine
+    # high enough that no connection is idle for too long on a busy machine
     limits = RequestLimits(connections=1010, header_s=600)
     allow_files(2 * limits.connections)  # both ends belong to this process
     with front_of(front[0], limits) as url, ExitStack() as stack:

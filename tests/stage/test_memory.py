@@ -16,7 +16,7 @@ from tests.stage.pod import Pod, start
 pytestmark = pytest.mark.long
 
 MIB = 2**20
-LIMIT = 700  # in MiB; the stage's own process uses about 250
+LIMIT = 700  # MiB; the stage's own process uses about 250
 PLANNED = {"pod": {"resources": {"memory": "2Gi"}, "planned_memory": "3Gi"}}  # the recipe sets the first
 TOO_MUCH = {"text": "ab", "times": 500 * MIB, **PLANNED}
 
@@ -32,7 +32,7 @@ def cgroup() -> Iterator[Cgroup]:
 
 def pod(server: S3, folder: Path, storage: str, cgroup: Cgroup, spec: dict[str, Any], **environment: str) -> Pod:
     started = start(server, folder, storage, "make", json.dumps(spec), **environment)
-    cgroup.add(started.process.pid)  # while the interpreter starts
+    cgroup.add(started.process.pid)  # the interpreter is still starting
     return started
 
 

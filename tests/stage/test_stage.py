@@ -98,7 +98,7 @@ def test_equal_files_with_another_fact_run_what_can_read_it(home: Path, first: R
 
 
 def test_a_stage_finds_no_path_time_or_title_in_its_input(first: Run) -> None:
-    job = open_job(job_of(first.count))  # as a user would do by hand; the views are created again
+    job = open_job(job_of(first.count))  # opens the job by hand, which creates the views again
     given = job.input("text")
     try:
         assert given == job.directory / "inputs" / "text"
@@ -222,7 +222,7 @@ def test_a_finished_job_is_found_again_without_flyte_s_cache(home: Path, first: 
 def test_what_was_made_before_facts_were_in_keys_is_found_also_if_its_input_is_recomputed(tmp_path: Path) -> None:
     made = chain(tmp_path, {"text": "ab"})
     of_text, of_count = job_of(made.text), job_of(made.count)
-    for file in tmp_path.glob("jobs/*/**/manifest.json"):  # as the previous version wrote them
+    for file in tmp_path.glob("jobs/*/**/manifest.json"):  # the format of the previous version
         content = json.loads(file.read_text())
         file.write_text(json.dumps({name: content[name] for name in content if name not in ("identity", "display")}))
     digest, engine = read_manifest(of_text / "output").digest, Engine("count", "tests.stage.engines", "1")

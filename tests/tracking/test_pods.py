@@ -179,7 +179,7 @@ def test_a_stage_is_closed_before_its_execution(flyte: Flyte, server: Server, mo
     assert pod.stdout is not None and pod.stdout.readline() == "pushed\n"
     pod.send_signal(signal.SIGTERM)
     while pod.poll() is None:
-        (parent,), (stage,) = flyte.parents(), flyte.stages()  # in this order
+        (parent,), (stage,) = flyte.parents(), flyte.stages()  # the order matters
         assert parent.info.status == "RUNNING" or stage.info.status == "KILLED"
     assert flyte.parents()[0].info.status == "KILLED"
 

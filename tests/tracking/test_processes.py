@@ -20,7 +20,7 @@ def in_a_process(*words: str) -> subprocess.Popen[str]:
 
 
 def test_two_executions_share_a_new_store(home: Path, tmp_path: Path) -> None:
-    (home / "mlflow.db").unlink()  # so that both find no tables
+    (home / "mlflow.db").unlink()  # neither process finds tables
     both = [in_a_process(name, str(tmp_path / name), "400") for name in ("one", "two")]
     assert [process.wait(timeout=200) for process in both] == [0, 0]
     subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], check=True)

@@ -122,7 +122,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "a pod's timeout of centuries": (put("corpus.pod", {"timeout": 2**62}), "corpus.pod.timeout", "less than or equal to"),
     "cores beyond counting": (put("corpus.pod", {"resources": {"cpu": 1e308}}), "corpus.pod.resources.cpu", "less than or equal to"),
     "memory of a thousand digits": (put("corpus.pod", {"resources": {"memory": "9" * 1000 + "Gi"}}), "corpus.pod.resources.memory", "pattern"),
-    # not one of the choices
+    # values that are not one of the choices
     "unknown precision": (put("pretrain.precision", "fp64"), "pretrain.precision", "'bf16', 'fp32' or 'fp8'"),
     "unknown engine": (put("pretrain.engine", "fsdp3"), "pretrain.engine", "'megatron'"),
     "unknown decay": (put("pretrain.optimizer.decay", "step"), "pretrain.optimizer.decay", "'cosine'"),
@@ -205,7 +205,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
         "data.more.held_out",
         "trains on the set",
     ),
-    # in a list
+    # items of a list
     "an unknown field of a second corpus": (put("more_corpora", [{}, {"held": 0.1}]), "more_corpora.1.held", "did you mean held_out"),
     "a second corpus without its path": (put("more_corpora", [{"source": {"kind": "files"}}]), "more_corpora.0.source.path", "is required"),
     "a corpus that is not a section": (put("more_corpora", [5]), "more_corpora.0", "a mapping of fields"),
@@ -329,7 +329,7 @@ def test_a_secret_that_is_not_set_is_named() -> None:
 def test_all_problems_are_reported_at_once() -> None:
     def change(recipe: dict[str, Any]) -> None:
         put("pretrain.step", 5)(recipe)  # an error of pydantic
-        put("post_training.0.sft.layout", {"micro_batch": 5})(recipe)  # across fields, in another section
+        put("post_training.0.sft.layout", {"micro_batch": 5})(recipe)  # a check across fields, in another section
         put("corpus.source", {"kind": "files", "path": "/no/such"})(recipe)  # depends on this machine
         drop("tokenizer")(recipe)  # depends on the chain
 

@@ -235,7 +235,7 @@ def test_the_overlapping_start_waits_and_finds_nothing_to_do(week: World) -> Non
 
 
 def test_the_empty_day_ends_in_seconds(week: World) -> None:
-    assert week.seconds[3] < 60  # on two busy cores, mostly for imports
+    assert week.seconds[3] < 60  # seconds on two busy cores, mostly for imports
 
 
 def test_no_document_is_trained_on_twice(week: World) -> None:

@@ -118,7 +118,7 @@ def test_a_list_in_order_is_tried_in_its_order_and_takes_as_long_as_each_acceler
 ) -> None:
     first, second, *_ = pretrain(plans, "in_order")["quotes"]["found"]
     assert [each["offer"]["accelerator"] for each in (first, second)] == ["H100", "A100-80GB"]
-    # including the start, which takes the same time on both
+    # the hours include the start, which takes the same time on both
     assert second["hours"] / first["hours"] == pytest.approx(989.4 / 312, rel=0.01)
     assert (first["spot"], first["on_demand"]) == (None, first["hours"] * 2 * 60)
     assert first["expected"] == first["on_demand"]

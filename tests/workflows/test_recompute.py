@@ -14,7 +14,7 @@ from workflows.dag.recompute import recomputed
 
 Make = Callable[..., Artifact]
 
-# from the corpus to two evaluations of an adapter, both in the report
+# the calls from the corpus to two evaluations of an adapter, both in the report
 DAG = [
     Call("corpus", "prepare_corpus", StageSpec()),
     Call("pretrain", "pretrain", StageSpec(), {"data": "corpus"}),

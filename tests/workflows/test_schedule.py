@@ -113,7 +113,7 @@ def test_a_changed_recipe_counts_from_then_on(tmp_path: Path) -> None:
     def start(plan: Plan) -> None:
         found.append(f"{clock.moment:%a %H:%M}, {plan.retries} retries")
 
-    def hourly(plans: list[Plan]) -> list[Plan]:  # only once an hour, to save time
+    def hourly(plans: list[Plan]) -> list[Plan]:  # rereads only once an hour, to save time
         return plans if clock.moment.minute else reread(plans, file)
 
     plans = save(continue_training="0 2 * * *", retries=1)

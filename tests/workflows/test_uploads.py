@@ -73,7 +73,7 @@ def test_pods_find_the_files_that_the_recipe_named(
         assert {each.name: each.read_bytes() for each in fetch(path).iterdir()} == {
             name: (rows / name).read_bytes() for name in ("0.jsonl", "1.jsonl")
         }
-        Recipe.model_validate_json(recipe.model_dump_json())  # as the first pod reads it
+        Recipe.model_validate_json(recipe.model_dump_json())  # the recipe as the first pod reads it
 
 
 def test_the_same_files_elsewhere_make_the_same_job(params: RunLevelParams, tmp_path: Path) -> None:

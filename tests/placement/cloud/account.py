@@ -14,7 +14,7 @@ KEYS = {
     "AWS_ACCESS_KEY_ID": "AKIAEXAMPLEOFBATON00",
     "AWS_SECRET_ACCESS_KEY": "ExampleSecretOfBaton/0123456789abcdefghi",
 }
-REGIONS = {"us-east-1": 1.0, "us-west-2": 1.1, "eu-west-1": 1.2}  # each with its price factor
+REGIONS = {"us-east-1": 1.0, "us-west-2": 1.1, "eu-west-1": 1.2}  # price factors by region
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from tests.placement.world import root, running, until
 HOST = "cloud.lambdalabs.com"
 ADDRESS = "10.77.0.1"  # the world's bridge
 KEY = "secret_baton_0123456789abcdef.ExampleKeyOfBaton"
-REGIONS = ("us-east-1", "us-south-1", "europe-central-1")  # in the order in which SkyPilot tries them
+REGIONS = ("us-east-1", "us-south-1", "europe-central-1")  # the order in which SkyPilot tries them
 TYPES = {  # US dollars an hour, the same everywhere; Lambda has no spot machines
     "cpu_4x_general": Type(4, 16, 0.10, math.nan),
     "gpu_1x_a10": Type(30, 200, 0.75, math.nan, "A10", 1),

@@ -57,9 +57,9 @@ class Account:
     """The instances and keys of the account. Handlers receive a request's data and return that of the response."""
 
     def __init__(self) -> None:
-        self.running: dict[str, Instance] = {}  # by id
+        self.running: dict[str, Instance] = {}  # keyed by id
         self.machines: dict[str, Machine] = {}
-        self.ssh_keys: dict[str, str] = {}  # by name
+        self.ssh_keys: dict[str, str] = {}  # keyed by name
         self.numbers = itertools.count(1)
 
     def types(self, _: Any) -> Any:

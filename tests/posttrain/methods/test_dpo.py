@@ -87,7 +87,7 @@ def test_killed_and_restarted_it_keeps_its_samples_and_makes_the_same_model(
 ) -> None:
     job = write_job(tmp_path / "job", "dpo", spec, **inputs)
     engine = start("tasks.posttrain.engine", job)
-    wait_for_step(job, engine, 5)  # in the second epoch
+    wait_for_step(job, engine, 5)  # a step of the second epoch
     engine.kill()
     engine.wait()
     sampled_at = (job / "work" / "pairs" / "pairs.json").stat().st_mtime_ns

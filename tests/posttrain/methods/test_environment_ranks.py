@@ -30,7 +30,7 @@ def job_of(folder: Path, processes: int, inputs: dict[str, Path]) -> Path:
         "precision": "fp32",
         "batch_size": 16,
         "generations": 4,
-        "steps": 3,  # in the fourth step, a gradient amplifies rounding beyond the tolerance
+        "steps": 3,  # a gradient of the fourth step amplifies rounding beyond the tolerance
         "layout": {"processes": processes, "sharding": "ddp", "micro_batch": 8 // processes},
     }
     return write_job(folder, "grpo", SPEC | changed, **inputs)

@@ -80,7 +80,7 @@ def test_desirable_completions_become_likelier_than_others(tuned: Path, inputs: 
 def test_killed_and_restarted_it_makes_the_same_model(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:
     job = write_job(tmp_path / "job", "kto", SPEC, **inputs)
     engine = start("tasks.posttrain.engine", job)
-    wait_for_step(job, engine, 8)  # in the second epoch
+    wait_for_step(job, engine, 8)  # a step of the second epoch
     engine.kill()
     engine.wait()
 
