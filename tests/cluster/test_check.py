@@ -62,6 +62,7 @@ def test_a_cluster_that_is_ready(cluster: Cluster, client: Client, tmp_path: Pat
     assert code == 0
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not can_be_made(), reason="takes root and a writable cgroup")
 def test_a_pod_with_less_than_the_recipe_s_largest_stage_asks_for(cluster: Cluster, client: Client) -> None:
     """Flyte's own limits, which values.yaml replaces."""
@@ -168,6 +169,7 @@ def with_one_image(cluster: Cluster, folder: Path) -> Client:
     return client
 
 
+@pytest.mark.long
 def test_a_run_asks_for_no_more_images_than_the_check(cluster: Cluster, tmp_path: Path) -> None:
     """flytekit asks for the images of all tasks that it has loaded."""
     client = with_one_image(cluster, tmp_path)

@@ -100,6 +100,7 @@ def test_one_process(model: str, saved: Saved, tmp_path: Path) -> None:
     assert_same(tensors(to_hugging_face(folder, tmp_path / "out")), expected(folder, torch.bfloat16))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "layout"), CASES, ids=[f"{model}-{layout.name()}" for model, layout in CASES])
 def test_a_layout_exports_the_same_bytes_as_one_process(
     model: str, layout: Layout, saved: Saved, tmp_path: Path

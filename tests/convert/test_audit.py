@@ -307,6 +307,7 @@ BESIDE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BESIDE)
 def test_a_change_beside_the_weights_is_caught(
     pairs: Callable[[str], tuple[Path, Path]], tmp_path: Path, name: str

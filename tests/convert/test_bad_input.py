@@ -232,6 +232,7 @@ def test_a_config_that_is_not_there(ours: Path) -> None:
         open_megatron(ours, ours / "config.json")
 
 
+@pytest.mark.long
 @given(data=st.data())
 def test_metadata_that_are_cut_off_anywhere(data: st.DataObject, models: Path) -> None:
     whole = (models / "ours" / "checkpoint" / ".metadata").read_bytes()

@@ -171,6 +171,7 @@ def fuzz(seeds: range, root: Path) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.long
 def test_some_mutated_configs(tmp_path: Path) -> None:
     counts = fuzz(range(SHORT), tmp_path)
     assert min(counts.values()) >= SHORT // 10

@@ -80,6 +80,7 @@ def load_hf(model: Path, job: Path) -> tuple[int, dict[str, str]]:
     return 0, json.loads((job / "result.json").read_text())
 
 
+@pytest.mark.long
 def test_a_loaded_model_is_the_same_model(model: Path, tmp_path: Path) -> None:
     job = tmp_path / "job"
     write_job(job, "load_hf", "hf_model", LoadHFSpec(model=str(model)).model_dump(mode="json"))

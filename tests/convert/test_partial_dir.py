@@ -74,6 +74,7 @@ def nothing(root: Path) -> None:
     pass
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("start", [nothing, old_target, another_one_unfinished, both])
 @pytest.mark.parametrize(("next_one", "kills"), [("new", 1), ("a third", 2)])
 def test_killed_at_any_moment(start: Callable[[Path], None], next_one: str, kills: int, tmp_path: Path) -> None:

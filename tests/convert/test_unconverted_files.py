@@ -68,6 +68,7 @@ def test_nothing_is_left_out_of_a_plain_model(model: Path, tmp_path: Path) -> No
     assert json.loads((tmp_path / "target" / "record" / "conversion.json").read_text())["left_out"] == []
 
 
+@pytest.mark.long
 def test_other_weights_and_subfolders_are_printed(model: Path, tmp_path: Path) -> None:
     other_files(model)
     (model / "manifest.json").unlink()

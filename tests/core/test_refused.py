@@ -102,6 +102,7 @@ def test_each_refusal_has_its_way_out(tmp_path: Path, status: int, code: str, sa
     assert len(asked) <= 6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("status", "code"),
     [

@@ -107,6 +107,7 @@ def test_a_shared_folder_is_storage_too(tmp_path: Path, monkeypatch: pytest.Monk
 # The network
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", [{"refused": 8}, {"cut": 3}, {"delay_s": 0.3}], ids=["503", "cut", "slow"])
 def test_a_disturbed_network_is_waited_for(s3: S3, where: str, tmp_path: Path, fault: dict[str, Any]) -> None:
     artifact = made(tmp_path / "output")

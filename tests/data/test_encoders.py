@@ -214,6 +214,7 @@ def write(folder: Path, documents: Sequence[str]) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_corpus_has_the_same_shards_by_either(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -222,6 +222,7 @@ def check(chain: Chain, texts: list[str]) -> None:
 texts = st.sampled_from([f"text {number}" for number in range(8)] + ["", " \n"])
 
 
+@pytest.mark.long
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "b", "c", "d/e", "d/f"]), texts), min_size=2, max_size=5))
 @settings(max_examples=25, deadline=None)
 def test_the_increments_of_files_are_what_a_full_pass_finds(history: list[dict[str, str]]) -> None:
@@ -236,6 +237,7 @@ def test_the_increments_of_files_are_what_a_full_pass_finds(history: list[dict[s
             check(chain, list(expected.values()))
 
 
+@pytest.mark.long
 @given(st.lists(st.lists(texts, max_size=6), min_size=2, max_size=5))
 @settings(max_examples=25, deadline=None)
 def test_the_increments_of_lines_are_what_a_full_pass_finds(history: list[list[str]]) -> None:

@@ -99,6 +99,7 @@ histories = st.lists(
 )
 
 
+@pytest.mark.long
 @given(histories)
 @settings(max_examples=8, deadline=None)
 @example([({"a": "X"}, ""), ({"b": "X"}, ""), ({"a": "Y"}, "Y"), ({"a": "X", "b": "Y"}, ""), ({"b": "Z"}, "")])

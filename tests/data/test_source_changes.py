@@ -145,6 +145,7 @@ def test_what_was_deleted_is_told_once_and_stays_gone() -> None:
 days = st.lists(st.dictionaries(st.sampled_from("abcd"), st.sampled_from("UVWXYZ"), min_size=1), min_size=1, max_size=6)
 
 
+@pytest.mark.long
 @given(days)
 @example([{"a": "X", "b": "Y"}, {"a": "Y", "b": "X"}, {"b": "Y", "c": "Y"}])
 @settings(max_examples=100, deadline=None)
@@ -157,6 +158,7 @@ def test_whatever_happens_the_increments_tell_what_the_source_looks_like(history
     assert set(again.gone) == {each for day in history for each in day.values()} - set(today.values())
 
 
+@pytest.mark.long
 @given(days)
 @settings(max_examples=100, deadline=None)
 def test_every_change_is_told_once(history: list[Day]) -> None:
@@ -236,6 +238,7 @@ class Model:
 some = st.dictionaries(st.sampled_from("abcd"), st.sampled_from("UVWXYZ"), min_size=1)
 
 
+@pytest.mark.long
 @given(
     st.lists(st.tuples(some, some, st.booleans()), max_size=4),
     st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("UVWXYZ")), max_size=4),

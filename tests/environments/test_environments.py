@@ -126,6 +126,7 @@ class Stops:
 '''
 
 
+@pytest.mark.long
 def test_a_process_that_does_not_take_its_message_is_lost_alone(tmp_path: Path) -> None:
     """Since it was stopped, and the message is larger than what its socket holds."""
     (tmp_path / "stops.py").write_text(STOPS)

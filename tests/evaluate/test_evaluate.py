@@ -238,6 +238,7 @@ def test_a_metric_is_the_mean_of_the_rewards_of_the_completions(world: World) ->
     assert world.report["metrics"]["words.length"]["standard_error"] > 0
 
 
+@pytest.mark.long
 def test_a_reward_that_applies_to_no_completion_has_no_metric_which_is_told(world: World) -> None:
     rows(world.root / "unanswered", *[{"prompt": f"def area_{at}(", "answer": None} for at in range(3)])
     some = SPEC["words"] | {"data": "unanswered", "samples": 2, "pass_at": [1]}

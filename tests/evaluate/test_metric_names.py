@@ -70,6 +70,7 @@ def names(*tasks: str, **options: object) -> set[str]:
     return evaluated(*tasks, **options)[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("config", "metrics"),
     [

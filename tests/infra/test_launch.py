@@ -306,6 +306,7 @@ def test_one_failing_rank_ends_them_all(tmp_path: Path, last_rank: str, said: st
     assert not processes_of(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
 def test_no_rank_outlives_the_launcher(tmp_path: Path, signum: signal.Signals) -> None:
     with launcher("ranks", tmp_path, "2", last_rank="waits") as process:

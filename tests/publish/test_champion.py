@@ -146,6 +146,7 @@ def test_of_two_promotions_at_once_one_is_done(three: None) -> None:
     assert not claims()
 
 
+@pytest.mark.long
 def test_two_who_move_without_pause_never_cross(three: None) -> None:
     """Each move is made by one mover alone, so as many terms of one version end as terms of the other begin."""
     promote(NAME, 1, None)

@@ -144,6 +144,7 @@ def test_a_process_with_many_open_files_can_use_it() -> None:
 # Refusal
 
 
+@pytest.mark.long
 def test_a_sandbox_that_does_not_hold_is_not_used() -> None:
     def start(limits: Limits, folders: object) -> Worker:
         more = Limits(wall_s=limits.wall_s, memory_mb=4096, processes=8, disk_mb=100, files=10_000)
