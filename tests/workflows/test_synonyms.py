@@ -1,4 +1,4 @@
-"""What is proposed for a field that has another name in TRL, Axolotl or LLaMA-Factory."""
+"""The proposals for fields that have other names in TRL, Axolotl or LLaMA-Factory."""
 
 from typing import Any
 
