@@ -57,7 +57,7 @@ def test_no_name_is_in_both_tables() -> None:
 
 
 def problem(recipe: dict[str, Any]) -> str:
-    """What is allowed in place of the recipe's unknown field."""
+    """Return the message for an unknown field of the recipe."""
     with pytest.raises(RecipeError) as refused:
         Recipe.model_validate({"name": "tuned"} | recipe)
     (found,) = [each for each in refused.value.problems if each.allowed.startswith("unknown field")]
