@@ -115,10 +115,10 @@ def _pretrain(inputs: Path, root: Path) -> str:
 
 
 def _sft_inputs(inputs: Path) -> None:
-    from tests.posttrain.tiny import said_twice, tiny_model, tiny_rows
+    from tests.posttrain.tiny import repeated_words, tiny_model, tiny_rows
 
     tiny_model(inputs / "model")
-    tiny_rows(inputs / "rows", said_twice(40), "prompt_completion")
+    tiny_rows(inputs / "rows", repeated_words(40), "prompt_completion")
 
 
 def _sft(inputs: Path, root: Path) -> str:

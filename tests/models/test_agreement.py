@@ -1,4 +1,4 @@
-"""Two engines' log-probabilities of the same tokens."""
+"""The comparison of the log-probabilities that two engines compute for the same tokens."""
 
 import math
 from pathlib import Path
@@ -13,7 +13,7 @@ PROBE = Probe([5, 6, 7], [-1.0, -2.0])
 
 @pytest.mark.parametrize("logprobs", [[-1.0, -2.0], [-1.05, -1.95], [-1.0], []])
 def test_those_of_the_same_model(logprobs: list[float]) -> None:
-    """Fewer are of an engine with fewer positions."""
+    """An engine with fewer positions returns fewer values."""
     check_agreement(PROBE, logprobs, "vLLM")
 
 

@@ -23,7 +23,7 @@ TOKENIZER = {"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"id": 3, "c
 
 
 def write(folder: Path, tensors: dict[str, torch.Tensor] | None = None, **files: Any) -> Path:
-    """A model's folder: `config=…` is config.json."""
+    """Write a model's folder; `config=…` becomes config.json."""
     given = {"config": CONFIG, "tokenizer": TOKENIZER, "tokenizer_config": {"eos_token": "b"}} | files
     for name, content in given.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
@@ -53,7 +53,7 @@ def test_sizes_by_any_of_their_names(config: dict[str, Any], positions: int | No
     [
         (1, None, None, [1], 1),
         ([1, 2], [2, 3], "<end>", [1, 2, 3], 1),
-        (None, [0, 3], "b", [0, 3, 1], 1),  # between documents is the tokenizer's
+        (None, [0, 3], "b", [0, 3, 1], 1),  # the tokenizer's token separates documents
         (None, 2, None, [2], 2),
         (None, None, {"content": "<end>", "special": True}, [3], 3),
         (None, None, "<absent>", [], None),
@@ -75,7 +75,8 @@ def test_a_generation_ends_at_the_tokens_of_all_three_files(
 
 
 def test_the_end_of_text_may_be_in_a_file_of_its_own(tmp_path: Path) -> None:
-    """Older versions of Transformers wrote it so; newer ones read it if tokenizer_config.json lists no tokens."""
+    """Older versions of Transformers wrote the token there; newer ones read it if tokenizer_config.json lists no
+    tokens."""
     special = {"eos_token": {"content": "<end>"}}
     found = model_in(write(tmp_path, tokenizer_config={}, special_tokens_map=special))
     assert (found.eos_of_tokenizer, found.problems()) == (3, [])
@@ -144,7 +145,7 @@ def test_the_types_of_a_mixed_model(tmp_path: Path) -> None:
         (None, {"config": CONFIG | {"vocab_size": 3}}, "its vocab_size 3 is smaller than its tokenizer's 4"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_what_is_wrong_is_reported(
     tmp_path: Path, tensors: dict[str, torch.Tensor] | None, files: dict[str, Any], problem: str
 ) -> None:
     (found,) = model_in(write(tmp_path, tensors, **files)).problems()
@@ -176,7 +177,7 @@ def test_tensors_are_compared_by_their_bytes(tmp_path: Path) -> None:
 
 
 def sharded(folder: Path, weight_map: dict[str, str], single: bool = False) -> Path:
-    """A model in two files, a.safetensors with x and y, and b.safetensors with z; `single`: in one besides."""
+    """Write a model with x and y in a.safetensors and z in b.safetensors; with `single`, also model.safetensors."""
     write(folder)
     if not single:
         (folder / "model.safetensors").unlink()
@@ -221,7 +222,7 @@ def test_files_that_an_index_lists(tmp_path: Path) -> None:
 def test_an_index_of_other_files_is_refused(
     tmp_path: Path, weight_map: dict[str, Any], single: bool, words: str
 ) -> None:
-    """Transformers and vLLM would not choose the same tensors."""
+    """Transformers and vLLM would choose different tensors."""
     with pytest.raises(ModelFilesError, match=words):
         model_in(sharded(tmp_path, weight_map, single))
 

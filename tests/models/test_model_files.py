@@ -1,4 +1,4 @@
-"""A model is loaded as it is served, and written as it was stored."""
+"""Loading a model as it is served, and writing it as it was stored."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +33,7 @@ NORM = "model.norm.weight"
 
 
 def make(folder: Path, config: PretrainedConfig) -> PreTrainedModel:
-    """A model with sharp random weights, in the folder too."""
+    """Make a model with sharp random weights, and write it to the folder."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval()
     for weight in model.parameters():
@@ -49,7 +49,7 @@ def logits(model: PreTrainedModel) -> torch.Tensor:
 
 
 def test_a_soft_cap_of_the_attention_is_applied(tmp_path: Path) -> None:
-    """vLLM applies it; Transformers' default ignores it."""
+    """vLLM applies the soft cap; the default of Transformers ignores it."""
     config = Gemma2Config(**SIZES, num_key_value_heads=1, head_dim=8, attn_logit_softcapping=0.1)
     make(tmp_path, config)
     capped, given = load_causal_lm(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -67,7 +67,7 @@ def test_without_dropout_a_model_in_training_computes_what_it_is_sampled_from(tm
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
-    """In bf16, with a norm in fp32, and a generation config that Transformers reads and does not save."""
+    """A bf16 model with an fp32 norm and a generation config that Transformers reads and does not save."""
     folder = tmp_path / "mixed"
     make(folder, MixtralConfig(**SIZES, num_key_value_heads=1, num_local_experts=3)).to(torch.bfloat16)
     tensors = {name: tensor.bfloat16() for name, tensor in load_file(folder / "model.safetensors").items()}
@@ -102,8 +102,8 @@ def test_weights_without_a_float_type_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        MixtralConfig(**SIZES, num_key_value_heads=1, num_local_experts=3),  # stacked in memory
-        GPTNeoXConfig(**SIZES),  # with other names
+        MixtralConfig(**SIZES, num_key_value_heads=1, num_local_experts=3),  # expert weights are stacked in memory
+        GPTNeoXConfig(**SIZES),  # weights have other names in the file
         GPT2Config(vocab_size=40, n_positions=64, n_embd=16, n_layer=1, n_head=2),
     ],
 )
@@ -141,7 +141,7 @@ def by_head(tensor: torch.Tensor) -> torch.Tensor:
 def test_the_engine_may_arrange_a_weight_in_another_way(
     arranged: Callable[[torch.Tensor], torch.Tensor], fused: bool, equal: bool
 ) -> None:
-    """Its rows may be in another order only in a layer that vLLM fuses."""
+    """The rows may be in another order only in a layer that vLLM fuses."""
     weight = torch.randn(3, 4).bfloat16()
     tensors = {"a": arranged(weight), **({f"a{SORTED}": in_order(weight)} if fused else {})}
     held = digests(tensors.items())

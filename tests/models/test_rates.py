@@ -15,7 +15,7 @@ from workflows.continuous_training.recipe import GrowSpec
 
 
 def rows(page: str, first: str) -> list[list[str]]:
-    """The cells of a table of the docs, below its head."""
+    """Return the cells of a table of the docs, without its header."""
     table = re.search(rf"\| {first} \|.*\n\|[-|]+\n((?:\|.*\n)+)", Path("docs", page).read_text())
     assert table
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[1].splitlines()]

@@ -1,4 +1,4 @@
-"""A tokenizer is its tokenizer.json, whatever the files beside it say."""
+"""Loading a tokenizer from its tokenizer.json, whatever the files beside it contain."""
 
 import json
 import shutil
@@ -20,14 +20,14 @@ from tasks.models.tokenizers import alone, beginning, begun, check, elsewhere, l
 from tests.tokenizer_folders import BEGIN, CHATML, DIGITS, END, PAD, TEXT, TURNS, byte_level, folder, metaspace
 
 GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-OTHERS: list[tuple[str | None, str, Tokenizer]] = [  # that AutoTokenizer does not load as they are
+OTHERS: list[tuple[str | None, str, Tokenizer]] = [  # tokenizers that AutoTokenizer changes
     ("llama", "LlamaTokenizerFast", byte_level()),  # DeepSeek-coder, Yi
     ("llama", "LlamaTokenizer", byte_level(pattern=GPT2)),
     (None, "LlamaTokenizerFast", byte_level()),
     ("qwen2", "Qwen2Tokenizer", byte_level(pattern=GPT2)),
     ("qwen2", "PreTrainedTokenizerFast", byte_level(pattern=GPT2)),
-    ("qwen3", "Qwen2Tokenizer", byte_level()),  # its class adds <|endoftext|>
-    ("gemma2", "GemmaTokenizer", byte_level()),  # its class refuses the vocabulary
+    ("qwen3", "Qwen2Tokenizer", byte_level()),  # this class adds <|endoftext|>
+    ("gemma2", "GemmaTokenizer", byte_level()),  # this class refuses the vocabulary
     ("gpt2", "GPT2Tokenizer", byte_level()),
 ]
 
@@ -38,13 +38,13 @@ def test_it_is_loaded_as_tokenizer_json_says_not_as_its_class_does(
 ) -> None:
     place = folder(tmp_path, tokenizer, model_type=model_type, tokenizer_class=kind)
 
-    loaded = load(place)  # proves it on a sample
+    loaded = load(place)  # compares it with tokenizer.json on a sample
 
     assert len(loaded) == tokenizer.get_vocab_size()
     assert (loaded.eos_token, loaded.pad_token) == (END, PAD)
     text = "The river was  calm in 2023,\n    and don't."
     assert loaded(text)["input_ids"] == tokenizer.encode(text).ids and loaded.decode(loaded(text)["input_ids"]) == text
-    assert elsewhere(place)  # remove what is worked around when this fails for a newer Transformers
+    assert elsewhere(place)  # if this fails with a newer Transformers, the workaround can be removed
     with pytest.raises(Exception, match=r"tokenize|vocabulary"):
         check(AutoTokenizer.from_pretrained(place), place)
 
@@ -85,7 +85,7 @@ def test_a_setting_beside_it_does_not_change_its_tokens(setting: dict[str, Any],
 
 
 @pytest.mark.parametrize(
-    ("setting", "begin", "said"),
+    ("setting", "begin", "message"),
     [
         ({"add_bos_token": True, "bos_token": END}, None, "tokenizer_config.json says add_bos_token: true, but"),
         ({"add_bos_token": False}, BEGIN, "says add_bos_token: false, but tokenizer.json, which Baton follows"),
@@ -99,17 +99,19 @@ def test_a_setting_beside_it_does_not_change_its_tokens(setting: dict[str, Any],
     ],
 )
 def test_a_setting_that_tokenizer_json_contradicts_is_named(
-    setting: dict[str, Any], begin: str | None, said: str, tmp_path: Path
+    setting: dict[str, Any], begin: str | None, message: str, tmp_path: Path
 ) -> None:
     tokenizer = byte_level(END, PAD, BEGIN, begin=begin) if begin else byte_level()
     (tmp_path / "written").mkdir()
-    told = write(folder(tmp_path / "given", tokenizer, **setting), tmp_path / "written")
-    assert [each for each in told if "which Baton follows" in each] == [each for each in told if said and said in each]
-    assert any(said in each for each in told) == bool(said)
+    notices = write(folder(tmp_path / "given", tokenizer, **setting), tmp_path / "written")
+    assert [each for each in notices if "which Baton follows" in each] == [
+        each for each in notices if message and message in each
+    ]
+    assert any(message in each for each in notices) == bool(message)
 
 
 def test_no_space_is_lost_when_tokens_are_decoded(tmp_path: Path) -> None:
-    """Llama 3's tokenizer_config.json says that spaces before punctuation are deleted; vLLM does not."""
+    """Llama 3's tokenizer_config.json removes spaces before punctuation; vLLM ignores that setting."""
     loaded = load(folder(tmp_path, byte_level(), clean_up_tokenization_spaces=True))
     assert loaded.decode(loaded("f( 1 , 2 ) is n't !")["input_ids"]) == "f( 1 , 2 ) is n't !"
 
@@ -125,7 +127,7 @@ def test_nothing_is_cut_off_or_padded(tmp_path: Path) -> None:
 
 
 def test_the_token_for_what_is_unknown_may_stand_for_its_own_name(tmp_path: Path) -> None:
-    """BERT's normalizer removes characters for private use: what is unknown is asked by a letter."""
+    """BERT's normalizer removes private-use characters, so the test for an unknown token uses a letter."""
     tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "river": 1}, unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     tokenizer.add_special_tokens(["[UNK]"])
@@ -173,19 +175,19 @@ def word_level() -> Tokenizer:
     [
         (unigram(), "78 of 116 characters that were tried, such as 5 6 7"),
         (words(), "60 of 116"),
-        (Tokenizer(models.BPE(vocab={"a": 0, "b": 1}, merges=[])), "114 of 116"),  # drops what it does not know
+        (Tokenizer(models.BPE(vocab={"a": 0, "b": 1}, merges=[])), "114 of 116"),  # unknown characters are dropped
         (byte_level(), None),
         (metaspace(), None),
     ],
 )
-def test_letters_that_a_tokenizer_loses_are_told(tokenizer: Tokenizer, lost: str | None, tmp_path: Path) -> None:
+def test_letters_that_a_tokenizer_loses_are_reported(tokenizer: Tokenizer, lost: str | None, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
-    told = write(folder(tmp_path / "it", tokenizer, eos_token=None, pad_token=None), tmp_path / "copy")
-    assert (lost or "") in "".join(told[:1]) and (lost or not told)
+    notices = write(folder(tmp_path / "it", tokenizer, eos_token=None, pad_token=None), tmp_path / "copy")
+    assert (lost or "") in "".join(notices[:1]) and (lost or not notices)
 
 
 @pytest.mark.parametrize(
-    ("normalizer", "told"),
+    ("normalizer", "notices"),
     [
         (normalizers.NFC(), []),
         (normalizers.Lowercase(), ["upper case ('Ab' becomes 'ab')"]),
@@ -197,22 +199,22 @@ def test_letters_that_a_tokenizer_loses_are_told(tokenizer: Tokenizer, lost: str
         (normalizers.Replace(Regex(r"\s+"), " "), ["several spaces", "tabs", "line ends ('a\\nb' becomes 'a b')"]),
     ],
 )
-def test_what_a_tokenizer_changes_is_told(normalizer: Any, told: list[str], tmp_path: Path) -> None:
+def test_what_a_tokenizer_changes_is_reported(normalizer: Any, notices: list[str], tmp_path: Path) -> None:
     tokenizer = byte_level()
     tokenizer.normalizer = normalizer
     (tmp_path / "copy").mkdir()
     notice = "".join(write(folder(tmp_path / "it", tokenizer), tmp_path / "copy"))
-    assert all(each in notice for each in told) and bool(told) == bool(notice)
+    assert all(each in notice for each in notices) and bool(notices) == bool(notice)
 
 
-def test_an_end_that_a_tokenizer_puts_behind_prompts_is_told(tmp_path: Path) -> None:
+def test_an_end_that_a_tokenizer_puts_behind_prompts_is_reported(tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
-    (told,) = write(folder(tmp_path / "it", byte_level(end=END)), tmp_path / "copy")
-    assert f"appends {END} to every text" in told
+    (notice,) = write(folder(tmp_path / "it", byte_level(end=END)), tmp_path / "copy")
+    assert f"appends {END} to every text" in notice
 
 
-def test_a_token_that_tokenizer_json_lacks_is_left_out_and_told(tmp_path: Path) -> None:
-    """Transformers adds it, at an id that the model's embedding lacks."""
+def test_a_token_that_tokenizer_json_lacks_is_left_out_and_reported(tmp_path: Path) -> None:
+    """Transformers adds the token at an id that the model's embedding lacks."""
     place = folder(tmp_path / "it", byte_level(), pad_token="[PAD]", additional_special_tokens=["<extra>", END])
     (tmp_path / "copy").mkdir()
 
@@ -245,7 +247,7 @@ def test_files_that_disagree_about_a_token_s_id_are_refused(name: str, content: 
 
 
 def test_an_added_token_with_a_gap_below_its_id_is_refused(tmp_path: Path) -> None:
-    """The tokenizers library gives it the next id, another row of the model's embedding."""
+    """The tokenizers library gives the token the next id, which is another row of the model's embedding."""
     tokenizer = byte_level()
     place = folder(tmp_path, tokenizer)
     content = json.loads((place / "tokenizer.json").read_text())
@@ -258,7 +260,7 @@ def test_an_added_token_with_a_gap_below_its_id_is_refused(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "vocab.json", None])
 def test_without_tokenizer_json_it_is_refused(name: str | None, tmp_path: Path) -> None:
-    """Transformers' conversion of a sentencepiece model has other ids for texts that begin with a space (5.17)."""
+    """A sentencepiece model that Transformers converts has other ids for texts that begin with a space (5.17)."""
     if name:
         (tmp_path / name).write_bytes(b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02")
     with pytest.raises(StageError, match=r"has no tokenizer\.json.*use a revision that has one"):
@@ -303,8 +305,9 @@ def test_a_value_of_the_wrong_type_is_named(config: dict[str, Any], tmp_path: Pa
 def test_a_copy_is_right_for_everyone_who_loads_it(
     model_type: str | None, kind: str, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    """tokenizer.json is copied byte for byte. With a config.json of Qwen2's type AutoTokenizer uses its own class,
-    whatever tokenizer_config.json says. A notice reports this, and engines get a folder with the tokenizer alone."""
+    """tokenizer.json is copied byte for byte. With a config.json of Qwen2's type, AutoTokenizer uses its own class,
+    whatever tokenizer_config.json specifies. A notice reports this, and engines get a folder that contains only the
+    tokenizer."""
     place = folder(tmp_path / "it", tokenizer, model_type=model_type, tokenizer_class=kind, chat_template=CHATML)
     copy = tmp_path / "copy"
     copy.mkdir()
@@ -318,11 +321,11 @@ def test_a_copy_is_right_for_everyone_who_loads_it(
     of_engines = AutoTokenizer.from_pretrained(alone(copy))
     check(of_engines, place)
     assert of_engines.chat_template == CHATML
-    assert alone(copy) == alone(place)  # made once
+    assert alone(copy) == alone(place)  # the folder is made only once
 
 
 def test_engines_print_no_warning_for_a_large_vocabulary(tmp_path: Path) -> None:
-    """Transformers takes one of more than 100,000 tokens for one of Mistral's."""
+    """Transformers mistakes a tokenizer with more than 100,000 tokens for one of Mistral's."""
     content = json.loads(byte_level().to_str())
     size = len(content["model"]["vocab"])
     content["model"]["vocab"] |= {f"entry{number}": size + number for number in range(100_001)}
@@ -344,7 +347,7 @@ def test_a_copy_of_a_copy_is_the_same(tmp_path: Path) -> None:
     assert one == two
 
 
-# Chat templates: one rule for which is used
+# Chat templates: the rule that selects the template
 
 
 @pytest.mark.parametrize(
@@ -391,7 +394,7 @@ def test_several_templates_with_one_name_are_refused(tmp_path: Path) -> None:
         load(place)
 
 
-# What begins a text
+# The beginning of a text
 
 
 @pytest.mark.parametrize(("begin", "end", "begins"), [("", "", []), (BEGIN, "", [2]), (BEGIN, END, [2]), ("", END, [])])
@@ -417,7 +420,7 @@ def test_what_a_corpus_says_is_text(tmp_path: Path) -> None:
 def test_what_a_corpus_says_is_text_also_if_the_vocabulary_has_it_as_a_word(
     made: Callable[[], Tokenizer], tmp_path: Path
 ) -> None:
-    """Unigram's trainer gives special tokens the best score; WordLevel knows them as words."""
+    """Unigram's trainer gives special tokens the best score; in WordLevel they are words."""
     tokenizer = made()
     place = folder(tmp_path, tokenizer, eos_token="</s>", pad_token=None, bos_token="<s>")
     special = {tokenizer.token_to_id(token) for token in ("<s>", "</s>")}
@@ -436,7 +439,7 @@ def test_a_tokenizer_that_would_make_a_special_token_of_text_is_refused(tmp_path
 
 
 def test_a_tokenizer_that_makes_a_special_token_of_a_whole_text_is_refused(tmp_path: Path) -> None:
-    """With `ignore_merges` a piece that is in the vocabulary is one token, whatever the merges are."""
+    """With `ignore_merges`, a piece that is in the vocabulary is one token, whatever the merges are."""
     tokenizer = metaspace()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
     tokenizer.model.ignore_merges = True
@@ -447,7 +450,8 @@ def test_a_tokenizer_that_makes_a_special_token_of_a_whole_text_is_refused(tmp_p
 def test_a_corpus_ends_no_document_and_begins_no_turn_whether_or_not_the_file_calls_a_token_special(
     tmp_path: Path,
 ) -> None:
-    """Qwen's <tool_call> and Gemma's first <start_of_turn> are not special; nor are runs of spaces, which are text."""
+    """Qwen's <tool_call> and Gemma's first <start_of_turn> are not special, and neither are runs of spaces, which are
+    text."""
     tokenizer = byte_level(pattern=DIGITS)
     tokenizer.add_tokens(["<turn>", "<table>", "user", "    "])
     content = json.loads(tokenizer.to_str())

@@ -1,4 +1,4 @@
-"""A page as a browser sees it."""
+"""A parser that reads a page as a browser does."""
 
 from html.parser import HTMLParser
 
@@ -6,7 +6,7 @@ VOID = {"meta", "br", "line", "rect", "path", "circle"}
 
 
 class Reading(HTMLParser):
-    """Its tags, attributes, ids and text, and whether every tag is closed in order."""
+    """The tags, attributes, ids and text of a page. Parsing asserts that tags are closed in order."""
 
     def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)

@@ -15,7 +15,7 @@ LINES = [(line, "card") for line in ("s0", "s1", "s2", "s3")]
 
 
 def luminance(color: str) -> float:
-    """WCAG's relative luminance of #rrggbb."""
+    """Return WCAG's relative luminance of #rrggbb."""
     parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -1,5 +1,5 @@
-"""SkyPilot's API server for tests: a real HTTP server that speaks its client's language, keeps managed jobs in a list,
-runs none of them, and takes as long over a path as a test says."""
+"""SkyPilot's API server for tests: a real HTTP server that implements the protocol of SkyPilot's client. It keeps
+managed jobs in a list without running them, and a test can delay its answers."""
 
 import json
 import threading
@@ -25,25 +25,25 @@ NAMES = {"/jobs/launch": "jobs.launch", "/jobs/cancel": "jobs.cancel", "/jobs/qu
 
 @dataclass
 class ApiServer:
-    """The interface of a test to SkyPilot's API server."""
+    """The test's interface to SkyPilot's API server."""
 
     url: str = ""
     jobs: list[ManagedJobRecord] = field(default_factory=list)
-    clouds: list[str] = field(default_factory=lambda: ["Slurm"])  # that it has access to
-    log: str = ""  # of every job
-    refuses: Exception | None = None  # what a launch ends with
-    fails: Exception | None = None  # what a query of the jobs ends with
-    asked: list[str] = field(default_factory=list)  # paths, as they came in
-    _closed: dict[str, threading.Event] = field(default_factory=dict)  # paths that wait
-    _requests: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)  # that are open or done
+    clouds: list[str] = field(default_factory=lambda: ["Slurm"])  # clouds that the server has access to
+    log: str = ""  # the log of every job
+    refuses: Exception | None = None  # the error of a launch
+    fails: Exception | None = None  # the error of a job query
+    asked: list[str] = field(default_factory=list)  # requested paths, in order of arrival
+    _closed: dict[str, threading.Event] = field(default_factory=dict)  # paths whose answers are delayed
+    _requests: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)  # open and finished requests
     _done: set[str] = field(default_factory=set)
     _numbers: "count[int]" = field(default_factory=lambda: count(1))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
     def hanging(self, path: str) -> Iterator[None]:
-        """Within the body nothing that is asked of a path is answered. "launch": the request is taken, and does not
-        end."""
+        """Delay all answers for a path until the end of the block. For "launch", the server accepts the request and
+        does not finish it."""
         gate = self._closed[path] = threading.Event()
         try:
             yield
@@ -52,18 +52,18 @@ class ApiServer:
             gate.set()
 
     def forget(self) -> None:
-        """Reset the server to a state without requests."""
+        """Reset the jobs, the log, the errors and the requested paths."""
         self.jobs, self.log, self.refuses, self.fails, self.asked = [], "", None, None, []
 
     def statuses(self) -> list[str]:
         return [str(record.status.value) for record in self.jobs if record.status]
 
     def end(self, status: str, **more: Any) -> None:
-        """The newest job has come to its end."""
+        """End the newest job."""
         self.jobs[-1] = self.jobs[-1].model_copy(update={"status": ManagedJobStatus(status), "end_at": 1.0} | more)
 
     def change(self, status: str, **more: Any) -> None:
-        """The newest job has another state."""
+        """Change the state of the newest job."""
         self.jobs[-1] = self.jobs[-1].model_copy(update={"status": ManagedJobStatus(status)} | more)
 
     def wait_at(self, path: str) -> None:
@@ -76,7 +76,7 @@ class ApiServer:
         return request
 
     def open_launches(self) -> list[dict[str, Any]]:
-        """Return the launches that have not ended. Those of a server whose executors have ended never begin."""
+        """Return the launches that have not ended. If the server's executors have ended, its launches never start."""
         status = RequestStatus.PENDING if "/api/get" in self._closed else RequestStatus.RUNNING
         return [
             payload(request, name, status, json.dumps(body))
@@ -116,7 +116,7 @@ class ApiServer:
 
 
 def payload(number: str, name: str, status: RequestStatus, body: str) -> dict[str, Any]:
-    """A request in a list of them."""
+    """Return a request as it appears in a list of requests."""
     return payloads.RequestPayload(
         request_id=number,
         name=f"sky.{name}",
@@ -183,7 +183,7 @@ def api_server() -> Iterator[ApiServer]:
             self.wfile.write(content)
 
         def log_message(self, format: str, *words: Any) -> None:
-            """Nothing."""
+            """Suppress the log of requests."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

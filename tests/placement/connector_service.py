@@ -1,4 +1,4 @@
-"""The connector's service, `pyflyte serve connector` as a process, asked over gRPC with Flyte's deadlines."""
+"""The connector's service: a process of `pyflyte serve connector`, called over gRPC with Flyte's deadlines."""
 
 import os
 import signal
@@ -22,18 +22,18 @@ from infra.flyte.options import OPTIONS, Options
 from infra.placement.config import NO_IMAGE
 from tests.placement.world import until
 
-DEADLINE_S = 10.0  # Flyte's, for create, get and delete, unless the operator says otherwise
+DEADLINE_S = 10.0  # Flyte's default for create, get and delete
 SECRETS = {"HF_TOKEN": "hf_" + "Z" * 30, "AWS_ACCESS_KEY_ID": "test-key", "AWS_SECRET_ACCESS_KEY": "test-secret"}
 SLURM = {"infra": ["slurm/alpha"], "storage": "/shared"}
 
 
 class Connector:
-    """A connector's process, and propeller's side of it."""
+    """A connector's process, and a client that calls it as propeller does."""
 
     def __init__(self, port: int, url: str, log: Path | None = None, secrets: Mapping[str, str] = SECRETS) -> None:
         self.port, self._url, self.log, self._secrets = port, url, log, {**secrets}
-        self.work = ""  # what the executions ask for
-        self.environment: dict[str, str] = {}  # of the execution
+        self.work = ""  # the work that the executions request
+        self.environment: dict[str, str] = {}  # the environment of the execution
         self.start()
 
     def start(self) -> None:
@@ -51,10 +51,10 @@ class Connector:
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
-        self.channel.close()  # or the next one waits as long between its attempts
+        self.channel.close()  # the next channel would inherit the backoff of an open one
 
     def create(self, output_prefix: str = "", placement: dict[str, Any] = SLURM, command: Sequence[str] = ()) -> bytes:
-        """An attempt of the execution f0123456789; `command` is in place of the task's."""
+        """Create an attempt of the execution f0123456789; `command` replaces the task's command."""
         request = agent_pb2.CreateTaskRequest(output_prefix=output_prefix or f"/out/{uuid4()}", template=template())
         request.template.container.args[:] = command or request.template.container.args
         request.task_execution_metadata.environment_variables.update(self.environment)
@@ -73,7 +73,7 @@ class Connector:
         self._stub.DeleteTask(request, timeout=DEADLINE_S)
 
     def reaches(self, job: bytes, phase: Any, timeout_s: float = 60.0) -> Any:
-        """Ask until the job is in a phase; what the connector said then."""
+        """Poll until the job is in a phase, and return the connector's last answer."""
         last: list[Any] = []
 
         def there() -> bool:
@@ -86,7 +86,7 @@ class Connector:
 
 
 def template() -> tasks_pb2.TaskTemplate:
-    """A placed task as propeller has it, its command filled in."""
+    """Return a placed task as propeller has it, with its command filled in."""
     made = tasks_pb2.TaskTemplate(type="skypilot", id={"name": "tasks.pretrain.task.pretrain"})
     made.metadata.discovery_version = "1"
     made.container.image = NO_IMAGE

@@ -1,5 +1,5 @@
-"""The script of a job, run by bash as on the machines of a cloud: each has a separate home, and they share only the
-storage."""
+"""The script of a job, run by bash as on the machines of a cloud. Each machine has a separate home, and all share only
+the storage."""
 
 import shlex
 import subprocess
@@ -12,7 +12,7 @@ from typing import Any
 from infra.placement.job import Order, sky_task
 
 ROOT = Path(__file__).parents[2]
-# The code that Flyte's command unpacks into the job's folder, and a stage that other machines can stop
+# The code that Flyte's command unpacks into the job's folder, and a stage that other machines can stop.
 UNPACK = f"ln -s {shlex.quote(str(ROOT / 'infra'))} infra"
 STAGE = """
 from infra.placement.machine import ending_together
@@ -22,14 +22,14 @@ with ending_together():
 
 
 def python(program: str) -> str:
-    """A command of a stage, as Python; `rank` is the machine's."""
+    """Return a stage's command, written in Python; `rank` is the machine's rank."""
     lead = f"import os, signal, sys, time; rank = int(os.environ['NODE_RANK'])\n{STAGE}"
     return f"exec {shlex.quote(sys.executable)} -c {shlex.quote(lead)} {shlex.quote(program)}"
 
 
 @dataclass
 class Machines:
-    """Rents a new machine for each start. `folder` has their homes."""
+    """A provider of machines that rents a new machine for each start. Homes are in `folder`."""
 
     folder: Path
     storage: str
@@ -47,7 +47,7 @@ class Machines:
         return [self._machine(config, rank) for rank in range(nodes)]
 
     def run(self, command: str, nodes: int = 1, output: str = "out", **placement: Any) -> list[int]:
-        """The exit codes of a job's machines, by rank."""
+        """Run a job, and return the exit codes of its machines by rank."""
         return [machine.wait(180) for machine in self.start(command, nodes, output, **placement)]
 
     def homes(self) -> list[Path]:
@@ -64,5 +64,5 @@ class Machines:
                 ["bash", "-c", config["run"]], env=environment, stdout=log, stderr=log, start_new_session=True
             )
 
-    def said(self) -> str:
+    def output(self) -> str:
         return "".join(path.read_text() for path in sorted(self.folder.glob("machine-*.txt")))

@@ -1,7 +1,8 @@
-"""SkyPilot's optimizer on this folder's catalogs: a process that is asked by lines of JSON.
+"""A process that runs SkyPilot's optimizer on this folder's catalogs, controlled by lines of JSON.
 
-It has a home of its own, since SkyPilot keeps its state there and reads it when it is imported. In: a placement.
-Out: the places in the order in which SkyPilot tries what Baton hands over: each is taken for full once it was chosen.
+It has a separate home, since SkyPilot keeps its state there and reads it at import. The input is a placement. The
+output is the order in which SkyPilot tries the places of Baton's task, if each place that was chosen turns out to be
+full.
 """
 
 import json
@@ -18,14 +19,14 @@ HERE = Path(__file__).parent
 
 
 class Optimizer:
-    """Asks the process."""
+    """A client of the optimizer's process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def order(self, **placement: Any) -> list[dict[str, Any]]:
-        """The places for a placement; each has place, spot, price (of all nodes, US dollars an hour), recorded, the
-        price that the connector finds for it, and planned, the words of the plan for the same rank."""
+        """Return the places for a placement. Each has its place, spot, price (of all nodes, US dollars an hour),
+        recorded (the price that the connector finds for it) and planned (the plan's text for the same rank)."""
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps(placement) + "\n")
         self._process.stdin.flush()
@@ -54,7 +55,7 @@ def optimizer(home: Path) -> Iterator[Optimizer]:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # SkyPilot prints
+    os.dup2(2, 1)  # SkyPilot prints to stdout
 
     from sky import check, clouds, global_user_state
     from sky.clouds.cloud import CloudCapability

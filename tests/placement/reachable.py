@@ -1,4 +1,4 @@
-"""A plugin of SkyPilot's server: whether there is a network is asked of this machine, since there is no other."""
+"""A plugin of SkyPilot's server that checks for a network on this machine, since the world has no other."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from sky.server import plugins
 
 
 class Reachable(plugins.BasePlugin):
-    """Answers on the address that world.py serves."""
+    """Replace SkyPilot's network check with the address that world.py serves."""
 
     def install(self, extension_context: Any) -> None:
         backend_utils._TEST_IP_LIST[:] = ["http://127.0.0.1:46599/"]

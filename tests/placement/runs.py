@@ -1,4 +1,4 @@
-"""`pyflyte run` with a placed stage of pretraining or post-training: small data, a tiny model."""
+"""`pyflyte run` with a placed stage of pretraining or post-training on small data and a tiny model."""
 
 import json
 import os
@@ -12,9 +12,9 @@ import yaml
 
 from infra.tracking.spool import StageRun, read_stage
 from tests.placement.world import BIN, REPOSITORY, until
-from tests.posttrain.tiny import REWARD, said_twice, tiny_model
+from tests.posttrain.tiny import REWARD, repeated_words, tiny_model
 
-# The laptop recipe up to the model for exchange, with smaller numbers: its later stages are not placed here.
+# The laptop recipe up to the Hugging Face model, with smaller numbers; its later stages are not placed here.
 RECIPE: dict[str, Any] = {
     "name": "placed",
     "corpus": {"source": {"kind": "files", "path": "sources"}, "held_out": 0.3},
@@ -61,27 +61,27 @@ class Run:
     def home(self) -> Path:
         return self.folder / "baton"
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Return the output of the run."""
         return (self.folder / "terminal.txt").read_text()
 
     def ends(self, timeout_s: float = 1200.0) -> int:
-        """Its exit code."""
+        """Wait for the end of the run, and return its exit code."""
         try:
             return self.process.wait(timeout_s)
         finally:
             self.process.kill()
 
     def record(self) -> StageRun:
-        """The stage in the newest execution that placed it or did it here."""
+        """Return the record of the stage from the newest execution that placed it or ran it locally."""
         stages = [read_stage(folder) for folder in sorted((self.home / "executions").glob(f"*/{self.stage}"))]
         return [stage for stage in stages if not stage.cached][-1]
 
     @property
     def digest(self) -> str:
-        """Return the digest of the stage's artifact."""
+        """The digest of the stage's artifact."""
         output = self.record().output
-        assert output is not None, self.said()
+        assert output is not None, self.output()
         return str(output["digest"])
 
     def losses(self) -> dict[int, float]:
@@ -89,9 +89,9 @@ class Run:
         return {point["step"]: point["loss"] for point in self._metrics() if point["step"]}
 
     def reaches(self, step: int) -> None:
-        """Wait until the training has taken so many steps."""
+        """Wait until the training has reached this number of steps."""
         until(lambda: self.process.poll() is not None or self._steps() >= step, f"step {step}", 600)
-        assert self.process.poll() is None, self.said()
+        assert self.process.poll() is None, self.output()
 
     def ctrl_c(self) -> None:
         self.process.send_signal(signal.SIGINT)
@@ -108,19 +108,19 @@ _running: list[Run] = []
 
 
 def end_runs() -> None:
-    """Kill the runs that a failed test has left, lest they start their jobs again."""
+    """Kill the runs that a failed test has left, so that they do not restart their jobs."""
     while _running:
         _running.pop().process.kill()
 
 
 def done(run: Run) -> Run:
-    """The run, ended well."""
-    assert run.ends() == 0, run.said()
+    """Wait for the end of the run, and assert that it succeeded."""
+    assert run.ends() == 0, run.output()
     return run
 
 
 def pids(word: str, run: Run) -> list[int]:
-    """Return the ids of processes of a run's job, by a word of their command line."""
+    """Return the ids of the processes of a run's job whose command line contains a word."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -133,7 +133,7 @@ def pids(word: str, run: Run) -> list[int]:
 
 
 def start(folder: Path, *changes: dict[str, Any], **environment: str) -> Run:
-    """Start the recipe with changes to its pretraining, in a folder that is new or was used before."""
+    """Start the recipe with changes to its pretraining, in a new or used folder."""
     sources = folder / "sources"
     sources.mkdir(parents=True, exist_ok=True)
     for name in ("argparse", "ast", "calendar", "csv", "difflib", "shlex", "tarfile", "textwrap", "zipfile"):
@@ -143,10 +143,10 @@ def start(folder: Path, *changes: dict[str, Any], **environment: str) -> Run:
 
 
 def tune(folder: Path, stage: str, *changes: dict[str, Any]) -> Run:
-    """Start post-training's `stage` on the model and rows of tests/posttrain, in a folder as above."""
+    """Start post-training's `stage` on the model and rows of tests/posttrain, in a new or used folder."""
     if not (folder / "model").exists():
         tiny_model(folder / "model", dtype="float32")
-        rows = said_twice(60)
+        rows = repeated_words(60)
         if stage == "dpo":
             rows = [row | {"chosen": row["completion"], "rejected": " no, not this"} for row in rows]
         (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

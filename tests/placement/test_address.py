@@ -1,4 +1,4 @@
-"""Downloads from an address: atomic, and once. The storage is a real S3 server."""
+"""Atomic downloads from an address, each of them done once. The storage is a real S3 server."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ PROGRAM = "import sys; from infra.storage.address import fetch; print(fetch(sys.
 
 @pytest.fixture
 def where(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of two files."""
+    """The address of a folder with two files."""
     monkeypatch.setenv("BATON_CACHE", str(tmp_path / "cache"))
     place = f"{s3.address}/{uuid4().hex}"
     for name, content in FILES.items():
@@ -43,14 +43,14 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def bringing(s3: S3, place: str) -> subprocess.Popen[str]:
+def downloading(s3: S3, place: str) -> subprocess.Popen[str]:
     words = [sys.executable, "-c", PROGRAM, place]
     return subprocess.Popen(words, env=os.environ | s3.environment(), stdout=subprocess.PIPE, text=True)
 
 
 def test_several_processes_bring_a_folder_once(s3: S3, where: str) -> None:
     with disturbed(s3, faults := Faults()) as proxied:
-        processes = [bringing(proxied, where) for _ in range(2)]
+        processes = [downloading(proxied, where) for _ in range(2)]
         (first, second) = (Path(each.communicate()[0].strip()) for each in processes)
     assert first == second
     assert content(first) == FILES
@@ -66,7 +66,7 @@ def test_a_folder_that_changed_is_brought_anew(s3: S3, where: str) -> None:
 
 def test_a_process_that_is_killed_leaves_nothing_that_is_believed(s3: S3, where: str, tmp_path: Path) -> None:
     with disturbed(s3, Faults(delay_s=0.5)) as slow:
-        process = bringing(slow, where)
+        process = downloading(slow, where)
         while not list((tmp_path / "cache").glob("brought/*.partial")):
             time.sleep(0.005)
         process.kill()
@@ -88,7 +88,7 @@ def test_a_whole_file_is_read_in_blocks(s3: S3, where: str, tmp_path: Path) -> N
 
 
 def damage(folder: Path, how: str) -> None:
-    """Damage a file as a disk, a person or a program may, without a change of its name, size or time."""
+    """Damage a file as a disk, a person or a program might, without changing its name, size or time."""
     file, times = folder / "a.txt", (folder / "a.txt").stat()
     if how == "changed":
         file.write_bytes(b"eno")
@@ -116,13 +116,13 @@ def test_a_copy_that_was_changed_is_brought_anew(
     assert [path.stat().st_ino for path in sorted(copy.iterdir())] == [each.st_ino for each in before]
 
 
-def test_nothing_at_an_address_is_said(where: str) -> None:
+def test_nothing_at_an_address_is_reported(where: str) -> None:
     with pytest.raises(StorageError, match="none: nothing exists there"):
         fetch(f"{where}/none")
 
 
 def packed(s3: S3, folder: Path, place: str) -> str:
-    """The address of an archive of a folder's files."""
+    """Pack a folder's files into an archive, and return its address."""
     digest = pack(files_in(folder), folder.with_suffix(".tar"))
     put(s3, f"{place}/files.tar", folder.with_suffix(".tar").read_bytes())
     return f"{place}/files.tar{DIGEST}{digest}"
@@ -153,7 +153,7 @@ def test_the_same_files_elsewhere_have_the_same_digest(s3: S3, where: str, archi
 def test_an_archive_s_files_have_one_version_on_every_machine(
     archive: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pods share what they make of them, by a key with it."""
+    """Pods share what they derive from the files, by a key that contains the version."""
     here = FilesSource(path=archive).files()
     monkeypatch.setenv("BATON_CACHE", str(tmp_path / "another-node"))
     there = FilesSource(path=archive).files()
@@ -187,7 +187,7 @@ def test_an_archive_of_more_than_files_is_refused(s3: S3, where: str, tmp_path: 
 
 
 def test_an_archive_is_unpacked_by_the_first_python_3_11_too(archive: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose tarfile has no filters: Debian 12's is one of 3.11.2."""
+    """The tarfile of Python 3.11.2, which Debian 12 has, lacks filters."""
     monkeypatch.delattr(tarfile.TarFile, "extractall")
     assert content(fetch(archive)) == FILES
 
@@ -201,7 +201,7 @@ def test_an_archive_that_is_here_is_not_asked_for_again(s3: S3, archive: str) ->
 
 
 def test_an_archive_is_known_by_its_content_wherever_it_is(archive: str) -> None:
-    """In the stage's cache key, and in the name of its job."""
+    """The content is in the stage's cache key and in the name of its job."""
     name = archive.partition(DIGEST)[2]
     one, other = (CorpusSpec(source=FilesSource(path=f"s3://{each}{DIGEST}{name}")).pinned() for each in "ab")
     assert one.identity() == other.identity()

@@ -1,6 +1,6 @@
-"""The storage of Azure and of Google, by their emulators (Azurite, gcp-storage-emulator): `make test-clouds`.
+"""The storage of Azure and Google, tested with their emulators (Azurite, gcp-storage-emulator) by `make test-clouds`.
 
-What is said of storage elsewhere is tested against S3; here only what another cloud's file system may do differently.
+Other tests of storage use S3; these cover only behavior that may differ in another cloud's file system.
 """
 
 import os
@@ -22,10 +22,10 @@ from tests.core.test_offsite import checkpoint, pod, send
 
 pytestmark = pytest.mark.slow
 
-PROGRAMS = Path(sys.prefix) / "clouds"  # where `make test-clouds` installs them
+PROGRAMS = Path(sys.prefix) / "clouds"  # installed by `make test-clouds`
 BUCKET = "baton"
 LARGE = os.urandom(40 << 20)  # more than two parts
-# Azurite's account, the same everywhere: learn.microsoft.com/azure/storage/common/storage-connect-azurite
+# Azurite's fixed account: learn.microsoft.com/azure/storage/common/storage-connect-azurite
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
@@ -75,7 +75,7 @@ def where(cloud: str) -> str:
 
 @pytest.fixture
 def sent(where: str, tmp_path: Path) -> str:
-    """The address of three files."""
+    """The address of a folder with three files."""
     files = {"a.txt": b"one", "sub/large.bin": LARGE, "empty": b""}
     for name, content in files.items():
         path = tmp_path / "sent" / name
@@ -134,7 +134,7 @@ def test_a_fresh_pod_continues_from_the_newest_checkpoint(where: str, tmp_path: 
     assert [path.name for path in (second.job_dir / "work/checkpoints").iterdir()] == ["step-00000005"]
 
 
-def test_a_bucket_that_is_not_there_is_said(cloud: str, tmp_path: Path) -> None:
+def test_a_bucket_that_is_not_there_is_reported(cloud: str, tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     with pytest.raises(StorageError, match="Create the bucket, or set another one in BATON_STORAGE"):
         storage.put(tmp_path, ["a"], f"{cloud}-none/x")

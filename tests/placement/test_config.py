@@ -12,7 +12,7 @@ from infra.placement.config import MACHINE_FAULT, Placement
 
 
 def read(clouds: tuple[str, ...] = (), docker: str | None = None, **words: Any) -> Any:
-    """SkyPilot's Resources: a list when they are ordered, a set when not."""
+    """Return SkyPilot's Resources, a list if they are ordered and a set otherwise."""
     placement = Placement.model_validate(words)
     which = "ordered" if placement.choose == "in_order" else "any_of"
     resources = placement.each_node() | {which: placement.choices(docker, clouds)}
@@ -20,7 +20,7 @@ def read(clouds: tuple[str, ...] = (), docker: str | None = None, **words: Any) 
     return sky.Task.from_yaml_config(config).resources
 
 
-def test_nothing_said_is_anywhere_on_demand() -> None:
+def test_the_default_is_anywhere_on_demand() -> None:
     (one,) = read()
     assert (one.cloud, one.accelerators, one.use_spot) == (None, None, False)
 
@@ -75,7 +75,7 @@ def test_any_infra_of_skypilot(place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ({"accelerators": ["8xH100"]}, "match pattern"),
         ({"infra": ["aws us-east-1"]}, "match pattern"),
@@ -85,6 +85,6 @@ def test_any_infra_of_skypilot(place: str) -> None:
         ({"infra": ["slurm"], "exclude": ["slurm/alpha"]}, "name the parts that may be used"),
     ],
 )
-def test_a_wrong_one_is_refused_with_the_reason(words: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_a_wrong_one_is_refused_with_the_reason(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         Placement.model_validate(words)

@@ -1,4 +1,4 @@
-"""The connector's reading of SkyPilot's records, and the jobs it submits, without a server."""
+"""The connector's reading of SkyPilot's records, and the jobs that it submits, without a server."""
 
 import asyncio
 import subprocess
@@ -30,7 +30,7 @@ COMMAND = ["pyflyte-execute", "--inputs", "s3://bucket/a folder/inputs.pb"]
 
 
 def test_every_status_has_a_phase() -> None:
-    """Fails when SkyPilot adds one."""
+    """This fails when SkyPilot adds a status."""
     assert {status.value for status in ManagedJobStatus} == PHASES.keys()
 
 
@@ -70,7 +70,7 @@ ENDED = {"cloud": "AWS", "region": "us-west-2", "zone": "us-west-2a", "job_durat
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ({}, "14 min on aws/us-west-2 (m6i.large spot), $0.02"),
         ({"recovery_count": 1}, "14 min on aws/us-west-2 (m6i.large spot), about $0.02, recovered once"),
@@ -86,15 +86,15 @@ ENDED = {"cloud": "AWS", "region": "us-west-2", "zone": "us-west-2a", "job_durat
     ],
 )
 def test_the_last_word_says_where_how_long_and_for_how_much(
-    more: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+    more: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sky.Resources, "get_cost", lambda self, seconds: 0.0857)
     record = ManagedJobRecord(**{"cluster_resources_full": FULL, "cluster_resources": "1x(cpus=2)"} | ENDED | more)
-    assert summary(where(record)).strip() == said
+    assert summary(where(record)).strip() == message
 
 
 def test_an_ended_job_keeps_the_machine_that_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SkyPilot's record of a job whose machine is gone has only what was asked for."""
+    """SkyPilot's record of a job whose machine is gone contains only the requested resources."""
     monkeypatch.setattr(sky.Resources, "get_cost", lambda self, seconds: 0.0857)
     running = ManagedJobRecord(job_id=3, cluster_resources_full=FULL, **ENDED | {"end_at": None})
     asked = "1x[CPU:2][On-demand|Spot]"
@@ -153,11 +153,11 @@ def test_an_image_that_its_registry_lacks_is_refused(tmp_path: Path) -> None:
             refuse_absent(f"docker:{host}/not/there:1")
         push(host, "there", "1")
         refuse_absent(f"{host}/there:1")
-    refuse_absent(f"{host}/there:1")  # a registry that does not answer here may answer the machines
+    refuse_absent(f"{host}/there:1")  # a registry that does not answer here may answer on the machines
 
 
 def secrets(config: dict[str, Any]) -> dict[str, str]:
-    """A job's secrets, without what makes it longer."""
+    """Return a job's secrets without the filler."""
     return {name: value for name, value in config["secrets"].items() if name != FILLER}
 
 
@@ -180,12 +180,13 @@ def test_a_placement_names_secrets_of_its_own(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.long
 def test_a_job_with_secrets_is_too_long_for_a_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SkyPilot sends it as a file, so that `ps` shows no secret. Without secrets it is as short as before."""
+    """SkyPilot sends the command as a file, so that `ps` shows no secret. Without secrets, the command is as short as
+    before."""
     assert FILLER not in order()["secrets"]
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     config = sky_task("baton-x-0", Order({}, str(tmp_path), "e", {}), {}, ["printenv", FILLER], "/shared/out")
     assert len(config["secrets"][FILLER]) >= MAX_INLINE_COMMAND_LENGTH
-    assert script(tmp_path, config, config["secrets"]) == 1  # the command does not have it
+    assert script(tmp_path, config, config["secrets"]) == 1  # the command's environment lacks the filler
 
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "FLYTE_AWS_ENDPOINT"}
@@ -231,7 +232,8 @@ def test_where_there_are_no_containers_there_is_no_image() -> None:
     either = sent(infra=["slurm/alpha", "aws"])
     images = {choice["infra"]: choice.get("image_id") for choice in either["resources"]["ordered"]}
     assert images == {"slurm/alpha": None, "aws": "docker:registry/train:1"}
-    assert "image_id" in str(sent(infra=["slurm/alpha"], image="registry/train:1")["resources"])  # it has Pyxis
+    # this cluster has Pyxis
+    assert "image_id" in str(sent(infra=["slurm/alpha"], image="registry/train:1")["resources"])
 
 
 def test_a_secret_that_is_not_there_stops_the_job_before_it_is_sent() -> None:
@@ -240,7 +242,7 @@ def test_a_secret_that_is_not_there_stops_the_job_before_it_is_sent() -> None:
 
 
 def run(tmp_path: Path, command: list[str], **placement: Any) -> int:
-    """The exit code of a job's script on one machine."""
+    """Run a job's script on one machine, and return its exit code."""
     config = sky_task("baton-x-0", Order(placement, str(tmp_path), "e", {}), {}, command, f"{tmp_path}/out")
     return script(tmp_path, config, {})
 

@@ -1,4 +1,4 @@
-"""The connector's service before an API server of SkyPilot's that is slow, or away, or whatever a test says."""
+"""The connector's service with an API server that is slow, unreachable, or in a state that a test sets."""
 
 import json
 import time
@@ -28,7 +28,7 @@ from tests.tracking.conftest import Server, empty_store, home, server, sleeping_
 
 __all__ = ["empty_store", "home", "server", "sleeping_server"]
 
-PROMISED_S = 3.5  # to answer in, on a busy machine
+PROMISED_S = 3.5  # the promised time of an answer, on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def answered_in_time() -> Iterator[None]:
 
 
 def test_kubernetes_finds_it_healthy(connector: Connector) -> None:
-    """Its image has grpcio-health-checking (images/connector.txt); without it the probes of connector.yaml fail."""
+    """The image has grpcio-health-checking (images/connector.txt); without it, the probes of connector.yaml fail."""
     health = pytest.importorskip("grpc_health.v1.health_pb2")
     stub = pytest.importorskip("grpc_health.v1.health_pb2_grpc").HealthStub(connector.channel)
     assert stub.Check(health.HealthCheckRequest(), timeout=DEADLINE_S).status == health.HealthCheckResponse.SERVING
@@ -88,8 +88,8 @@ def test_a_server_that_is_away_is_shown_and_logged_and_an_abort_works(tmp_path: 
             assert made.get(job).phase == TaskExecution.WAITING_FOR_RESOURCES
         made.delete(job)  # nothing was launched
         assert made.get(job).phase == TaskExecution.WAITING_FOR_RESOURCES
-        said = (tmp_path / "log.txt").read_text()
-        assert said.count("WAITING_FOR_RESOURCES: baton-pretrain-") == 1 and ": cancelled" in said
+        log = (tmp_path / "log.txt").read_text()
+        assert log.count("WAITING_FOR_RESOURCES: baton-pretrain-") == 1 and ": cancelled" in log
     finally:
         made.kill()
 
@@ -144,7 +144,7 @@ def test_the_job_of_two_executions_is_cancelled_with_the_last(sky: ApiServer, co
 
 
 def test_who_follows_a_job_that_is_cancelled_for_another_launches_it_anew(sky: ApiServer, connector: Connector) -> None:
-    """The connector that was started again has not been asked by the second yet."""
+    """The restarted connector has had no request of the second execution yet."""
     first, second = connector.create(), connector.create()
     connector.reaches(first, TaskExecution.RUNNING)
     connector.reaches(second, TaskExecution.RUNNING)
@@ -167,7 +167,7 @@ def test_an_attempt_that_has_failed_does_not_keep_the_next_one_s_job(sky: ApiSer
 
 
 def test_of_two_jobs_of_one_name_the_first_goes_on(sky: ApiServer, connector: Connector) -> None:
-    """A launch whose answer was lost is made again; both are there."""
+    """A launch whose answer was lost is repeated, so two jobs exist."""
     job = connector.create()
     connector.reaches(job, TaskExecution.RUNNING)
     sky.jobs.append(sky.jobs[0].model_copy(update={"job_id": 2}))
@@ -182,7 +182,7 @@ def test_of_two_jobs_of_one_name_the_first_goes_on(sky: ApiServer, connector: Co
 
 
 def fragment(**more: Any) -> ManagedJobRecord:
-    """The record that SkyPilot keeps of a submission that was cut off."""
+    """Write the record that SkyPilot keeps of an interrupted submission."""
     return ManagedJobRecord(user_yaml="", **more)
 
 
@@ -205,7 +205,7 @@ def test_a_job_of_somebody_else_with_that_name_is_left_alone(sky: ApiServer, con
     assert sky.statuses() == ["RUNNING", "RUNNING"]
 
 
-def test_what_skypilot_waits_for_is_said_with_the_cause(sky: ApiServer, connector: Connector) -> None:
+def test_what_skypilot_waits_for_is_reported_with_the_cause(sky: ApiServer, connector: Connector) -> None:
     job = connector.create()
     connector.reaches(job, TaskExecution.RUNNING)
     prefix = "I 11-30 07:01:02.123 PID=7 recovery_strategy.py:1173] "
@@ -214,18 +214,20 @@ def test_what_skypilot_waits_for_is_said_with_the_cause(sky: ApiServer, connecto
         f"{prefix}Retrying to launch the cluster in 61.3 seconds.\n"
     )
     sky.change("PENDING", schedule_state="ALIVE_BACKOFF")
-    said = connector.reaches(job, TaskExecution.WAITING_FOR_RESOURCES).message
-    assert said == (
+    message = connector.reaches(job, TaskExecution.WAITING_FOR_RESOURCES).message
+    assert message == (
         "job 1 waits for SkyPilot's next try; its launch failed: sky.exceptions.CommandError: mount failed; next try "
         "61 s after 07:01:02"
     )
     sky.change("STARTING", schedule_state="ALIVE")
-    said = connector.reaches(job, TaskExecution.INITIALIZING).message
-    assert said.startswith("job 1 looking for capacity; its launch failed: sky.exceptions.CommandError: mount failed")
+    message = connector.reaches(job, TaskExecution.INITIALIZING).message
+    assert message.startswith(
+        "job 1 looking for capacity; its launch failed: sky.exceptions.CommandError: mount failed"
+    )
 
 
 def test_an_error_within_the_server_is_no_answer(sky: ApiServer, connector: Connector) -> None:
-    """This was seen on a busy machine, where the answer of the server's own process was cut off."""
+    """The answer of the server's own process was cut off on a busy machine."""
     job = connector.create()
     connector.reaches(job, TaskExecution.RUNNING)
     sky.fails = json.JSONDecodeError("Unterminated string starting at", "x" * 20, 18)
@@ -256,16 +258,16 @@ def test_a_failed_job_tells_its_last_lines_its_place_and_its_recoveries(
     sky.log = "".join(f"\x1b[36mline {number}\x1b[0m\n" for number in range(100)) + "HF_TOKEN=hf_" + "Z" * 30 + "\n"
     place = {"cloud": "Slurm", "region": "alpha", "cluster_resources": "1x(cpus=2)", "recovery_count": 2}
     sky.end("FAILED", failure_reason="exit code 1", **place)
-    said = connector.reaches(job, TaskExecution.FAILED).message
-    assert said.startswith("job 1 failed on Slurm/alpha (1x(cpus=2)), recovered 2 times\nexit code 1\n")
-    assert "line 99\n" in said
-    assert said.endswith("\nFull log: sky jobs logs 1")
-    assert len(said.splitlines()) <= 8
-    assert "ZZZ" not in said
+    message = connector.reaches(job, TaskExecution.FAILED).message
+    assert message.startswith("job 1 failed on Slurm/alpha (1x(cpus=2)), recovered 2 times\nexit code 1\n")
+    assert "line 99\n" in message
+    assert message.endswith("\nFull log: sky jobs logs 1")
+    assert len(message.splitlines()) <= 8
+    assert "ZZZ" not in message
 
 
 def succeeded(sky: ApiServer, connector: Connector, folder: Path) -> bytes:
-    """A job that has left what a task leaves, after it was moved once."""
+    """A job with a task's outputs, after it was moved once."""
     job = connector.create(str(folder))
     connector.reaches(job, TaskExecution.RUNNING)
     (folder / "outputs.pb").write_bytes(literals_pb2.LiteralMap().SerializeToString())
@@ -278,7 +280,7 @@ def test_the_deck_says_where_it_ran(sky: ApiServer, connector: Connector, tmp_pa
     job = succeeded(sky, connector, tmp_path)
     connector.reaches(job, TaskExecution.SUCCEEDED)
     found = connector.reaches(job, TaskExecution.SUCCEEDED)  # the first answer may have been lost
-    assert not found.HasField("outputs")  # they are in storage, and beside them Flyte finds the deck
+    assert not found.HasField("outputs")  # Flyte finds the outputs in storage, with the deck beside them
     assert (tmp_path / "deck.html").read_text() == (
         "<html>\n<body><p>job 1 done on Slurm/alpha (1x(cpus=2)), recovered 1 times</p>\n<h1>Loss</h1></body></html>"
     )
@@ -342,11 +344,11 @@ def test_what_the_task_calls_curable_may_be_retried(sky: ApiServer, connector: C
 
 
 def test_the_job_is_of_the_execution_that_asks(sky: ApiServer, connector: Connector) -> None:
-    """One template serves all executions of a version, with the placements of each."""
+    """One template serves all executions of a version, each with its own placement."""
     connector.reaches(connector.create(placement={"infra": ["slurm/alpha"]}), TaskExecution.RUNNING)
     _head, task = yaml.safe_load_all(sky.jobs[0].user_yaml or "")
     assert task["envs"]["BATON_EXECUTION"] == "llm-production-f0123456789"
-    assert task["envs"]["BATON_STORAGE"] == "s3://raw/baton"  # beside the raw data of its pods
+    assert task["envs"]["BATON_STORAGE"] == "s3://raw/baton"  # next to the raw data of the execution's pods
     assert task["envs"]["MLFLOW_EXPERIMENT_NAME"] == "of-the-task"
     assert set(task["secrets"]) >= {"HF_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
     assert NO_IMAGE not in str(task)

@@ -1,4 +1,4 @@
-"""A placed stage of a local run, through the same connector in this process."""
+"""A placed stage of a local run, which uses the same connector in this process."""
 
 import asyncio
 import gc
@@ -37,7 +37,7 @@ def sky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
 
 
 def forget() -> None:
-    """SkyPilot's client keeps which server it has."""
+    """Clear the address of the server that SkyPilot's client caches."""
     get_server_url.cache_clear()
     is_api_server_local.cache_clear()
 
@@ -52,19 +52,19 @@ def test_a_failed_job_tells_its_last_lines_its_place_and_its_recoveries(sky: Api
     threading.Thread(target=fail, daemon=True).start()
     with pytest.raises(PlacementFailed) as failed:
         prepare_corpus(spec=CorpusSpec(placement=Placement(infra=["slurm/alpha"], storage=str(tmp_path))))
-    said = str(failed.value)
-    assert "job 1 failed on Slurm/alpha (1x(cpus=2)), recovered 2 times" in said
-    assert "line 98\nline 99\nFull log: sky jobs logs 1" in said
-    assert len(said.splitlines()) <= 8
+    message = str(failed.value)
+    assert "job 1 failed on Slurm/alpha (1x(cpus=2)), recovered 2 times" in message
+    assert "line 98\nline 99\nFull log: sky jobs logs 1" in message
+    assert len(message.splitlines()) <= 8
 
 
 JOB = SkyJob("baton-x-0", "/out", Order({"infra": ["slurm/alpha"]}, "/shared", "e", {}), "", ["true"])
 
 
-def test_a_server_that_begins_no_request_is_said_with_the_way_out(
+def test_a_server_that_begins_no_request_is_reported_with_the_way_out(
     sky: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its health is good: only its executors have ended."""
+    """The server is healthy; only its executors have ended."""
     monkeypatch.setattr(connector, "STUCK_S", 4.0)
     asked = SkyPilotConnector()
     with sky.hanging("/api/get"):

@@ -17,7 +17,7 @@ from workflows.checks.table import checked
 from workflows.recipe import SECTIONS, Recipe, context_of
 from workflows.recipe.error import RecipeError
 
-PRETRAIN: Any = pretrain  # the task, for mypy a function
+PRETRAIN: Any = pretrain  # the task, which mypy would see as a function
 ELSEWHERE = {"accelerators": ["H100:8"], "spot": "spot_first", "max_price_per_hour": 40}
 
 
@@ -58,7 +58,7 @@ def test_a_wrong_placement_is_a_problem_of_the_recipe() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "said"),
+    ("recipe", "message"),
     [
         (
             {"tokenizer": {"vocab_size": 512, "placement": {"nodes": 2}}},
@@ -90,7 +90,7 @@ def test_a_wrong_placement_is_a_problem_of_the_recipe() -> None:
         ),
     ],
 )
-def test_the_machines_fit_the_stage(recipe: dict[str, Any], said: str) -> None:
+def test_the_machines_fit_the_stage(recipe: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError) as error:
         checked(Recipe.model_validate(recipe))
-    assert said in str(error.value)
+    assert message in str(error.value)

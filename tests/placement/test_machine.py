@@ -1,4 +1,4 @@
-"""The agreement of a job's machines through its storage, a shared folder or a bucket."""
+"""The coordination of a job's machines through its storage, a shared folder or a bucket."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def machines(request: pytest.FixtureRequest, tmp_path: Path, s3: S3) -> Machines
 
 @pytest.fixture
 def cloud(tmp_path: Path, s3: S3) -> Machines:
-    """Machines that share nothing but a bucket."""
+    """Machines that share only a bucket."""
     return Machines(tmp_path, f"{s3.address}/{tmp_path.name}", s3.environment())
 
 
@@ -40,7 +40,7 @@ def wait_for(path: Path) -> None:
 @pytest.mark.long
 def test_faults_are_counted_whatever_machine_they_happen_on(machines: Machines) -> None:
     assert [machines.run(KILLED, restarts=2) for _ in range(3)] == [[MACHINE_FAULT], [MACHINE_FAULT], [1]]
-    assert "placement.restarts allows 2, and all have been used" in machines.said()
+    assert "placement.restarts allows 2, and all have been used" in machines.output()
 
 
 def test_another_attempt_has_restarts_of_its_own(cloud: Machines) -> None:
@@ -52,7 +52,7 @@ def test_a_machine_that_is_taken_is_no_fault(cloud: Machines, tmp_path: Path) ->
         (machine,) = cloud.start(python(f"open('{tmp_path}/{number}', 'w'); {SLEEP}"), restarts=1)
         wait_for(tmp_path / str(number))
         os.kill(machine.pid, signal.SIGTERM)
-        assert machine.wait(60) == MACHINE_FAULT  # SkyPilot restarts it
+        assert machine.wait(60) == MACHINE_FAULT  # the exit code that makes SkyPilot restart the machine
     assert [cloud.run(KILLED, restarts=1) for _ in range(2)] == [[MACHINE_FAULT], [1]]
 
 
@@ -73,7 +73,7 @@ def test_what_a_person_must_change_ends_the_job_at_once(machines: Machines) -> N
 def test_what_fails_on_one_of_three_machines_ends_all_with_its_code(cloud: Machines) -> None:
     second_fails = python(f"time.sleep(1); rank == 1 and sys.exit(3); {SLEEP}")
     assert cloud.run(second_fails, nodes=3) == [3, 0, 0]
-    assert cloud.said().count("has failed on another machine; stopping it here") == 2
+    assert cloud.output().count("has failed on another machine; stopping it here") == 2
 
 
 @pytest.mark.long
@@ -118,5 +118,5 @@ def test_without_storage_nothing_is_restarted_and_the_reason_is_given(
 def test_nothing_is_left_on_a_machine(cloud: Machines, command: str) -> None:
     cloud.secrets["BATON_GOOGLE_KEY"] = '{"private_key": "a\\nb"}'
     cloud.run(f"cat $GOOGLE_APPLICATION_CREDENTIALS; mkdir $BATON_HOME; touch $BATON_HOME/file; {command}")
-    assert '{"private_key": "a\\nb"}' in cloud.said()
+    assert '{"private_key": "a\\nb"}' in cloud.output()
     assert [*cloud.homes()[0].iterdir()] == []

@@ -1,4 +1,4 @@
-"""A placed stage as registered on a Flyte cluster: a task that its connector service runs."""
+"""A placed stage as registered on a Flyte cluster, where the connector's service runs its task."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ SLURM = {"infra": ["slurm/alpha"], "storage": "/shared", "image": "docker.invali
 
 
 def literals(node: Any) -> LiteralMap:
-    """A node's constants, as propeller hands them to a connector."""
+    """Return a node's constants, as propeller passes them to a connector."""
     return LiteralMap({each.var: Literal(scalar=each.binding.scalar) for each in node.inputs})
 
 

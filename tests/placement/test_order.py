@@ -1,4 +1,4 @@
-"""The order of places and the cost of a stage: SkyPilot's optimizer, offline, on a few hand-written prices."""
+"""The order of places and the cost of a stage, from SkyPilot's offline optimizer with a few hand-written prices."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -107,7 +107,7 @@ def test_without_prices_here_the_order_is_the_recipe_s_and_spot_first(capsys: py
 
 
 def test_skypilot_s_controller_still_loses_the_order_of_any_of() -> None:
-    """If this fails, skypilot#10490 is fixed, and a job may have `any_of` again (infra/placement/prices.py)."""
+    """If this fails, skypilot#10490 is fixed, and a job may use `any_of` again (infra/placement/prices.py)."""
     from sky.jobs.controller import _add_k8s_annotations
 
     task = Task.from_yaml_config({"run": "true", "resources": {"any_of": Placement(spot="spot_first").choices()}})

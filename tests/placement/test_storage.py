@@ -1,4 +1,4 @@
-"""A bucket between two machines with separate homes: fsspec's `file://`."""
+"""A bucket between two machines with separate homes, simulated with fsspec's `file://`."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from tasks.data.artifact import Tokenizer
 from tests.s3 import S3
 
 ROOT = Path(__file__).parents[2]
-# of a stage that trains until it is allowed to end
+# A stage that trains until it is allowed to end.
 JOB = """
 import json, time
 from pathlib import Path
@@ -92,7 +92,7 @@ def test_a_shared_folder_needs_no_copies(tmp_path: Path) -> None:
 
 
 class Job:
-    """On a machine that shares nothing with this one but the storage."""
+    """A job on a machine that shares only the storage with this one."""
 
     def __init__(self, folder: Path, storage: str, environment: dict[str, str], program: str = JOB) -> None:
         folder.mkdir()
@@ -125,7 +125,7 @@ def here(bucket: str, tmp_path: Path) -> Mirror:
 
 
 def arrives(here: Mirror, step: int) -> StageRun:
-    """The record, once the metrics of a step are here."""
+    """Wait for the metrics of a step, and return the record."""
     deadline = time.monotonic() + 60
     while True:
         here.update()
@@ -190,7 +190,7 @@ def test_storage_that_is_away_ends_no_run_here(tmp_path: Path, capsys: pytest.Ca
 def test_a_stage_whose_machine_was_lost_after_it_had_finished_is_not_cached(
     job: Job, here: Mirror, bucket: str, tmp_path: Path
 ) -> None:
-    """The next machine finds the artifact of the one before."""
+    """The next machine finds the artifact of the previous one."""
     arrives(here, 1)
     job.process.kill()
     found = replace(read_stage(here.execution / "pretrain"), job_dir=None, cached=True, output={"digest": "d"})
@@ -228,7 +228,7 @@ def test_a_stage_whose_job_has_failed_does_not_stay_running(job: Job, here: Mirr
 def test_an_artifact_that_was_there_already_is_cached_and_has_its_place(
     bucket: str, tmp_path: Path, here: Mirror
 ) -> None:
-    """A machine was rented to find that out."""
+    """A machine was rented only to find the artifact."""
     found = JOB.partition("folder = ")[0] + "\n".join(
         (
             "from infra.tracking.record import note_cached",

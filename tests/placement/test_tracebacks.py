@@ -1,4 +1,4 @@
-"""An error of SkyPilot leaves this process's tracebacks as they were."""
+"""An error in SkyPilot leaves this process's tracebacks unchanged."""
 
 import subprocess
 import sys
@@ -22,7 +22,8 @@ def test_an_error_of_skypilot_leaves_tracebacks(module: str) -> None:
 
 
 def test_skypilot_still_turns_tracebacks_off() -> None:
-    """Fails when a release no longer does; the change in infra/placement/skypilot.py can be deleted then."""
+    """This fails when a release of SkyPilot no longer turns tracebacks off; then delete the change in
+    infra/placement/skypilot.py."""
     assert printed("") == "False"
 
 

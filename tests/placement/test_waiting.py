@@ -1,5 +1,5 @@
-"""The reasons for which a job waits, from SkyPilot's record and its controller's log, which SkyPilot's own functions
-write here."""
+"""The reasons why a job waits, read from SkyPilot's record and its controller's log, which SkyPilot's own functions
+write."""
 
 import logging
 import time
@@ -35,7 +35,7 @@ def line(text: str) -> str:
 
 
 def unavailable(**why: str) -> str:
-    """The end of a launch that found no place."""
+    """Return the end of the log of a launch that found no place."""
     each: dict[Any, Exception] = {
         sky.Resources(infra=f"slurm/{place}", instance_type="2CPU--4GB"): ResourcesUnavailableError(reason)
         for place, reason in why.items()
@@ -44,7 +44,7 @@ def unavailable(**why: str) -> str:
     return line(f"Failed to launch a cluster with error: {format_exception(error)})")
 
 
-def test_a_cloud_s_reason_is_said_once_with_the_number_of_places_and_the_next_try() -> None:
+def test_a_cloud_s_reason_is_reported_once_with_the_number_of_places_and_the_next_try() -> None:
     log = line("Launching") + unavailable(alpha=NO_CAPACITY, beta=NO_CAPACITY)
     log += line("Retrying to launch the cluster in 61.3 seconds.")
     found = failed_launch(log)
@@ -55,7 +55,7 @@ def test_a_cloud_s_reason_is_said_once_with_the_number_of_places_and_the_next_tr
     )
 
 
-def test_different_reasons_are_all_said_and_only_those_of_the_last_launch() -> None:
+def test_different_reasons_are_all_reported_and_only_those_of_the_last_launch() -> None:
     log = unavailable(alpha=NO_CAPACITY) + line("Retrying to launch the cluster in 60.0 seconds.")
     found = failed_launch(log + unavailable(beta=NO_CAPACITY, gamma=NO_QUOTA))
     assert found is not None and found.retry_s is None
@@ -64,7 +64,7 @@ def test_different_reasons_are_all_said_and_only_those_of_the_last_launch() -> N
 
 
 def test_the_cloud_s_answers_are_taken_from_the_log_where_the_summary_has_none() -> None:
-    """SkyPilot 0.14.1 has such summaries on AWS."""
+    """On AWS, SkyPilot 0.14.1 writes summaries without the cloud's answers."""
     answer = line("create_instances: Attempt failed with " + NO_CAPACITY.partition("Reason: ")[2])
     summary = "Failed to acquire resources in us-east-1a for {AWS(m6i.large[Spot], cpus=2+), AWS(m6i.large)}. "
     found = failed_launch(answer * 2 + unavailable(alpha=summary, beta=summary.replace("1a", "1b")))
@@ -74,7 +74,7 @@ def test_the_cloud_s_answers_are_taken_from_the_log_where_the_summary_has_none()
     )
 
 
-def test_a_launch_that_failed_on_its_machine_is_said_with_the_error() -> None:
+def test_a_launch_that_failed_on_its_machine_is_reported_with_the_error() -> None:
     error = CommandError(1, "mount.sh", "rclone: FUSE is missing", None)
     found = failed_launch(line(f"Failed to launch a cluster with error: {format_exception(error)})"))
     assert found is not None and found.places == 0
@@ -107,7 +107,7 @@ def test_a_log_without_a_failure_has_none() -> None:
         ("STARTING", "ALIVE", "Launching (pending: QOSGrpGRES)", "looking (Launching (pending: QOSGrpGRES))"),
     ],
 )
-def test_a_status_is_said_by_its_facts(status: str, schedule_state: str, details: str | None, words: str) -> None:
+def test_a_status_is_reported_by_its_facts(status: str, schedule_state: str, details: str | None, words: str) -> None:
     record = ManagedJobRecord(status=ManagedJobStatus(status), schedule_state=schedule_state, details=details)
     assert waits_for(record, "looking", None).startswith(words)
 

@@ -18,12 +18,12 @@ API_SERVER = "http://127.0.0.1:46580"
 
 
 def root() -> Path:
-    """The world's folder, which run.sh makes."""
+    """Return the world's folder, which run.sh creates."""
     return Path(os.environ["BATON_WORLD"])
 
 
 def sky(*words: str, timeout_s: float = 180) -> str:
-    """The output of a command of SkyPilot, in the environment of its API server."""
+    """Return the output of a SkyPilot command, run in the environment of its API server."""
     environment = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(root() / "wheels"), "PYTHONPATH": str(REPOSITORY)} | QUIET
     log = root() / "log/sky.txt"
     with log.open("ab") as output:
@@ -33,18 +33,18 @@ def sky(*words: str, timeout_s: float = 180) -> str:
             env=os.environ | environment,
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
-            stdout=output,  # no pipe: the API server stays, and would keep it open
+            stdout=output,  # not a pipe, which the API server would keep open
             stderr=output,
             timeout=timeout_s,
             check=False,
         )
-    said = log.read_bytes()[begin:].decode()
-    assert ended.returncode == 0, said
-    return said
+    text = log.read_bytes()[begin:].decode()
+    assert ended.returncode == 0, text
+    return text
 
 
 def write_sky_config(words: str) -> None:
-    """SkyPilot's settings, in root's home. There is no network, so the server asks the world whether there is one."""
+    """Write SkyPilot's settings to root's home. There is no network, so the server's network check asks the world."""
     folder = Path.home() / ".sky"
     folder.mkdir()
     (folder / "config.yaml").write_text("jobs:\n  controller:\n    consolidation_mode: true\n" + words)
@@ -53,7 +53,7 @@ def write_sky_config(words: str) -> None:
 
 @contextmanager
 def api_server() -> Iterator[None]:
-    """SkyPilot's API server, and what its plugin asks."""
+    """Run SkyPilot's API server, and a host for its network check, until the end of the block."""
     words = ["http.server", "46599", "--bind", "127.0.0.1", "--directory", str(root() / "wheels")]
     with running([sys.executable, "-m", *words]):
         start_api_server()
@@ -73,7 +73,7 @@ def stop_api_server() -> None:
 
 @contextmanager
 def running(command: list[str], **environment: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """A daemon in the foreground, ended with the body."""
+    """Run a daemon in the foreground until the end of the block."""
     with (root() / "log/daemons.log").open("ab") as log:
         process = subprocess.Popen(
             command, env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -89,7 +89,7 @@ def running(command: list[str], **environment: str) -> Iterator["subprocess.Pope
 
 
 def filled(template: Path, words: Mapping[str, object]) -> str:
-    """A file with its @…@ filled in."""
+    """Return a file's text with its @…@ filled in."""
     text = template.read_text()
     for word, value in words.items():
         text = text.replace(f"@{word}@", str(value))
@@ -97,14 +97,14 @@ def filled(template: Path, words: Mapping[str, object]) -> str:
 
 
 def write_uv(path: Path) -> None:
-    """uv as SkyPilot's machines find it."""
+    """Write uv where SkyPilot's machines find it."""
     words = {"ROOT": root(), "PYTHON": BIN / "python", "UV": BIN / "uv"}
     path.write_text(filled(Path(__file__).parent / "uv.sh", words))
     path.chmod(0o755)
 
 
 def until(true: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-    """Wait for something to become true."""
+    """Wait until a condition is true."""
     deadline = time.monotonic() + timeout_s
     while not true():
         if time.monotonic() > deadline:

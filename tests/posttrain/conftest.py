@@ -16,5 +16,5 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tokenizer(model: Path) -> Any:
-    """Without a chat template."""
+    """A tokenizer without a chat template."""
     return AutoTokenizer.from_pretrained(model)

@@ -1,7 +1,8 @@
-"""Print vLLM's greedy completions of models, and its log-probabilities of their prompts:
-`python -m tests.posttrain.greedy DIRECTORY…`, adapters with the bases that they were trained on.
+"""Print vLLM's greedy completions of models, and its log-probabilities of their prompts: `python -m
+tests.posttrain.greedy DIRECTORY…`. Adapters need the bases that they were trained on.
 
-A process of its own, as in tests/serve/probe.py."""
+It runs in a separate process, as in tests/serve/probe.py.
+"""
 
 import json
 import sys

@@ -1,4 +1,5 @@
-"""A machine's launcher of a job, as its stage starts it: python -m tests.posttrain.launcher JOB_DIR NODES [HELPERS]"""
+"""Start a job's launcher on one machine, as its stage does: python -m tests.posttrain.launcher JOB_DIR NODES
+[HELPERS]"""
 
 import json
 import sys

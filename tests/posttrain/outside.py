@@ -1,4 +1,4 @@
-"""A method as one adds it that knows no hook of Baton: TRL's ORPO on token ids."""
+"""A method as a user would add it, without any hook of Baton: TRL's ORPO on token ids."""
 
 from typing import TYPE_CHECKING, Any, ClassVar
 

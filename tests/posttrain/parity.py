@@ -1,4 +1,4 @@
-"""Several jobs in the same processes, whose gradients, wrappers and syncs are kept to compare them."""
+"""Run several jobs in the same processes, and record their gradients, wrappers and syncs for comparison."""
 
 import os
 from contextlib import suppress
@@ -22,11 +22,11 @@ from tests.posttrain.tiny import GRADIENTS
 
 
 class Stopped(Exception):
-    """A job was stopped at a checkpoint."""
+    """Signals that a job was stopped at a checkpoint."""
 
 
 def train(job: Job) -> None:
-    """Run a job's method, or that of outside.py; GRPO gets its rollouts from recorded.py."""
+    """Run a job's method, or that of outside.py; GRPO's rollouts are those of recorded.py."""
     METHODS[OutsideSpec.method.name] = OutsideSpec
     if job.stage == "grpo":
         from tasks.posttrain.methods.grpo import trainer
@@ -37,8 +37,8 @@ def train(job: Job) -> None:
 
 
 class Watch(TrainerCallback):
-    """Records the wrappers of a trainer's models, the state that a sharded model keeps between micro batches, and each
-    step's gradients, which it saves in the job's directory."""
+    """Records the wrappers of a trainer's models, the state that a sharded model keeps between micro batches, and
+    each step's gradients, which are saved in the job's directory."""
 
     def __init__(self, built: Any, job: Path) -> None:
         self.built, self.job, self.keeps = built, job, set[str]()
@@ -50,7 +50,7 @@ class Watch(TrainerCallback):
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         trained = {name: weight for name, weight in self.built.model.named_parameters() if weight.requires_grad}
-        gradients = {name: whole(weight.grad) for name, weight in trained.items()}
+        gradients = {name: full_tensor(weight.grad) for name, weight in trained.items()}
         if process.is_first():
             folder = self.job / GRADIENTS
             folder.mkdir(exist_ok=True)
@@ -66,8 +66,8 @@ class Watch(TrainerCallback):
         return [group for module in modules for group in module._get_fsdp_state()._fsdp_param_groups]
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Collective if it is sharded."""
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the full tensor. This is a collective operation if the tensor is sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 

@@ -1,4 +1,4 @@
-"""Post-training engines as processes that are forked from one with the libraries loaded (tests/forked.py)."""
+"""Post-training engines as processes, forked from one that has the libraries loaded (tests/forked.py)."""
 
 import json
 import os
@@ -9,12 +9,12 @@ import tests.posttrain.tiny  # noqa: F401 - it names the libraries
 from tests.forked import Forked
 from tests.pretrain import ranks
 
-TIMEOUT_S = 1000.0  # of many jobs
+TIMEOUT_S = 1000.0  # the limit for many jobs
 NEVER = sys.maxsize
 
 
 def engine(job: Path) -> ranks.Ranks:
-    """An engine on a job, in the layout of its spec; GRPO gets its rollouts from recorded.py."""
+    """Run an engine on a job in the layout of its spec; GRPO's rollouts are those of recorded.py."""
     layout = json.loads((job / "spec.json").read_text())["spec"]["layout"]
     return ranks.Ranks(layout["processes"], job, _engine, job)
 
@@ -29,8 +29,8 @@ def _engine(job: Path) -> None:
 
 
 def run_all(jobs: list[Path], processes: int | None, stop_after: int = NEVER) -> None:
-    """Run jobs one after the other in the same ranks, each up to the checkpoint of a step; None: in a process without
-    torchrun's environment."""
+    """Run jobs one after the other in the same ranks, each up to the checkpoint of a step. With None, run them in a
+    process without torchrun's environment."""
     logs = jobs[0]
     if processes is None:
         log = logs / "alone.txt"

@@ -1,5 +1,5 @@
-"""Rollouts that are given instead of sampled, so that layouts can be compared: the completion at a place in a step's
-batch is the same in each."""
+"""Recorded rollouts instead of sampled ones, so that layouts can be compared: in each layout, the completion at a
+place in a step's batch is the same."""
 
 import random
 from collections.abc import Callable
@@ -12,14 +12,15 @@ from safetensors.torch import save_file
 
 from tasks.posttrain.trl_hooks.grpo import LiveGeneration
 
-END, FIRST, ENTRIES = 0, 4, 512  # the end-of-text token, the first that is not special, and all of tiny_model's
-LOG_PROB = -6.2  # about that of a random model
-CALL = '<tool_call>\n{"name": "roll", "arguments": {}}\n</tool_call>'  # of tests/posttrain/methods/dice.py
+# the end-of-text token, the first token that is not special, and the size of tiny_model's vocabulary
+END, FIRST, ENTRIES = 0, 4, 512
+LOG_PROB = -6.2  # about the value of a random model
+CALL = '<tool_call>\n{"name": "roll", "arguments": {}}\n</tool_call>'  # a call of tests/posttrain/methods/dice.py
 SYNCED = "synced.safetensors"
 
 
 class RecordedGeneration(LiveGeneration):
-    """Without an engine: the weights of the newest sync are saved as vLLM would get them, by the last rank."""
+    """Generation without an engine. The last rank saves the weights of the newest sync as vLLM would receive them."""
 
     def __init__(self, *, folder: Path, **settings: Any) -> None:
         self.folder = folder
@@ -44,9 +45,9 @@ class RecordedGeneration(LiveGeneration):
         return prompts, completions, [[[LOG_PROB]] * len(ids) for ids in completions], None
 
     def _turn(self, place: int) -> list[int]:
-        """A call, or what ends the conversation."""
-        said = random.Random(f"{self.step} {place}").choice([CALL, CALL, "Done.", "No."])
-        ids = self.processing_class(said, add_special_tokens=False)["input_ids"]
+        """Return a call, or an answer that ends the conversation."""
+        answer = random.Random(f"{self.step} {place}").choice([CALL, CALL, "Done.", "No."])
+        ids = self.processing_class(answer, add_special_tokens=False)["input_ids"]
         return [*ids, self.generation_kwargs["stop_token_ids"][-1]]
 
 
@@ -58,5 +59,5 @@ def completion(step: int, place: int) -> list[int]:
 def generate_recorded(
     folder: Path, _: object, seed: int, alive: Callable[[int], None], check_every: int | None
 ) -> None:
-    """In place of generate_live: no engine whose weights could be checked."""
+    """Replace generate_live. Without an engine, there are no weights to check."""
     trl.trainer.grpo_trainer.VLLMGeneration = partial(RecordedGeneration, folder=folder, seed=seed, alive=alive)

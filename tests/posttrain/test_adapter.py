@@ -1,4 +1,4 @@
-"""LoRA: what is trained, what is saved, and the merged output."""
+"""LoRA: the trained weights, the saved weights and the merged output."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from tasks.posttrain.adapter import merged, merged_weights, peft_config
 from tasks.posttrain.adapter_spec import AdapterSpec, LoRASpec
 from tasks.posttrain.methods import sft
 from tasks.posttrain.methods.dpo import trainer as dpo
-from tests.posttrain.tiny import metrics, said_twice, tiny_rows, without_times, write_job
+from tests.posttrain.tiny import metrics, repeated_words, tiny_rows, without_times, write_job
 
 SPEC: dict[str, Any] = {
     "data": "twice",
@@ -35,7 +35,7 @@ TINY = ModelSpec(layers=2, hidden=64, heads=2, kv_heads=1, head_dim=32, ffn_hidd
 
 
 def adapted(path: Path, dtype: torch.dtype = torch.float32, **lora: Any) -> PeftModel:
-    """The model with an adapter whose update is not zero."""
+    """A model with an adapter whose update is not zero."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     found = get_peft_model(model, peft_config(AdapterSpec(lora=LoRASpec(rank=4, **lora)), model))
     for name, weight in found.named_parameters():
@@ -99,7 +99,7 @@ def spec(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_rows(tmp_path_factory.mktemp("rows") / "rows", said_twice(), "prompt_completion")
+    return tiny_rows(tmp_path_factory.mktemp("rows") / "rows", repeated_words(), "prompt_completion")
 
 
 def test_sft_trains_the_adapter_and_writes_a_merged_model_in_the_sources_format(
@@ -148,7 +148,7 @@ def interrupted_after(step: int) -> Any:
 def test_the_reference_of_dpo_is_the_base_without_a_second_model(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any]
 ) -> None:
-    preferences = [row | {"chosen": row["completion"], "rejected": " no"} for row in said_twice()]
+    preferences = [row | {"chosen": row["completion"], "rejected": " no"} for row in repeated_words()]
     rows = tiny_rows(tmp_path / "rows", preferences, "preference")
     job = write_job(tmp_path / "job", "dpo", spec, model=model, rows=rows)
     references = []

@@ -1,4 +1,4 @@
-"""An adapter as a stage's model: its files, its base, and what is made of both."""
+"""An adapter as a stage's model: its files, its base, and the results computed from both."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ from tasks.posttrain.methods.sft import SFTSpec
 from tasks.publish.copy import copy_model
 from tasks.serve.server import open_served
 from tests.posttrain.test_adapter import SPEC
-from tests.posttrain.tiny import said_twice, tiny_model, tiny_rows, write_job
+from tests.posttrain.tiny import repeated_words, tiny_model, tiny_rows, write_job
 from tests.source import ROOT, last_json
 
 
@@ -39,7 +39,7 @@ def tuned(folder: Path, rows: Path, output: str, **inputs: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_rows(tmp_path_factory.mktemp("rows") / "rows", said_twice(), "prompt_completion")
+    return tiny_rows(tmp_path_factory.mktemp("rows") / "rows", repeated_words(), "prompt_completion")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def logits(model: Any) -> torch.Tensor:
     return found.float()
 
 
-def whole(path: Path, dtype: torch.dtype = torch.float32) -> Any:
+def load(path: Path, dtype: torch.dtype = torch.float32) -> Any:
     return AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
 
 
@@ -73,9 +73,9 @@ def test_it_has_the_adapter_s_weights_alone_and_the_digest_of_its_base(model: Pa
 
 
 def test_peft_reads_it_as_the_merged_model(model: Path, adapter: Path, merged: Path) -> None:
-    found = logits(PeftModel.from_pretrained(whole(model), adapter / ADAPTER))
-    torch.testing.assert_close(found, logits(whole(merged)), atol=0.03, rtol=0)  # that is stored in bf16
-    assert (found - logits(whole(model))).abs().max() > 0.3
+    found = logits(PeftModel.from_pretrained(load(model), adapter / ADAPTER))
+    torch.testing.assert_close(found, logits(load(merged)), atol=0.03, rtol=0)  # the merged model is stored in bf16
+    assert (found - logits(load(model))).abs().max() > 0.3
 
 
 def test_an_adapter_is_refused_on_another_base(adapter: Path, tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_a_second_stage_trains_on_the_merged_model_and_leaves_one_adapter_of_the
     assert read_manifest(second).facts["base"]["digest"] == read_manifest(model).digest
     weights = load_file(second / ADAPTER / "adapter_model.safetensors")
     assert {min(weight.shape) for weight in weights.values()} == {8}
-    found = logits(PeftModel.from_pretrained(whole(model), second / ADAPTER))
-    torch.testing.assert_close(found, logits(whole(expected)), atol=0.05, rtol=0)
+    found = logits(PeftModel.from_pretrained(load(model), second / ADAPTER))
+    torch.testing.assert_close(found, logits(load(expected)), atol=0.05, rtol=0)
 
 
 def test_joined_adapters_add_up_and_layers_of_one_alone_are_padded() -> None:
@@ -162,7 +162,7 @@ def test_what_cannot_be_sharded_or_served_is_refused(changes: dict[str, Any], pa
 
 
 def test_a_merged_output_is_what_it_was_before_there_was_a_choice() -> None:
-    """No cache key changes for it."""
+    """The choice changes no cache key."""
     assert AdapterSpec().identity() == {"lora": LoRASpec().identity()}
 
 

@@ -1,4 +1,4 @@
-"""Rows of a step, divided over processes and micro batches."""
+"""The division of a step's rows over processes and micro batches."""
 
 from itertools import chain, islice, repeat
 
@@ -26,12 +26,12 @@ def test_every_row_is_computed_once_in_as_many_micro_batches_on_every_process(
 
 
 def test_a_full_step_s_micro_batches_are_rows_that_follow_each_other() -> None:
-    """They have similar lengths."""
+    """The rows of a micro batch have similar lengths."""
     assert [list(micro_batches(range(8), 2, rank, 2)) for rank in (0, 1)] == [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 60))
-def test_the_epochs_that_are_told_are_those_of_the_rows_that_are_computed(
+def test_the_epochs_that_are_reported_are_those_of_the_rows_that_are_computed(
     steps: int, batch_size: int, rows: int
 ) -> None:
     batches = RankBatches(SequentialSampler(range(rows)), batch_size, batch_size, rank=0, processes=1)

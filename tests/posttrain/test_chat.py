@@ -35,8 +35,8 @@ def with_turns(tokenizer: Any) -> Any:
     return tokenizer
 
 
-def said(tokenizer: Any, messages: list[dict[str, Any]], **columns: Any) -> str:
-    """The text of the assistant's turns that has a loss."""
+def learned_text(tokenizer: Any, messages: list[dict[str, Any]], **columns: Any) -> str:
+    """Return the text of the assistant's turns that has a loss."""
     found = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True, **columns)
     return str(tokenizer.decode([i for i, m in zip(found["input_ids"], found["assistant_masks"], strict=True) if m]))
 
@@ -77,14 +77,14 @@ def test_of_several_templates_each_row_gets_its_own(tmp_path: Path) -> None:
     with_tools = encoder.tokenizer.decode(encoder.prompt({"prompt": ASKED, "tools": TOOLS}))
     assert with_tools == "TOOLS [system] Be short.<|im_end|>[user] 2 + 2?<|im_end|>"
     assert encoder.tokenizer.decode(encoder.prompt({"prompt": ASKED})) == f"[system] Be short.{END}[user] 2 + 2?{END}"
-    assert encoder.ends == [3, 0]  # the ends of turns of both
+    assert encoder.ends == [3, 0]  # the ends of turns of both templates
 
 
 def test_without_a_token_for_the_end_of_a_turn_the_end_of_text_ends_it(tokenizer: Any) -> None:
     chat = chat_of(tokenizer)
 
     assert chat.end == tokenizer.eos_token_id
-    assert said(tokenizer, [*ASKED, {"role": "assistant", "content": "4."}]) == "4.<|endoftext|>"
+    assert learned_text(tokenizer, [*ASKED, {"role": "assistant", "content": "4."}]) == "4.<|endoftext|>"
 
 
 def test_tools_and_their_calls_are_kept(with_turns: Any) -> None:
@@ -93,7 +93,7 @@ def test_tools_and_their_calls_are_kept(with_turns: Any) -> None:
 
     assert text.startswith("<|im_start|>system\nBe short.\n\n# Tools\n")
     assert json.dumps(TOOLS[0]) in text and "<|im_start|>tool\n4<|im_end|>" in text
-    assert said(with_turns, WITH_TOOLS, tools=TOOLS) == (
+    assert learned_text(with_turns, WITH_TOOLS, tools=TOOLS) == (
         '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 2}}\n</tool_call><|im_end|>4.<|im_end|>'
     )
 
@@ -156,7 +156,7 @@ def test_a_model_with_a_template_whose_turns_end_as_its_texts_do_stays_as_it_is(
 
 
 def test_a_model_tuned_on_text_stops_at_the_end_of_text_that_it_learns(model: Path, tmp_path: Path) -> None:
-    """Transformers' generate knows the tokens of generation_config.json alone, and not the tokenizer's."""
+    """Transformers' generate uses only the tokens of generation_config.json, and not those of the tokenizer."""
     made = Path(shutil.copytree(model, tmp_path / "made"))
     (made / "generation_config.json").write_text(json.dumps({"eos_token_id": 5, "temperature": 0.7}))
     encoder = RowEncoder(load(made))
@@ -167,7 +167,7 @@ def test_a_model_tuned_on_text_stops_at_the_end_of_text_that_it_learns(model: Pa
     assert json.loads((made / "generation_config.json").read_text()) == {"eos_token_id": [5, 0], "temperature": 0.7}
 
 
-# Templates that reject what they were not made for
+# Templates that reject conversations of an unexpected form
 
 TURN = (
     "<|im_start|>{{ m.role }}\n"

@@ -16,7 +16,7 @@ from tasks.posttrain.methods import sft
 from tests.posttrain.tiny import (
     complete_checkpoints,
     flip_a_bit,
-    said_twice,
+    repeated_words,
     tiny_model,
     tiny_rows,
     without_times,
@@ -56,9 +56,9 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 
 @pytest.fixture(scope="module")
 def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The job of a run killed after its last step, before its output; with two checkpoints."""
+    """The job of a run with two checkpoints that was killed after its last step and before its output."""
     root = tmp_path_factory.mktemp("tiny")
-    rows = tiny_rows(root / "rows", said_twice(), "prompt_completion")
+    rows = tiny_rows(root / "rows", repeated_words(), "prompt_completion")
     job = write_job(root / "job", "sft", SPEC, model=tiny_model(root / "model"), rows=rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer.Setup, "finish", lambda *_: None)
@@ -69,13 +69,13 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def job(unfinished: Path, tmp_path: Path) -> Job:
-    """A copy of the finished job."""
+    """A copy of the unfinished job."""
     return open_job(Path(shutil.copytree(unfinished, tmp_path / "job")))
 
 
 @pytest.fixture(scope="module")
 def expected(unfinished: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """The same run, uninterrupted."""
+    """The job of the same run without an interruption."""
     job = open_job(Path(shutil.copytree(unfinished, tmp_path_factory.mktemp("whole") / "job")))
     shutil.rmtree(job.work / "checkpoints")
     sft.train(job)
@@ -146,7 +146,8 @@ def test_metrics_that_a_power_cut_has_left_in_pieces_are_taken_anew(job: Job, ex
 
 def test_an_output_that_cannot_be_written_is_an_error_and_written_after_a_restart(job: Job, expected: Job) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, before[1]))  # as a full disk: less than the weights
+    # acts like a full disk; the limit is below the size of the weights
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, before[1]))
     try:
         with pytest.raises(StageError, match=r"output could not be written: .*File too large.*start again: the run"):
             sft.train(job)

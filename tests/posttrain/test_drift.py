@@ -8,7 +8,7 @@ from tasks.posttrain.drift import beginning, check_drift, sum_and_count
 
 MASK = torch.tensor([[True, True, True], [True, True, False]])
 TRAINER = torch.tensor([[-1.0, -2.0, -3.0], [-1.0, -1.0, -9.0]])
-ENGINE = torch.tensor([[-1.0, -2.0, -3.1], [-1.5, -1.0, 0.0]])  # the last one is padding
+ENGINE = torch.tensor([[-1.0, -2.0, -3.1], [-1.5, -1.0, 0.0]])  # the last column is padding
 
 
 def check(most: float) -> None:

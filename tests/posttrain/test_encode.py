@@ -31,7 +31,7 @@ def encoder(tokenizer: Any) -> RowEncoder:
 
 
 def learned(encoder: RowEncoder, row: dict[str, Any], loss: Any) -> tuple[str, str]:
-    """(the whole sequence, the tokens with a loss) as text."""
+    """Return the entire sequence and the tokens with a loss, both as text."""
     ids, labels = encoder.learned(row, loss)
     assert all(label in (IGNORED, token) for token, label in zip(ids, labels, strict=True))
     text = encoder.tokenizer.decode
@@ -46,7 +46,7 @@ def test_a_text_is_learned_whole_with_its_end(encoder: RowEncoder) -> None:
 
 CALL = {"type": "function", "function": {"name": "look", "arguments": {"at": "it"}}}
 CALLS = {"role": "assistant", "content": None, "tool_calls": [CALL]}
-NULL_ASKED = (  # as a template for OpenAI's format may ask
+NULL_ASKED = (  # a condition that templates for OpenAI's format may contain
     "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}"
     "{% if m.content is none %}{{ m.tool_calls[0].function | tojson }}{% else %}{{ m.content }}{% endif %}"
     "<|endoftext|>{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
@@ -62,7 +62,7 @@ def test_a_template_sees_null_beside_calls(encoder: RowEncoder) -> None:
 
 @pytest.mark.parametrize("loss", ["assistant", "all"])
 def test_a_template_that_prints_none_for_null_is_refused(encoder: RowEncoder, loss: Loss) -> None:
-    """The word would be learned."""
+    """The model would learn the word "None"."""
     encoder.tokenizer.chat_template = NULL_ASKED.replace("m.content is none", "m.tool_calls is undefined")
     with pytest.raises(RowRefused, match='prints the word "None" for content: null; write "" or leave the field out'):
         encoder.learned({"messages": [*ASKED, CALLS]}, loss)
@@ -70,7 +70,8 @@ def test_a_template_that_prints_none_for_null_is_refused(encoder: RowEncoder, lo
 
 
 def test_special_tokens_that_begin_and_end_a_thought_are_decoded(encoder: RowEncoder) -> None:
-    """Other special tokens are not decoded. Without the end of a thought, the answer could not be separated from it."""
+    """Other special tokens are not decoded. Without the end of a thought, the answer could not be separated from the
+    thought."""
     encoder.tokenizer.add_special_tokens({"additional_special_tokens": ["[THINK]", "[/THINK]", "[END]", "[X]"]})
     ids = encoder.tokenizer("[X][THINK]It is 7.[/THINK]42[END]")["input_ids"]
     assert encoder.decoded(ids) == "[THINK]It is 7.[/THINK]42"
@@ -87,7 +88,7 @@ def test_of_a_prompt_and_its_completion_the_completion_and_its_end_are_learned(e
 
 
 def test_a_prompt_is_the_same_tokens_alone_and_before_its_completion(encoder: RowEncoder) -> None:
-    """Together "re" and "turn" would be one token, which never occurs at inference."""
+    """If both were encoded together, "re" and "turn" would be one token, which never occurs at inference."""
     tokenizer = encoder.tokenizer
     row = {"prompt": "re", "completion": "turn"}
     together = tokenizer("return")["input_ids"]
@@ -106,7 +107,7 @@ def prepended() -> Tokenizer:
 
 
 def prefixed() -> Tokenizer:
-    """Byte-level, as some of RoBERTa's kind."""
+    """Return a byte-level tokenizer that adds a space, as some of RoBERTa's kind do."""
     tokenizer = byte_level()
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=True)
     return tokenizer
@@ -186,7 +187,8 @@ def test_a_template_that_does_not_parse_says_so(encoder: RowEncoder) -> None:
 
 
 def test_a_prompt_is_the_model_s_own_also_where_trl_s_template_with_marks_differs(encoder: RowEncoder) -> None:
-    """Qwen3's leaves out the thoughts of earlier turns, when a served model is asked too; TRL's keeps them."""
+    """Qwen3's template leaves out the thoughts of earlier turns, and so does a served model; TRL's template keeps
+    them."""
     encoder.tokenizer.chat_template = trl_templates()["qwen3"][0]
     encoder.tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
     turns = [*ASKED, {"role": "assistant", "content": "<think>\nhm\n</think>\n\n4."}, *ASKED]
@@ -198,7 +200,8 @@ def test_a_prompt_is_the_model_s_own_also_where_trl_s_template_with_marks_differ
 
 
 def test_a_prompt_that_is_rendered_otherwise_before_an_answer_is_counted(encoder: RowEncoder) -> None:
-    """Such as one that ends with the beginning of a thought, which the template of an answer has not."""
+    """An example is a prompt that ends with the beginning of a thought, which the template does not print before an
+    answer."""
     encoder.tokenizer.chat_template = (
         "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
         "{% if add_generation_prompt %}assistant: <think>{% endif %}"
@@ -263,7 +266,7 @@ def test_a_turn_that_is_not_to_be_learned_has_no_loss(encoder: RowEncoder) -> No
 
 
 def test_a_turn_left_out_is_found_whatever_number_of_its_parts_the_template_marks(encoder: RowEncoder) -> None:
-    """Such as none of a call's, and thought and content apart."""
+    """A template may mark no part of a call, or mark thought and content separately."""
     encoder.tokenizer.chat_template = (
         "{% for m in messages %}{% if m.tool_calls %}{{ 'called' + eos_token }}{% elif m.role == 'assistant' %}"
         "{% generation %}{{ m.reasoning_content }}{% endgeneration %}{{ ': ' }}"
@@ -271,7 +274,7 @@ def test_a_turn_left_out_is_found_whatever_number_of_its_parts_the_template_mark
     )
     call = {"type": "function", "function": {"name": "add", "arguments": {}}}
 
-    def said(first: bool, last: bool) -> str:
+    def learned_with(first: bool, last: bool) -> str:
         called = [
             {"role": "assistant", "content": "", "tool_calls": [call], "train": first},
             {"role": "tool", "content": "4"},
@@ -280,14 +283,14 @@ def test_a_turn_left_out_is_found_whatever_number_of_its_parts_the_template_mark
         other = {"role": "assistant", "reasoning_content": "so", "content": "5."}
         return learned(encoder, {"messages": [*ASKED, *called, answer, *ASKED, other]}, "assistant")[1]
 
-    assert said(True, True) == said(False, True) == "hm4.<|endoftext|>so5.<|endoftext|>"
-    assert said(True, False) == "so5.<|endoftext|>"
+    assert learned_with(True, True) == learned_with(False, True) == "hm4.<|endoftext|>so5.<|endoftext|>"
+    assert learned_with(True, False) == "so5.<|endoftext|>"
 
 
 @pytest.mark.parametrize(
     "template",
     [
-        "{% for m in messages %}{{ m.role + ': ' + m.content }}\n{% endfor %}",  # ends turns by text
+        "{% for m in messages %}{{ m.role + ': ' + m.content }}\n{% endfor %}",  # ends turns with text
         "{% for m in messages %}{{ m.role + ': ' + m.content }}{{ '' if loop.last else eos_token }}{% endfor %}",
     ],
 )
@@ -301,7 +304,7 @@ def test_a_conversation_ends_where_generation_does_also_if_the_template_does_not
 
 
 @pytest.mark.parametrize("loss", ["assistant", "all"])
-def test_tools_that_the_template_does_not_print_are_said(encoder: RowEncoder, loss: Loss) -> None:
+def test_tools_that_the_template_does_not_print_are_reported(encoder: RowEncoder, loss: Loss) -> None:
     encoder.tokenizer.chat_template = (
         "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content + eos_token }}"
         "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
@@ -321,7 +324,7 @@ def test_no_turn_is_left_out_where_the_template_marks_other_parts_once_others_fo
 
 
 def test_a_last_turn_is_left_out_also_if_it_alone_has_the_end_of_turn(encoder: RowEncoder) -> None:
-    """GPT-OSS's template has such a turn."""
+    """GPT-OSS's template ends the last turn this way."""
     encoder.tokenizer.chat_template = (
         "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
         "{{ eos_token if loop.last else ';' }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
@@ -349,7 +352,7 @@ def test_a_completion_that_is_not_to_be_learned_is_refused(encoder: RowEncoder, 
     assert encoder.learned(row | {"label": True, "weight": 1}, "completion")
 
 
-def test_what_the_template_does_not_print_is_told_once(encoder: RowEncoder) -> None:
+def test_what_the_template_does_not_print_is_reported_once(encoder: RowEncoder) -> None:
     encoder.tokenizer.chat_template = (
         "{% for m in messages %}{{ m.role }}: {% if m.role != 'tool' %}{{ m.content }}{% endif %}"
         "{% if loop.last and m.reasoning_content %}({{ m.reasoning_content }})"
@@ -377,12 +380,12 @@ def test_what_the_template_does_not_print_is_told_once(encoder: RowEncoder) -> N
         "tools",
         "chat_template_kwargs",
     }
-    assert "in 8 of 56 places" in told["content of messages"]  # those of the tool
+    assert "in 8 of 56 places" in told["content of messages"]  # the content of the tool's messages
     assert "in 8 of 16 places" in told["reasoning_content of messages"]
 
 
 THOUGHT = {"role": "assistant", "content": "<think>\nTwo and two.\n</think>\n\n4"}
-# DeepSeek's
+# DeepSeek's template
 WITHOUT_THOUGHTS = (
     "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}"
     "{{ m.content.split('</think>')[-1] }}<|endoftext|>{% endgeneration %}"
@@ -391,14 +394,14 @@ WITHOUT_THOUGHTS = (
 
 
 @pytest.mark.parametrize("loss", ["assistant", "all", "completion"])
-def test_thoughts_that_the_template_leaves_out_of_what_is_learned_are_told(encoder: RowEncoder, loss: Loss) -> None:
+def test_thoughts_that_the_template_leaves_out_of_what_is_learned_are_reported(encoder: RowEncoder, loss: Loss) -> None:
     encoder.tokenizer.chat_template = WITHOUT_THOUGHTS
     row = {"prompt": ASKED, "completion": [THOUGHT]} if loss == "completion" else {"messages": [*ASKED, THOUGHT]}
     encoder.learned(row, loss)
     assert "leaves out a part of 1 assistant turns, such as 'Two and two.'" in encoder.notices()[0]
 
 
-def test_a_line_of_code_that_is_left_out_between_two_comparisons_is_told() -> None:
+def test_a_line_of_code_that_is_left_out_between_two_comparisons_is_reported() -> None:
     unprinted = Unprinted()
     unprinted.look_for([{"role": "assistant", "content": "if a < b:\n    swap()\nif c > d:"}], "if a < b:\nif c > d:")
     assert "such as 'swap()'" in unprinted.notices(lambda *_: "")[0]
@@ -410,7 +413,7 @@ def test_white_space_alone_is_no_content_that_is_not_printed(encoder: RowEncoder
     assert not any("content of messages" in notice for notice in encoder.notices())
 
 
-def test_what_the_template_prints_is_not_told(encoder: RowEncoder) -> None:
+def test_what_the_template_prints_is_not_reported(encoder: RowEncoder) -> None:
     for _ in range(3):
         encoder.completion({"prompt": ASKED, "completion": SAID})
         encoder.learned(
@@ -489,7 +492,7 @@ def test_no_more_texts_are_tokenized_ahead_than_before(encoder: RowEncoder) -> N
 
 
 def test_a_row_that_is_not_used_brings_no_chat(encoder: RowEncoder) -> None:
-    """The model would stop, and be saved, as if it were tuned on tools."""
+    """Otherwise the model would stop, and be saved, as if it were tuned on tools."""
     turns = {"messages": [*ASKED, *SAID]}
 
     for row in encoder.ahead(iter([turns] * 40 + [turns | {"tools": TOOLS}])):

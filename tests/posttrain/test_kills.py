@@ -1,4 +1,4 @@
-"""`make survive`: kill -9 of a rank at random moments in each stage of post-training; prints the phases they hit."""
+"""`make survive`: kill -9 a rank at random moments of each post-training stage, and print the phases that were hit."""
 
 import json
 import os
@@ -20,11 +20,11 @@ from tests.posttrain.test_parity import inputs, spec_of
 from tests.posttrain.tiny import without_times, write_job
 from tests.pretrain.ranks import Ranks, load_libraries
 
-__all__ = ["inputs"]  # a fixture
+__all__ = ["inputs"]  # the fixture is imported for pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
-KILLS = int(os.environ.get("KILLS", "10"))  # of each stage and sharding: 60 in all
+KILLS = int(os.environ.get("KILLS", "10"))  # kills of each stage with each sharding, 60 in total
 PROCESSES, STEPS = 2, 16
 NOT_YET = Beat(0, None, 0, None, 0.0)
 
@@ -61,7 +61,7 @@ def test_killed_at_random_moments_it_makes_the_same_model(
 
 @pytest.mark.usefixtures("vllm")
 def test_a_rank_that_dies_on_another_machine_is_replaced(inputs: dict[str, dict[str, Path]], tmp_path: Path) -> None:
-    """GRPO with vLLM on two machines, whose launchers meet where the placement says."""
+    """GRPO with vLLM on two machines, whose launchers meet at the address of the placement."""
     layout = {"nodes": 2, "sharding": "fsdp2"}
     spec = spec_of("grpo", "full", tmp_path / "rewards") | {"steps": 12, "checkpoint_every": 2, "layout": layout}
     whole, broken = (write_job(tmp_path / name, "grpo", spec, **inputs["grpo"]) for name in ("whole", "broken"))
@@ -82,18 +82,18 @@ def test_a_rank_that_dies_on_another_machine_is_replaced(inputs: dict[str, dict[
             time.sleep(0.02)
         if job is broken:
             os.kill(read_beats(job, [1])[1].pid, signal.SIGKILL)
-        said = [launcher.communicate()[1] for launcher in launchers]
-        assert [launcher.returncode for launcher in launchers] == [0, 0], said
+        output = [launcher.communicate()[1] for launcher in launchers]
+        assert [launcher.returncode for launcher in launchers] == [0, 0], output
 
-    assert "rank 1 was killed by SIGKILL" in said[1] and "restart 1 of 1" in said[1]
+    assert "rank 1 was killed by SIGKILL" in output[1] and "restart 1 of 1" in output[1]
     assert outcome(broken) == outcome(whole)
 
 
 def killed(job: Path, chance: random.Random, seconds: float) -> str | None:
-    """Start an engine and kill one of its ranks at a random moment of its training, and at the latest a second later
-    all. Returns the rank's phase; None if the engine ended before."""
+    """Start an engine, kill one of its ranks at a random moment of its training, and at most a second later the
+    others. Return the rank's phase, or None if the engine ended earlier."""
     for rank in range(PROCESSES):
-        rank_file(job, rank, "json").unlink(missing_ok=True)  # of the run before
+        rank_file(job, rank, "json").unlink(missing_ok=True)  # a file of the previous run
     run, rank = engine(job), chance.randrange(PROCESSES)
     wait_for_training(run, job)
     deadline = time.monotonic() + chance.uniform(0, seconds)
@@ -117,7 +117,7 @@ def wait_for_training(run: Ranks, job: Path) -> None:
 
 
 def ended(job: Path) -> bool:
-    """infra.process.launch would not start it again."""
+    """Return whether the job has ended, so that infra.process.launch would not restart it."""
     result = job / "result.json"
     return result.exists() and "digest" in json.loads(result.read_text())
 

@@ -1,4 +1,4 @@
-"""Layouts of post-training: their constraints, and what they divide."""
+"""The layouts of post-training: their constraints and what they divide."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""The memory estimate of a post-training process, compared with TRL's trainers on a tiny model, and by hand."""
+"""The memory estimate of a post-training process, compared with TRL's trainers on a tiny model, and with values
+computed by hand."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,7 +59,8 @@ def model(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measured(model: Path, spec: PostTrainSpec, folder: Path, checkpointing: bool) -> TuningMemory:
-    """Memory of two steps of TRL's trainer on rows of the maximum length (one is shorter, so that there is padding)."""
+    """Measure two steps of TRL's trainer on rows of the maximum length, of which one is shorter, so that there is
+    padding."""
     if spec.adapter and spec.adapter.quantize:
         policy = load_in_4_bits(model, torch.bfloat16, torch.bfloat16)
     else:
@@ -101,7 +103,7 @@ def measured(model: Path, spec: PostTrainSpec, folder: Path, checkpointing: bool
 
 
 def _held(model: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """The weights, and the statistics of those in 4 bits."""
+    """Yield the weights, and the statistics of 4-bit weights."""
     for weight in model.parameters():
         yield weight
         if state := getattr(weight, "quant_state", None):
@@ -110,7 +112,8 @@ def _held(model: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """TRL's head as the engines patch it without a GPU; tensors this small are slower on two threads."""
+    """Use one thread, since tensors this small are slower on two, and TRL's head as the engines patch it without a
+    GPU."""
     monkeypatch.setattr("trl.trainer.utils._use_triton", lambda device: True)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -139,8 +142,8 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
     ],
 )
 def test_trl_holds_what_is_estimated(model: Path, tmp_path: Path, spec: PostTrainSpec, checkpointing: bool) -> None:
-    """With recomputed layers the estimate is the GPU's, whose kernels need no fp32 logits; those of a CPU are few
-    here."""
+    """With recomputed layers, the estimate is for a GPU, whose kernels need no fp32 logits; on the CPU, there are
+    few here."""
     found = measured(model, spec, tmp_path, checkpointing)
     expected = estimated(spec, GPU if checkpointing else CPU)
     for part in ("weights", "gradients", "optimizer", "reference"):
@@ -149,7 +152,8 @@ def test_trl_holds_what_is_estimated(model: Path, tmp_path: Path, spec: PostTrai
 
 
 def test_a_weight_takes_16_to_18_bytes_and_4_more_with_a_reference() -> None:
-    """fp32 weights, gradients and two moments; the bf16 copy exists beside them when gradients are accumulated."""
+    """These are fp32 weights, gradients and two moments; a bf16 copy exists beside them when gradients are
+    accumulated."""
     large = ModelSpec(layers=36, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn_hidden=12288, max_positions=4096)
 
     def bytes_each(spec: PostTrainSpec) -> float:
@@ -183,11 +187,11 @@ def test_fsdp2_divides_what_each_process_holds_and_ddp_adds_buckets() -> None:
     for part in ("weights", "gradients", "optimizer", "reference"):
         assert getattr(sharded, part) == pytest.approx(getattr(alone, part) / 4, rel=1e-6)
     assert copied.gradients == 2 * alone.gradients and copied.optimizer == alone.optimizer
-    assert 0 < sharded.activations < alone.activations  # a layer is gathered at a time
+    assert 0 < sharded.activations < alone.activations  # only one layer is gathered at a time
 
 
 def test_cpu_offload_leaves_a_gpu_its_activations_and_vllm() -> None:
-    """Everything that FSDP2 divides is on the host; a CPU's own memory is the host's."""
+    """Everything that FSDP2 divides is in host memory, which is also the memory of a CPU process."""
 
     def memory(cpu_offload: bool, kernels: Kernels = GPU) -> TuningMemory:
         layout = TuningLayout(sharding="fsdp2", processes=4, micro_batch=1, cpu_offload=cpu_offload)

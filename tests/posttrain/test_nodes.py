@@ -1,4 +1,4 @@
-"""`make survive`: post-training on two nodes that share no folder, only storage."""
+"""`make survive`: post-training on two nodes that share only storage and no folder."""
 
 import json
 import time
@@ -16,20 +16,20 @@ from tests.s3 import S3
 from tests.stage.nodes import Nodes
 from tests.stage.pod import Pod, start
 
-__all__ = ["inputs"]  # a fixture
+__all__ = ["inputs"]  # the fixture is imported for pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def described(rows: Path) -> Path:
-    """Rows with the facts that their stage adds."""
+    """Add the facts that the stage of the rows records."""
     facts = read_manifest(rows).facts | dict.fromkeys(("duplicates", "faulty", "contaminated"), 0)
     write_manifest(rows, "rows", facts | {"format": "columns", "conversational": False})
     return rows
 
 
 def undisturbed(s3: S3, folder: Path, storage: str, stage: str, spec: dict[str, Any], places: list[str]) -> Pod:
-    """The same layout in one machine's processes, which share a folder."""
+    """Run the same layout in processes of one machine, which share a folder."""
     spec = spec | {"layout": spec["layout"] | {"nodes": 1, "processes": 2}}
     return start(s3, folder, storage, "tune", stage, json.dumps(spec), *places)
 
@@ -47,13 +47,13 @@ def test_a_lost_node_changes_nothing(
         reference = shared.succeed()
 
         before = Nodes(s3, tmp_path, storage, "tune", stage, json.dumps(spec), *places)
-        while not any(key.endswith("manifest.json") for key in s3.keys(f"{stage}/jobs")):  # its first checkpoint
+        while not any(key.endswith("manifest.json") for key in s3.keys(f"{stage}/jobs")):  # the first checkpoint
             assert all(pod.process.poll() is None for pod in before.pods)
             time.sleep(0.05)
         before.pods[1].kill()
         survivor = before.pods[0]
-        _, said = survivor.process.communicate(timeout=120)
-        assert survivor.process.returncode != 0 and "FlyteRecoverableException" in said, said[-5000:]
+        _, output = survivor.process.communicate(timeout=120)
+        assert survivor.process.returncode != 0 and "FlyteRecoverableException" in output, output[-5000:]
         reached = read_beats(survivor.job, [0])[0].step
 
         first = Nodes(s3, tmp_path, storage, "tune", stage, json.dumps(spec), *places).succeed()

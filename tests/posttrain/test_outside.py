@@ -1,4 +1,4 @@
-"""A method that knows nothing of processes and short steps trains the same model in every layout."""
+"""A method without code for processes and short steps trains the same model in every layout."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from tests.posttrain.ranks import run_all
 from tests.posttrain.test_parity import SPEC, difference, gradient_difference
-from tests.posttrain.tiny import metrics, said_twice, tiny_model, tiny_rows, write_job
+from tests.posttrain.tiny import metrics, repeated_words, tiny_model, tiny_rows, write_job
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "alone": {},
@@ -18,10 +18,11 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.long
 def test_a_method_from_outside_trains_the_model_of_one_process(tmp_path: Path) -> None:
-    """29 pairs of uneven lengths: the last step of an epoch has 5, and its loss is a mean over tokens and pairs."""
+    """There are 29 pairs of different lengths. The last step of an epoch has 5, and its loss is a mean over tokens
+    and pairs."""
     rows = [
         row | {"chosen": row["completion"] * (1 + number % 3), "rejected": " no, not this" * (1 + number % 2)}
-        for number, row in enumerate(said_twice(29))
+        for number, row in enumerate(repeated_words(29))
     ]
     inputs = {
         "model": tiny_model(tmp_path / "model", dtype="float32"),

@@ -1,7 +1,7 @@
-"""Every layout trains the same model, and continues a run that another layout has begun.
+"""Every layout trains the same model, and continues a run that another layout started.
 
-Rows are repeated, and the last step of an epoch has 6 of them, or DPO's 5: more in one process than in another, and of
-four some have none.
+Rows are repeated. The last step of an epoch has 6 rows, or 5 for DPO, so some processes get more rows than others,
+and with four processes some get none.
 """
 
 from itertools import product
@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.posttrain.ranks import run_all
-from tests.posttrain.tiny import GRADIENTS, metrics, reward, said_twice, tiny_model, tiny_rows, write_job
+from tests.posttrain.tiny import GRADIENTS, metrics, repeated_words, reward, tiny_model, tiny_rows, write_job
 
 SPEC: dict[str, Any] = {
     "data": "twice",
@@ -30,7 +30,7 @@ PROCESSES, SHARDINGS = (1, 2, 4), ("ddp", "fsdp2")
 IN_CI = {(stage, processes) for stage in ("sft", "dpo") for processes in PROCESSES} | {
     ("kto", 2),
     ("grpo", 2),
-}  # the rest: slow
+}  # the other cases are slow
 OFFLOADED = "offloaded"  # fsdp2 with CPU offload
 SPREAD = [*product(CASES, SHARDINGS, PROCESSES), *product([("dpo", "full"), ("grpo", "lora")], [OFFLOADED], [2])]
 LAYOUTS = [
@@ -40,48 +40,52 @@ LAYOUTS = [
 WRAPPERS = {"ddp": ["ddp"], "fsdp2": ["fsdp2", "OffloadPolicy"], OFFLOADED: ["fsdp2", "CPUOffloadPolicy"]}
 REWARDS = ("near", "diversity")
 MEANS = ("entropy", "token_accuracy", "tokens", "kl", "margin", "logp_chosen", "logp_rejected")
-SYNCED = "synced.safetensors"  # of recorded.py
-# in fp32: of losses and weights; and of gradients and their norms, relative, whose sums over tokens, tensors and
-# processes are rounded
+SYNCED = "synced.safetensors"  # written by recorded.py
+# fp32 tolerances of losses and weights, and relative ones of gradients and their norms, since the order of sums over
+# tokens, tensors and processes affects rounding
 TOLERANCE, GRADIENT_TOLERANCE = 1e-6, 1e-5
 
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Path]]:
-    """A model in fp32 for each stage, and 30 or 29 rows."""
+    """An fp32 model for each stage, with 30 or 29 rows."""
     root = tmp_path_factory.mktemp("parity")
     model = tiny_model(root / "model", dtype="float32")
-    preferences = [row | {"chosen": row["completion"], "rejected": " no, not this"} for row in said_twice(29)]
+    preferences = [row | {"chosen": row["completion"], "rejected": " no, not this"} for row in repeated_words(29)]
     labelled = [
         row | ({"label": True} if number % 3 else {"label": False, "completion": " no, not this"})
-        for number, row in enumerate(said_twice(30))
+        for number, row in enumerate(repeated_words(30))
     ]
     return {
-        "sft": {"model": model, "rows": tiny_rows(root / "rows", said_twice(30), "prompt_completion")},
+        "sft": {"model": model, "rows": tiny_rows(root / "rows", repeated_words(30), "prompt_completion")},
         "dpo": {"model": model, "rows": tiny_rows(root / "preferences", preferences, "preference")},
         "kto": {"model": model, "rows": tiny_rows(root / "labelled", labelled, "prompt_completion")},
-        "grpo": {"model": model, "rows": tiny_rows(root / "prompts", said_twice(30), "prompt_completion")},
+        "grpo": {"model": model, "rows": tiny_rows(root / "prompts", repeated_words(30), "prompt_completion")},
     }
 
 
 def spec_of(stage: str, method: str, folder: Path) -> dict[str, Any]:
-    """GRPO's groups of 4 are divided by 4 processes; of its rewards one compares the completions of a group. A token's
-    embedding has a gradient 100 times larger when the token is first drawn, and Adam divides its rounding by the small
-    ones before: with a learning_rate of 0.003 one process is 1.1e-6 from the same in fp64, with 0.001 0.3e-6."""
+    """Return a stage's spec. GRPO's groups of 4 are divided by 4 processes, and one of its rewards compares the
+    completions of a group.
+
+    A token's embedding has a gradient 100 times larger when the token is first drawn, and Adam divides its rounding
+    error by the earlier small gradients. With a learning_rate of 0.003 one process differs by 1.1e-6 from a run in
+    fp64, with 0.001 by 0.3e-6.
+    """
     rewards = [reward(folder, "near"), {"diversity": {}, "weight": 0.5}]
     grpo = {"generations": 4, "rewards": rewards, "learning_rate": 0.001}
     return SPEC | METHODS[method] | (grpo if stage == "grpo" else {})
 
 
 class Runs:
-    """Runs of all cases that are compared together, each made when it is first asked for."""
+    """Runs of all cases that are compared, each computed on first use."""
 
     def __init__(self, root: Path, inputs: dict[str, dict[str, Path]]) -> None:
         self.root, self.inputs = root, inputs
 
     def of(self, stage: str, method: str, sharding: str = "none", processes: int | None = None) -> Path:
-        """The job directory of a run; without processes it is one process without torchrun, in one micro batch a
-        step."""
+        """Return the job directory of a run. Without processes it is one process without torchrun, with one micro
+        batch per step."""
         job = self._job(stage, method, sharding, processes)
         if not job.exists():
             together = [case for case in CASES if ((case[0], processes) in IN_CI) == ((stage, processes) in IN_CI)]
@@ -116,8 +120,8 @@ def runs(inputs: dict[str, dict[str, Path]], tmp_path_factory: pytest.TempPathFa
 
 
 def difference(one: Path, other: Path) -> float:
-    """The largest difference of two runs' losses, gradient norms, other means and weights, in units of their
-    tolerance; of all but weights relative to 1 or more."""
+    """Return the largest difference between two runs' losses, gradient norms, other means and weights, in units of
+    their tolerance. All differences but those of weights are relative to values of at least 1."""
     found = []
     tolerances = {"loss": TOLERANCE, "grad_norm": GRADIENT_TOLERANCE}
     tolerances |= dict.fromkeys(MEANS, GRADIENT_TOLERANCE)
@@ -134,8 +138,9 @@ def difference(one: Path, other: Path) -> float:
 
 
 def gradient_difference(one: Path, other: Path) -> float:
-    """The largest difference of two runs' gradients of a tensor in a step, relative to their norm, in units of the
-    tolerance. The weights hide a wrong scale, which Adam undoes, and the norm of all hides a wrong direction."""
+    """Return the largest difference between two runs' gradients of a tensor in a step, relative to their norm, in
+    units of the tolerance. The weights would not show a wrong scale, which Adam cancels, and the norm of all
+    gradients would not show a wrong direction."""
     found = []
     steps = sorted(file.name for file in (other / GRADIENTS).iterdir())
     assert steps == sorted(file.name for file in (one / GRADIENTS).iterdir())
@@ -143,7 +148,7 @@ def gradient_difference(one: Path, other: Path) -> float:
         ours, theirs = (load_file(job / GRADIENTS / step) for job in (one, other))
         assert ours.keys() == theirs.keys()
         for name, gradient in theirs.items():
-            norm = float(gradient.norm()) or 1  # LoRA's A has none while B is 0
+            norm = float(gradient.norm()) or 1  # LoRA's A has a gradient of zero while B is 0
             found.append(float((ours[name] - gradient).norm()) / norm / GRADIENT_TOLERANCE)
     return max(found)
 
@@ -158,7 +163,7 @@ def test_a_layout_trains_the_model_of_one_process(
     print(f"parity: {stage} {method} {sharding} {processes}: {found:.2g}, {of_gradients:.2g} of the tolerances")
 
     assert max(found, of_gradients) < 1
-    # Accelerate silently trains with DDP what it does not shard
+    # Accelerate silently trains modules that it does not shard with DDP
     assert (job / "wrapper").read_text().split() == WRAPPERS[sharding]
 
 
@@ -167,13 +172,14 @@ def test_a_layout_trains_the_model_of_one_process(
 def test_the_training_changes_the_model(
     runs: Runs, inputs: dict[str, dict[str, Path]], stage: str, method: str
 ) -> None:
-    """Otherwise any two layouts would agree."""
+    """Otherwise all layouts would trivially agree."""
     job = runs.of(stage, method)
     before, after = (load_file(path / "model.safetensors") for path in (inputs[stage]["model"], job / "output"))
     assert max(float((after[name] - before[name]).abs().max()) for name in before) > 1e-3
     if stage != "grpo":
         lines = metrics(job)
-        assert lines[-1]["loss"] < lines[1]["loss"] - (0.02 if stage == "kto" else 0.05)  # KTO's are between 0 and 1
+        # KTO's losses are between 0 and 1
+        assert lines[-1]["loss"] < lines[1]["loss"] - (0.02 if stage == "kto" else 0.05)
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""QLoRA: a base in 4 bits, whose original weights are what an adapter is merged into."""
+"""QLoRA: a 4-bit base with an adapter that is merged into the original weights."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tasks.posttrain.adapter import merged_weights, peft_config
 from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.methods.sft import train
 from tasks.posttrain.quantize import in_4_bits, load_in_4_bits
-from tests.posttrain.tiny import said_twice, start, tiny_rows, wait_for_step, without_times, write_job
+from tests.posttrain.tiny import repeated_words, start, tiny_rows, wait_for_step, without_times, write_job
 
 
 def test_every_linear_layer_but_the_head_takes_4_bits(model: Path) -> None:
@@ -23,7 +23,7 @@ def test_every_linear_layer_but_the_head_takes_4_bits(model: Path) -> None:
 
 
 def test_the_weights_that_reach_vllm_are_the_originals_with_the_adapter(model: Path) -> None:
-    """The 4-bit weights differ from these by several per cent."""
+    """The 4-bit weights differ from the originals by several percent."""
     base = load_in_4_bits(model, torch.float32, torch.float32)
     both = get_peft_model(base, peft_config(AdapterSpec(quantize="nf4"), base))
     for name, weight in both.named_parameters():
@@ -52,7 +52,7 @@ def test_an_evaluation_does_not_change_the_weights_in_4_bits(model: Path) -> Non
 
 
 def test_killed_and_restarted_it_makes_the_same_model(model: Path, tmp_path: Path) -> None:
-    rows = tiny_rows(tmp_path / "rows", said_twice(), "prompt_completion")
+    rows = tiny_rows(tmp_path / "rows", repeated_words(), "prompt_completion")
     adapter = {"lora": {"rank": 4}, "quantize": "nf4"}
     spec = {"data": "twice", "steps": 8, "batch_size": 8, "checkpoint_every": 2, "adapter": adapter}
     whole, killed = (write_job(tmp_path / name, "sft", spec, model=model, rows=rows) for name in ("whole", "killed"))

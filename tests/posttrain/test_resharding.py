@@ -1,4 +1,4 @@
-"""A run continues under another layout; a killed rank ends it, and it continues from its last checkpoint."""
+"""A run continues under another layout. A killed rank ends the run, which continues from its last checkpoint."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.posttrain.ranks import NEVER, engine, run_all
 from tests.posttrain.test_parity import SPEC, difference, gradient_difference, inputs, spec_of
 from tests.posttrain.tiny import metrics, write_job
 
-__all__ = ["inputs"]  # a fixture
+__all__ = ["inputs"]  # the fixture is imported for pytest
 
 Job = Path
 LEGS: list[dict[str, Any]] = [
@@ -28,7 +28,7 @@ LEGS: list[dict[str, Any]] = [
 
 
 def relaid(job: Job, layout: dict[str, Any]) -> int | None:
-    """Change a job's layout, as another run with the same cache key does; returns its number of processes."""
+    """Change a job's layout, as another run with the same cache key does, and return the number of processes."""
     request = json.loads((job / "spec.json").read_text())
     request["spec"]["layout"] = layout
     (job / "spec.json").write_text(json.dumps(request))
@@ -37,7 +37,8 @@ def relaid(job: Job, layout: dict[str, Any]) -> int | None:
 
 @pytest.mark.long
 def test_a_run_continues_from_one_layout_to_the_next(inputs: dict[str, dict[str, Path]], tmp_path: Path) -> None:
-    """One process, 2 with DDP, 4 with FSDP2, 2 with FSDP2 and CPU offload: two steps each, optimizer state included."""
+    """The layouts are one process, 2 with DDP, 4 with FSDP2, and 2 with FSDP2 and CPU offload. Each takes two steps,
+    and the optimizer state is compared too."""
     cases = [("sft", "full"), ("dpo", "lora"), ("grpo", "full")]
     whole, stopped = (
         [
@@ -61,7 +62,7 @@ def test_a_run_continues_from_one_layout_to_the_next(inputs: dict[str, dict[str,
 
 
 def in_background(job: Job, processes: int, hang_timeout_s: float = 15) -> tuple[threading.Thread, list[str]]:
-    """Run an SFT job as its stage does; the list gets the message of a failure."""
+    """Run an SFT job as its stage does, and append the message of a failure to the list."""
     failures: list[str] = []
 
     def run() -> None:
@@ -121,7 +122,8 @@ def test_an_error_of_a_rank_is_the_stage_s_message(inputs: dict[str, dict[str, P
 
 @pytest.mark.long
 def test_all_ranks_stay_until_the_output_is_written(inputs: dict[str, dict[str, Path]], tmp_path: Path) -> None:
-    """torchrun on another machine would wait for it for 5 minutes only, and its launcher start again without one."""
+    """Otherwise torchrun on another machine would wait only 5 minutes for the output, and its launcher would restart
+    without it."""
     spec = SPEC | {"layout": {"processes": 2, "sharding": "ddp"}}
     job = write_job(tmp_path / "job", "sft", spec, **inputs["sft"])
     run = engine(job)

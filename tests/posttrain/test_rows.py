@@ -14,18 +14,18 @@ from tasks.core.job import Job, StageError, json_lines, open_job
 from tasks.posttrain.encode import RowRefused
 from tasks.posttrain.rows import in_order, kind_of, note_epochs, select
 from tasks.posttrain.spec import PostTrainSpec
-from tests.posttrain.tiny import said_twice, tiny_rows, write_job
+from tests.posttrain.tiny import repeated_words, tiny_rows, write_job
 
 
 class Text(str):
-    """A row of one token a character."""
+    """A row with one token per character."""
 
     @property
     def lengths(self) -> tuple[int, ...]:
         return (len(self),)
 
 
-def said(row: dict[str, Any]) -> Text:
+def text_of(row: dict[str, Any]) -> Text:
     return Text(row["completion"][:4])
 
 
@@ -68,7 +68,7 @@ def job(tmp_path: Path) -> Callable[..., Job]:
 
 
 def test_no_more_rows_are_taken_than_the_run_needs(job: Callable[..., Job]) -> None:
-    chosen = select(job(said_twice(40)), 0, LIMITS, said, 12)
+    chosen = select(job(repeated_words(40)), 0, LIMITS, text_of, 12)
 
     assert len(chosen.rows) == 12 and chosen.counts() == {"rows": 12, "rows_too_long": 0}
 
@@ -119,7 +119,7 @@ def test_rows_that_the_template_rejects_are_left_out_if_the_set_drops_faulty_row
 def test_more_than_one_epoch_is_a_notice(
     job: Callable[..., Job], steps: int, batch_size: int, notices: list[str]
 ) -> None:
-    few = job(said_twice(40))
+    few = job(repeated_words(40))
     note_epochs(few, "40 rows", steps, batch_size, 40)
 
     assert [line["text"] for line in (json_lines(few.notices) if few.notices.exists() else [])] == notices
@@ -127,11 +127,11 @@ def test_more_than_one_epoch_is_a_notice(
 
 def test_a_set_without_rows_for_training_is_an_error(job: Callable[..., Job]) -> None:
     with pytest.raises(StageError, match="no training rows; add rows, or lower held_out"):
-        select(job([]), 0, LIMITS, said, 1)
+        select(job([]), 0, LIMITS, text_of, 1)
 
 
 def test_a_kind_of_row_that_the_stage_cannot_use_is_refused(job: Callable[..., Job]) -> None:
-    made = job(said_twice(4))
+    made = job(repeated_words(4))
 
     assert kind_of(made, "text", "prompt_completion") == "prompt_completion"
     with pytest.raises(StageError, match="needs rows of kind preference or text; the rows of this set are prompt_co"):

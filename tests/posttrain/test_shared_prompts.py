@@ -1,4 +1,4 @@
-"""A prompt that several completions answer is computed once, and the numbers are those of the usual computation."""
+"""A prompt with several completions is computed once, and the results equal those of the usual computation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,8 @@ def model_of(config: PretrainedConfig, *fields: str) -> Any:
 
 
 def batch_of(*pairs: tuple[list[int], list[int]], prompts_on_the_right: bool = False) -> Batch:
-    """Prompts padded on the left and completions on the right, as GRPO pads; or all padding on the right, as DPO."""
+    """Return a batch with prompts padded on the left and completions on the right, as GRPO pads, or with all padding
+    on the right, as DPO does."""
     before = 0 if prompts_on_the_right else max(len(prompt) for prompt, _ in pairs)
     after = max(len(completion) + (len(prompt) if prompts_on_the_right else 0) for prompt, completion in pairs)
     rows = []
@@ -48,7 +49,7 @@ def batch_of(*pairs: tuple[list[int], list[int]], prompts_on_the_right: bool = F
 
 
 def some_pairs(prompts: int, answers: int, seed: int = 0) -> list[tuple[list[int], list[int]]]:
-    """Prompts of 1 to 30 tokens, each with completions of 0 to 12."""
+    """Generate prompts of 1 to 30 tokens, each with completions of 0 to 12 tokens."""
     drawn = torch.Generator().manual_seed(seed)
 
     def draw(least: int, most: int) -> list[int]:
@@ -66,7 +67,7 @@ def gradients(model: Any, loss: torch.Tensor) -> list[torch.Tensor]:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[int]]:
-    """Count the tokens that the model's layers get in each call, padding included."""
+    """Count the tokens that the model's layers receive in each call, including padding."""
 
     def count(model: Any) -> list[int]:
         tokens: list[int] = []
@@ -130,7 +131,7 @@ def test_a_model_with_windowed_layers_computes_each_completion_alone(counted: Ca
 
 
 def test_a_model_that_does_not_heed_the_mask_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    # caplog would see nothing once a library that another test loads has replaced the root logger's handlers
+    # caplog captures nothing once a library that another test loads has replaced the root logger's handlers
     warned: list[str] = []
     monkeypatch.setattr(log, "warning", lambda text, *values: warned.append(text % values))
     model = model_of(Qwen3Config(**SIZES))

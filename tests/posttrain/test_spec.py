@@ -1,4 +1,4 @@
-"""Length limits of rows: by the spec, or by the model's positions."""
+"""The length limits of rows, from the spec or the model's positions."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def test_a_row_fits_by_its_parts_or_as_a_whole() -> None:
     assert not found.fit(97, 1) and not found.fit(1, 49) and not found.fit(145)
 
 
-def test_the_limits_are_said_by_their_fields() -> None:
+def test_the_limits_are_reported_by_their_fields() -> None:
     assert PostTrainSpec(data="chat").limits(256).shown == "256 tokens in all"
     assert PostTrainSpec(data="chat", max_new_tokens=64).limits(256).shown == "max_new_tokens 64 and 256 tokens in all"
 

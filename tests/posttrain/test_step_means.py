@@ -1,4 +1,4 @@
-"""The weights of a step's losses, on the device on which Accelerate puts batches; and the means that it records."""
+"""The weights of a step's losses, on the device where Accelerate puts batches, and the means that are recorded."""
 
 from functools import partial
 from pathlib import Path
@@ -18,14 +18,14 @@ from tests.posttrain.tiny import metrics, reward, tiny_model, tiny_rows, write_j
 
 
 class Gathers:
-    """An accelerator of one process."""
+    """An accelerator with one process."""
 
     def gather(self, tensor: Tensor) -> Tensor:
         return tensor
 
 
 class Trainer:
-    """One of TRL's, as far as it makes batches."""
+    """The part of TRL's trainer that makes batches."""
 
     def __init__(self, batches: list[dict[str, Tensor]]) -> None:
         self.data_collator: Any = None
@@ -51,7 +51,7 @@ def test_micro_batches_weigh_by_what_they_have_of_the_step() -> None:
 
 
 def test_the_weights_stay_on_the_batches_device() -> None:
-    """Nothing can be computed between tensors of two devices; "meta" stands for a GPU."""
+    """Tensors of two devices cannot be combined; "meta" represents a GPU."""
     assert {tensor.device.type for tensor in weights(1.0, 3.0, device="meta")} == {"meta"}
 
 
@@ -78,8 +78,8 @@ METHODS: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
 def test_what_a_step_records_does_not_depend_on_the_micro_batch(
     stage: str, rows: list[dict[str, Any]], more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of 16 rows against four of 4, with other numbers of tokens and labels in each; in the second step policy and
-    reference differ."""
+    """One micro batch of 16 rows is compared with four of 4 rows, which have different numbers of tokens and labels;
+    in the second step, policy and reference differ."""
     kind = "preference" if stage == "dpo" else "prompt_completion"
     inputs = {
         "model": tiny_model(tmp_path / "model", dtype="float32"),
@@ -88,7 +88,7 @@ def test_what_a_step_records_does_not_depend_on_the_micro_batch(
     spec = {"data": "uneven", "steps": 2, "batch_size": 16, "learning_rate": 0.003, "precision": "fp32", **more}
     if stage == "grpo":
         spec["rewards"] = [reward(tmp_path / "rewards", "near")]
-        monkeypatch.setattr(trl.trainer.grpo_trainer, "VLLMGeneration", None)  # which generate_recorded replaces
+        monkeypatch.setattr(trl.trainer.grpo_trainer, "VLLMGeneration", None)  # generate_recorded replaces it
     steps = []
     for size in (16, 4):
         job = write_job(tmp_path / f"{size}", stage, spec | {"layout": {"micro_batch": size}}, **inputs)

@@ -27,7 +27,7 @@ CHATML_ON_ONE_LINE = (
 
 
 def tokenizer(template: str | None = CHAT_TEMPLATE) -> Any:
-    """Baton's tokenizer, trained on next to nothing."""
+    """Baton's tokenizer, trained on very little text."""
     bpe = untrained("llama3")
     trainer = trainers.BpeTrainer(
         vocab_size=300,
@@ -67,7 +67,7 @@ def test_a_template_of_trl_s_gets_trl_s_marks(name: str) -> None:
 
 
 def test_trl_chooses_the_same() -> None:
-    """The folder of templates is private to TRL: this fails when it moves."""
+    """The folder of templates is private to TRL; this test fails when it moves."""
     from trl.chat_template_utils import get_training_chat_template, is_chat_template_stop_token_trained
 
     for name in ("qwen3", "llama3"):
@@ -93,7 +93,7 @@ def test_trl_s_trainer_makes_the_same_of_a_row(row: dict[str, Any], loss: Loss, 
 
     marked = "messages" in row and loss == "assistant"
     known = tokenizer()
-    known.chat_template = training_template(known, CHAT_TEMPLATE)  # TRL refuses one without marks that it does not know
+    known.chat_template = training_template(known, CHAT_TEMPLATE)  # TRL refuses an unknown template without marks
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     trainer = SFTTrainer(
         model=LlamaForCausalLM(LlamaConfig(vocab_size=len(known), **sizes)),
@@ -160,7 +160,7 @@ def test_marks_around_the_users_turns_are_refused(begin: str) -> None:
 
 
 def test_chatml_that_passes_tools_over_gets_them() -> None:
-    """So the new template is saved with the model."""
+    """The new template is saved with the model."""
     known = tokenizer(CHATML_ON_ONE_LINE)
     chat = chat_of(known)
     tools = [{"type": "function", "function": {"name": "add", "parameters": {}}}]

@@ -27,18 +27,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tokenizer_of(model: Path, family: str) -> Any:
-    """A tiny tokenizer with a family's template and the special tokens that it writes."""
+    """Make a tiny tokenizer with a family's template and the special tokens that the template writes."""
     tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.chat_template = (TEMPLATES / f"{family}.jinja").read_text()
     special = {*re.findall(r"<\|\w+\|?>|<\w+\|>", tokenizer.chat_template)}
     tokenizer.add_special_tokens({"additional_special_tokens": sorted(special)})
-    tokenizer.bos_token = tokenizer.eos_token  # which some templates write
+    tokenizer.bos_token = tokenizer.eos_token  # some templates write it
     return tokenizer
 
 
 @pytest.mark.parametrize("family", READ)
 def test_a_call_that_the_template_renders_is_read_back(model: Path, family: str) -> None:
-    """ToolCalls refuses a template where it is not."""
+    """ToolCalls refuses a template for which this fails."""
     tokenizer = tokenizer_of(model, family)
     ToolCalls(tokenizer, RowEncoder(tokenizer), [])
 
@@ -50,7 +50,7 @@ def test_a_template_without_calls_is_refused(model: Path, family: str) -> None:
         ToolCalls(tokenizer, RowEncoder(tokenizer), [])
 
 
-@pytest.mark.long  # it imports vLLM
+@pytest.mark.long  # imports vLLM
 @pytest.mark.parametrize("family", ["qwen3", "qwen2_5", "nemotron_3_nano"])
 def test_answers_are_the_tokens_that_trl_appends(model: Path, family: str) -> None:
     tokenizer = tokenizer_of(model, family)

@@ -17,7 +17,7 @@ from tasks.posttrain.trainer import Setup, checkpoints, prepare
 
 
 class Rows(torch.nn.Module):
-    """A model that records the rows it gets, and fails at a given step."""
+    """A model that records the rows that it receives, and fails at a given step."""
 
     def __init__(self, breaks_at: int | None) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Rows(torch.nn.Module):
 
 
 def seen_rows(job: Job, breaks_at: int | None = None) -> list[int]:
-    """The rows (of five) seen by twelve steps, or by those before a failing one."""
+    """Return the rows, out of five, that twelve steps read, or the steps before a failure."""
     args = TrainingArguments(
         output_dir=str(checkpoints(job).path),
         max_steps=12,

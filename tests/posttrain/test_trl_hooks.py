@@ -1,7 +1,7 @@
-"""The private hooks into TRL and Transformers are still needed, in the versions they are written for.
+"""The private hooks into TRL and Transformers are still needed, in the versions that they are written for.
 
-The others are tested beside what they do: test_trainer.py (the order after a resume), test_templates.py,
-test_shared_prompts.py, methods/test_rollouts.py.
+Other hooks are tested with the behavior that they change: test_trainer.py (the order after a resume),
+test_templates.py, test_shared_prompts.py, methods/test_rollouts.py.
 """
 
 import inspect
@@ -54,7 +54,7 @@ def test_trl_seeds_each_process_s_engine() -> None:
 
 
 def test_a_generator_on_a_cpu_cannot_be_turned_back() -> None:
-    """vLLM rewinds it after a chunk of a prompt (open_engine's `whole_prompts`)."""
+    """vLLM rewinds the generator after a chunk of a prompt (open_engine's `whole_prompts`)."""
     with pytest.raises(RuntimeError, match="offset"):
         torch.Generator().get_offset()
 
@@ -75,7 +75,7 @@ def test_trl_records_the_mean_of_micro_batches_means(trainer: Any) -> None:
 
 
 def test_trl_takes_no_token_ids_as_prompts_of_grpo(tmp_path: Path) -> None:
-    trainer = GRPOTrainer.__new__(GRPOTrainer)  # without its model: only the tokenizer is used
+    trainer = GRPOTrainer.__new__(GRPOTrainer)  # skips the model, since only the tokenizer is used
     trainer.processing_class = AutoTokenizer.from_pretrained(tiny_model(tmp_path / "model"))
     with pytest.raises((TypeError, ValueError)):
         trainer._tokenize_prompts([[5, 6], [7, 8]])

@@ -1,4 +1,4 @@
-"""Turns of a model and an environment, with a scripted model: what it sampled is what is trained on, token by token."""
+"""The turns of a model and an environment, with a scripted model: training uses exactly the sampled tokens."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -41,7 +41,7 @@ Play = Callable[..., list[Conversation]]
 
 @pytest.fixture
 def play(shops: Environments, calls: ToolCalls) -> Play:
-    """Conversations in which each model says what its script says, a character a token."""
+    """A function that plays conversations in which each model follows its script, one token per character."""
 
     def played(*scripts: Sequence[str], new: int = 1000, max_turns: int = 8, ended: bool = True) -> list[Conversation]:
         waiting = [list(script) for script in scripts]
@@ -60,7 +60,7 @@ def play(shops: Environments, calls: ToolCalls) -> Play:
 
 
 def spelled(calls: ToolCalls, text: str, ended: bool = True) -> list[int]:
-    """Tokens that the tokenizer would not choose: one for each byte, and the end of the turn."""
+    """Return tokens that the tokenizer would not choose: one per byte, and the end of the turn."""
     ids = [token for letter in text for token in calls.tokenizer(letter, add_special_tokens=False)["input_ids"]]
     assert calls.encoder.chat
     return [*ids, calls.encoder.chat.end] if ended else ids

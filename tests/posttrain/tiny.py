@@ -1,4 +1,4 @@
-"""Rows, a tokenizer and a random model small enough that a post-training engine takes seconds."""
+"""Rows, a tokenizer and a random model small enough that a post-training engine finishes in seconds."""
 
 import json
 import os
@@ -25,8 +25,8 @@ MODULES = ("textwrap", "shlex", "queue", "heapq", "configparser", "calendar", "f
 WORDS = ("cat", "dog", "sun", "sea", "tree", "bird", "road", "lamp", "book", "door", "fish", "rain")
 
 
-def said_twice(count: int = 400) -> list[Row]:
-    """Rows that a tiny model can learn: words, repeated."""
+def repeated_words(count: int = 400) -> list[Row]:
+    """Return rows that a tiny model can learn: repeated words."""
     numbers = random.Random(0)
     pairs = {(numbers.choice(WORDS), numbers.choice(WORDS), numbers.randrange(100)) for _ in range(3 * count)}
     return [
@@ -36,12 +36,13 @@ def said_twice(count: int = 400) -> list[Row]:
 
 
 def chat(row: Row) -> Row:
-    """The same rows as messages."""
+    """Return the same rows as messages."""
     said = {"role": "assistant", "content": row["completion"]}
     return {"messages": [{"role": "user", "content": row["prompt"]}, said]}
 
 
-GRADIENTS = "gradients"  # in a job's directory: those that the optimizer got, a file for each step; of parity.py
+# the folder in a job's directory where parity.py saves the optimizer's gradients, a file per step
+GRADIENTS = "gradients"
 REWARD = """
 def right(completions, completion, **columns):
     return [share(said, gold) for said, gold in zip(completions, completion)]
@@ -63,7 +64,7 @@ def never(completions, **columns):
 
 
 def reward(folder: Path, name: str = "right", **spec: Any) -> dict[str, Any]:
-    """A user's function as in a job's spec."""
+    """Return a user's reward function as it appears in a job's spec."""
     folder.mkdir(exist_ok=True)
     (folder / "twice.py").write_text(REWARD)
     found = RewardSpec.model_validate({"function": f"{folder / 'twice.py'}:{name}", **spec}).pinned()
@@ -73,7 +74,7 @@ def reward(folder: Path, name: str = "right", **spec: Any) -> dict[str, Any]:
 def tiny_rows(
     directory: Path, rows: Sequence[Row], kind: str, drops_faulty: bool = False, held_out: Sequence[Row] = ()
 ) -> Path:
-    """A sealed set of rows, by default all for training."""
+    """Write a sealed set of rows, by default all for training."""
     directory.mkdir(parents=True)
     for name, written in (("train", rows), ("held_out", held_out)):
         (directory / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in written))
@@ -87,8 +88,8 @@ def tiny_rows(
 def tiny_model(
     directory: Path, seed: int = 0, dtype: str = "bfloat16", turns: bool = False, positions: int = 256
 ) -> Path:
-    """A random Qwen3 (0.1 M parameters) with a tokenizer of 512 entries (`turns`: those that ChatML begins and ends
-    turns with among them); a sealed HFModel."""
+    """Write a sealed HFModel: a random Qwen3 (0.1 M parameters) with a tokenizer of 512 entries, which with `turns`
+    include those that begin and end ChatML's turns."""
     import torch
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -156,7 +157,7 @@ def write_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path)
 
 
 def environment() -> dict[str, str]:
-    """An engine's, as the launcher sets it."""
+    """Return an engine's environment, as the launcher sets it."""
     return os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "1000"}
 
 
@@ -171,7 +172,7 @@ def metrics(job: Path) -> list[dict[str, float]]:
 
 
 def without_times(job: Path) -> list[dict[str, float]]:
-    """The metrics that an uninterrupted run reproduces."""
+    """Return the metrics that an uninterrupted run reproduces."""
     return [{name: value for name, value in line.items() if name != "time"} for line in metrics(job)]
 
 

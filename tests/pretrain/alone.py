@@ -1,4 +1,4 @@
-"""A process group of one in the test's process, for tests that do not need several."""
+"""A process group of size one in the test's process, for tests that do not need several processes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from megatron.core import parallel_state
 
 @contextmanager
 def alone(seed: int = 1234) -> Iterator[None]:
-    # an export made one, which lasts as long as its process, or until vLLM destroys torch's group
+    # an export may have created one, which exists until the process ends or vLLM destroys torch's group
     if parallel_state.model_parallel_is_initialized():
         parallel_state.destroy_model_parallel()
     if dist.is_initialized():

@@ -1,8 +1,7 @@
 """Measure the real model's memory: weights, gradients, optimizer and activations in bytes.
 
-    torchrun … -m tests.pretrain.footprint FOLDER
-
-measures each spec of FOLDER/specs.json and leaves FOLDER/footprints.json, the ranks' for each of them.
+torchrun … -m tests.pretrain.footprint FOLDER measures each spec of FOLDER/specs.json and writes the footprints of
+all ranks to FOLDER/footprints.json.
 """
 
 import json
@@ -28,16 +27,16 @@ from tasks.pretrain.train_step import Training
 
 
 def footprint(spec: PretrainSpec) -> Memory:
-    """This rank's memory. Requires Megatron's process groups in the spec's layout."""
+    """Return this rank's memory. Requires Megatron's process groups in the spec's layout."""
     assert spec.model.vocab_size
     training = Training(spec.resolved(spec.model.vocab_size, continued=False), spec.model.vocab_size)
     parameters = [parameter for chunk in training.wrapped for parameter in chunk.parameters()]
     buffers = [buffer for chunk in training.wrapped for buffer in chunk.buffers + chunk.expert_parallel_buffers]
     batches = list(_batches(spec))
-    training.gradients(batches)  # the first time fills caches
+    training.gradients(batches)  # the first call fills caches
     with peak() as activations:
         training.gradients(batches)
-    largest = activations()  # before the first update creates the optimizer's state
+    largest = activations()  # measured before the first update creates the optimizer's state
     training.update(training.gradient_norm())
     return Memory(
         weights=size(parameters),
@@ -48,13 +47,13 @@ def footprint(spec: PretrainSpec) -> Memory:
 
 
 def size(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the storages, each counted once."""
+    """Return the number of bytes of the storages, each counted once."""
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
     return sum(storages.values())
 
 
 def _state(training: Training) -> Iterator[Tensor]:
-    """The model's weights, and the optimizer's tensors."""
+    """Return the model's weights and the optimizer's tensors."""
     yield from (parameter for chunk in training.wrapped for parameter in chunk.parameters())
     for part in getattr(training.optimizer, "chained_optimizers", [training.optimizer]):
         adam = part.optimizer
@@ -73,12 +72,12 @@ def _batches(spec: PretrainSpec) -> Iterator[Batch]:
             yield Batch(tokens, tokens, torch.ones(shape), places, documents if spec.mask_documents else None)
 
 
-# -- the largest number of bytes that are allocated at once ------------------------------------------
+# -- the peak of allocated bytes ---------------------------------------------------------------------
 
 
 @contextmanager
 def peak() -> Iterator[Callable[[], int]]:
-    """Yields a function that returns the block's peak of torch's allocations, beyond those before it."""
+    """Yield a function that returns the block's peak of torch's allocations, without earlier ones."""
     if CUDA:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -90,8 +89,8 @@ def peak() -> Iterator[Callable[[], int]]:
 
 
 class _Live(TorchDispatchMode):
-    """Follows every storage that an operation makes until it is gone. (torch's profiler would miss what the
-    threads of a collective let go.)"""
+    """Track each storage that an operation creates until it is freed. (torch's profiler would miss those that the
+    threads of a collective free.)"""
 
     def __init__(self) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ LAYOUTS = {
 
 
 def killable(layout: Layout, steps: int) -> PretrainSpec:
-    """A checkpoint is in progress most of the time."""
+    """Return a spec for which a checkpoint is in progress most of the time."""
     checkpoints = CheckpointPolicy(every=2, keep_last=2, keep_every=10)
     return tiny_spec(steps=steps, layout=layout, checkpoints=checkpoints, validate_every=steps // 2)
 
@@ -38,7 +38,7 @@ class Run(Protocol):
 
 @dataclass
 class Kills:
-    """The number of kills, and the run's phase at each."""
+    """The expected number of kills, and the run's phases when it was killed."""
 
     expected: int
     found: Counter[str] = field(default_factory=Counter)
@@ -48,7 +48,7 @@ class Kills:
 
 
 def undisturbed(start: Callable[[Path], Run], job: Path) -> float:
-    """Run to the end; returns the duration in seconds."""
+    """Run to the end, and return the duration in seconds."""
     began = time.monotonic()
     start(job).succeed()
     return time.monotonic() - began
@@ -64,15 +64,15 @@ def kill_again_and_again(
     seed: str,
     resume: Path | None = None,
 ) -> list[Path]:
-    """Start runs and kill them at random moments within `seconds`, until all kills are made; a run that was
-    killed is started again until it ends. Returns the jobs, each to its end."""
+    """Start runs, kill them at random moments within `seconds`, and restart them until all kills are done and each
+    run has ended. Return the finished jobs."""
     chance = random.Random(seed)
     jobs: list[Path] = []
     while kills.left():
         job = pretrain_job(folder / f"run-{len(jobs)}", data, spec, resume=resume)
         jobs.append(job)
         while not _ended(job):
-            rank_file(job, 0, "json").unlink(missing_ok=True)  # of the run before
+            rank_file(job, 0, "json").unlink(missing_ok=True)  # a file of the previous run
             run = start(job)
             deadline = time.monotonic() + chance.uniform(0, seconds)
             try:
@@ -89,7 +89,7 @@ def kill_again_and_again(
 
 
 def _ended(job: Path) -> bool:
-    """infra.process.launch would not start it again."""
+    """Return whether the job has ended, so that infra.process.launch would not restart it."""
     return (job / "result.json").exists() and (job / "output" / MANIFEST).exists()
 
 
@@ -101,7 +101,7 @@ def _was_at(job: Path) -> str:
 
 
 def outcome(job: Path) -> dict[str, Any]:
-    """Everything that must not depend on a run's history."""
+    """Return all results that must not depend on a run's history."""
     facts = read_manifest(job / "output").facts
     return {"metrics": metrics(job), "digest": read_manifest(job / "output").digest, "facts": facts}
 

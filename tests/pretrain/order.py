@@ -1,7 +1,7 @@
 """Record the data that each rank reads under several layouts: `torchrun … -m tests.pretrain.order FOLDER DATA MORE`.
 
-Leaves FOLDER/order.json: for each layout and each step, each rank's data parallel rank and its micro
-batches as lists of sequences.
+FOLDER/order.json contains, for each layout and step, each rank's data parallel rank and its micro batches as lists
+of sequences.
 """
 
 import json
@@ -16,7 +16,7 @@ from tasks.pretrain.layout import Layout
 from tasks.pretrain.process import model_parallel
 from tests.pretrain.tiny import VOCABULARY, tiny_spec
 
-# on four processes
+# layouts of four processes
 LAYOUTS = [
     Layout(processes=4, tensor=4, micro_batch=12),  # 1 data parallel rank
     Layout(processes=4, tensor=4, micro_batch=3),

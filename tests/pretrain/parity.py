@@ -1,8 +1,8 @@
-"""The same small model on the same data under many layouts, by each rank (ranks.py).
+"""Train the same small model on the same data under many layouts, in each rank (ranks.py).
 
-Every layout in FOLDER/layouts.json, all for this number of processes, is trained from the same seed,
-one after the other in the same processes. Each leaves FOLDER/<subject>-<layout>.pt: the loss and
-the gradient norm of each step, and the whole weights, put together from the ranks' parts.
+Every layout in FOLDER/layouts.json, all for the same number of processes, is trained from the same seed, one after
+the other in the same processes. The result of each is FOLDER/<subject>-<layout>.pt: the loss and the gradient norm
+of each step, and the full weights, assembled from the ranks' parts.
 """
 
 import gc
@@ -30,8 +30,8 @@ from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEm
 
 
 class OneDevice(ProcessGroupGloo):
-    """A gloo group on the process's one device. By default each of Megatron's ~40 groups has its own, whose
-    thread wakes up a hundred times a second: with eight processes on two cores, half of the time."""
+    """A gloo group on the process's only device. By default, each of Megatron's ~40 groups has its own, whose thread
+    wakes up a hundred times a second; with eight processes on two cores this costs half of the time."""
 
     device = ProcessGroupGloo.create_default_device()
 
@@ -67,7 +67,7 @@ def train(subject: str, layout: Layout, data: Path, folder: Path) -> None:
 
 
 def gathered(training: Training) -> dict[str, torch.Tensor]:
-    """The whole weights by name; checks that every element exists and is equal on ranks that share it."""
+    """Return the full weights by name. Checks that every element exists, and is equal on ranks that share it."""
     mine = [
         (part.key, part.global_shape, part.global_offset, part.data.detach().view(_local_shape(part)))
         for chunk in training.chunks
@@ -80,16 +80,16 @@ def gathered(training: Training) -> dict[str, torch.Tensor]:
         tensor = whole.setdefault(name, torch.full(shape, float("nan")))
         place = tensor[tuple(slice(start, start + size) for start, size in zip(offset, local.shape, strict=True))]
         if not (place.isnan() | (place == local)).all():
-            raise AssertionError(f"{name}: ranks that share a weight have come apart")
+            raise AssertionError(f"{name}: ranks that share a weight have different values")
         place.copy_(local)
     for name, tensor in whole.items():
         if tensor.isnan().any():
-            raise AssertionError(f"{name}: the ranks have not all of it")
+            raise AssertionError(f"{name}: parts are missing on all ranks")
     return whole
 
 
 def _local_shape(part: Any) -> tuple[int, ...]:
-    """The part's shape with the layer's axis, and the expert's, in front."""
+    """Return the part's shape, with the axes of the layer and the expert in front."""
     return (*[1] * part.prepend_axis_num, *part.local_shape)
 
 
@@ -98,10 +98,10 @@ def main(folder: Path, data: Path) -> None:
     distributed_c10d.ProcessGroupGloo = OneDevice  # type: ignore[misc]  # torch passes no options on to gloo
     store, rank, world = next(rendezvous("env://"))
     for number, (subject, words) in enumerate(json.loads((folder / "layouts.json").read_text())):
-        names = PrefixStore(str(number), store)  # a group must not find its predecessor's addresses
+        names = PrefixStore(str(number), store)  # a group must not find the addresses of its predecessor
         dist.init_process_group("gloo", store=names, rank=rank, world_size=world)
         train(subject, Layout.model_validate(words), data, folder)
         dist.destroy_process_group()
-        # Each group has threads, and lives as long as a model: in reference cycles, and in a cache of Megatron's.
+        # The threads of each group end with the model, which is in reference cycles and in a cache of Megatron's.
         RotaryEmbedding.forward.cache_clear()
         gc.collect()

@@ -1,4 +1,4 @@
-"""The parity matrix: the models, and every valid layout for them."""
+"""The parity matrix: the models, and every valid layout for each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ EXPERTS = ExpertsSpec(count=8, top_k=2, ffn_hidden=32, shared_ffn_hidden=32, aux
 
 @dataclass(frozen=True)
 class Subject:
-    """A model of the matrix, and the numbers of processes to try."""
+    """A model of the matrix, and the numbers of processes to test."""
 
     model: ModelSpec
     worlds: tuple[int, ...]
@@ -68,8 +68,8 @@ def spec(subject: str, layout: Layout) -> PretrainSpec:
 
 
 def legal_layouts(subject: str, world: int) -> Iterator[Layout]:
-    """All of them; with the distributed optimizer too where there is something to share out; on one and two
-    processes with each recomputation as well."""
+    """Return all valid layouts, with and without the distributed optimizer where there is something to shard, and on
+    one and two processes with each kind of recomputation."""
     for sizes in layouts(Layout(processes=world), SUBJECTS[subject].model):
         for changes in _variants(sizes):
             layout = sizes.model_copy(update={"micro_batch": _micro_batch(sizes), **changes})
@@ -87,6 +87,7 @@ def _variants(layout: Layout) -> list[dict[str, Any]]:
 
 
 def _micro_batch(layout: Layout) -> int:
-    """So that a step has two micro batches (on eight processes one: time), or one for each pipeline stage."""
+    """Return a size with which a step has two micro batches (one on eight processes, to save time), or one for each
+    pipeline stage."""
     least = 1 if layout.world == 8 else 2
     return max(1, GLOBAL_BATCH // (layout.data * max(least, layout.pipeline)))

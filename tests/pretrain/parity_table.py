@@ -26,7 +26,7 @@ class Difference:
 
 
 def result(folder: Path, subject: str, layout: Layout) -> Path:
-    """The results of tests.pretrain.parity for a layout."""
+    """Return the results of tests.pretrain.parity for a layout."""
     return folder / f"{subject}-{layout.name()}.pt"
 
 
@@ -48,7 +48,7 @@ def _relative(found: list[float], reference: list[float]) -> float:
 
 
 def record(world: int, found: list[Difference]) -> None:
-    """Put what was found on `world` processes into PARITY.md, and its summary into docs/testing.md."""
+    """Write the results of `world` processes to PARITY.md, and their summary to docs/testing.md."""
     others = [line for line in _lines() if int(line.split(" | ")[1]) != world]
     lines = sorted([*others, *map(_line, found)], key=_place)
     TABLE.write_text("\n".join([*_head(), *lines]) + "\n")
@@ -68,7 +68,7 @@ def _line(item: Difference) -> str:
 
 
 def _place(line: str) -> tuple[int, int]:
-    """Sort by model, then by processes."""
+    """Return a key that sorts by model, then by processes."""
     _, subject, world, *_ = (word.strip() for word in line.split("|"))
     return list(SUBJECTS).index(subject), int(world)
 
@@ -88,7 +88,7 @@ def _head() -> list[str]:
 
 
 def _summary(lines: list[str]) -> str:
-    """A line for each model and number of processes."""
+    """Return a line for each model and number of processes."""
     table = [
         "| model | processes | layouts | of | loss, relative | gradient norm, relative | weights, absolute |",
         "|---|---|---|---|---|---|---|",

@@ -1,6 +1,6 @@
 """Ranks as separate processes, forked from one that has loaded the libraries (tests/forked.py).
 
-They find each other as torchrun's workers do, and their output goes to a file each.
+They find each other as torchrun's workers do, and each writes its output to a file.
 """
 
 import json
@@ -18,7 +18,7 @@ from tests import forked
 
 forked.load("tasks.pretrain.train", "tasks.pretrain.trainer")
 TIMEOUT_S = 300.0
-GRACE_S = 20.0  # for the others when one has failed
+GRACE_S = 20.0  # the time for the other ranks to end after a failure
 
 
 class Ranks:
@@ -37,7 +37,7 @@ class Ranks:
             process.start()
 
     def end(self, timeout_s: float = TIMEOUT_S) -> list[int | None]:
-        """Wait for all; returns their exit codes. If one fails the others are killed, as with torchrun."""
+        """Wait for all ranks, and return their exit codes. If one fails, the others are killed, as with torchrun."""
         deadline = time.monotonic() + timeout_s
         while running := [process for process in self.processes if process.is_alive()]:
             multiprocessing.connection.wait([process.sentinel for process in running], timeout=1)
@@ -55,7 +55,7 @@ class Ranks:
         return all(process.is_alive() for process in self.processes)
 
     def kill(self) -> None:
-        """kill -9 for each."""
+        """Kill each rank with kill -9."""
         for process in self.processes:
             process.kill()
         for process in self.processes:
@@ -77,7 +77,7 @@ def _rank(
 
 
 def load_libraries(logs: Path) -> None:
-    """The first ranks of all wait for them. Before a time is taken, so that it is of the ranks alone."""
+    """Load the libraries before time is measured, since the first ranks of all wait for them."""
     Ranks(1, logs, _nothing).succeed()
 
 
@@ -86,7 +86,7 @@ def _nothing() -> None:
 
 
 def engine(job: Path) -> Ranks:
-    """The pretraining engine on a job, in the layout of its spec."""
+    """Run the pretraining engine on a job in the layout of its spec."""
     layout = json.loads((job / "spec.json").read_text())["spec"]["layout"]
     return Ranks(layout["processes"], job, _train, job)
 
@@ -99,7 +99,7 @@ def _train(job: Path) -> None:
 
 
 def parity(world: int, folder: Path, data: Path) -> Ranks:
-    """The layouts of `folder` (parity.py)."""
+    """Train the layouts of `folder` (parity.py)."""
     return Ranks(world, folder, _parity, folder, data)
 
 

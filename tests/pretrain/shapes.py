@@ -1,4 +1,4 @@
-"""Public models' shapes, from their config.json."""
+"""The shapes of public models, from their config.json."""
 
 from tasks.models.model_spec import ExpertsSpec, ModelSpec
 
@@ -31,7 +31,7 @@ QWEN3_30B_A3B = ModelSpec(
     heads=32,
     kv_heads=4,
     head_dim=128,
-    ffn_hidden=6144,  # no layer of it is dense
+    ffn_hidden=6144,  # no layer is dense
     experts=ExpertsSpec(count=128, top_k=8, ffn_hidden=768),
     max_positions=40960,
     vocab_size=151936,

@@ -1,7 +1,7 @@
-"""Anomalous steps: what counts as one, what is logged, and what each policy does.
+"""Anomalous steps: which steps count, which entries are logged, and the effect of each policy.
 
-The batches are bad for real: one holds random tokens after ever the same ones; another a token whose
-embedding AdamW has made NaN, since 0 / (0 + eps) is that where eps is too small for fp32.
+The bad batches are real: one has random tokens after constant ones; in another, AdamW has turned a token's embedding
+into NaN by computing 0 / (0 + eps) with an eps too small for fp32.
 """
 
 import json
@@ -35,7 +35,7 @@ from tests.pretrain.tiny import (
     write_shards,
 )
 
-# -- what is an anomaly ------------------------------------------------------------------------------
+# -- the definition of an anomaly --------------------------------------------------------------------
 
 
 def watch(**spec: Any) -> Watch:
@@ -80,7 +80,7 @@ SPIKE = Anomaly("spike", "loss 9", 9.0, 1.0)
 
 
 class Four:
-    """A data set of four samples, each from its own document."""
+    """A data set of four samples, each from a separate document."""
 
     dataset_path = "four"
     shuffle_index = np.arange(4)
@@ -148,7 +148,7 @@ def test_half_a_line_of_a_killed_writer_is_dropped(tmp_path: Path) -> None:
     assert [json.loads(line)["first"] for line in log.path.read_text().splitlines()] == [0, 2]
 
 
-# -- where a batch comes from ----------------------------------------------------------------------------
+# -- the documents of a batch -----------------------------------------------------------------------------
 
 
 def test_a_sample_is_of_the_documents_that_megatron_reads_for_it(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_sample_is_of_the_documents_that_megatron_reads_for_it(tmp_path: Path)
         assert origin["documents"] == dataset._query_document_sample_shuffle_indices(index)[1].tolist()  # type: ignore[attr-defined]
 
 
-def test_of_a_blend_the_data_set_is_told_too(tmp_path: Path) -> None:
+def test_of_a_blend_the_data_set_is_reported_too(tmp_path: Path) -> None:
     data = [make_shards(tmp_path / name) for name in ("one", "other")]
     with alone():
         dataset, _ = build_datasets(tiny_spec(data_weights=[1, 3]), data, VOCABULARY, tmp_path / "index")
@@ -166,21 +166,21 @@ def test_of_a_blend_the_data_set_is_told_too(tmp_path: Path) -> None:
         assert origin["data"] == str(data[int(dataset[index]["dataset_id"])] / "train")
 
 
-# -- bad batches, made for real --------------------------------------------------------------------------
+# -- real bad batches ------------------------------------------------------------------------------------
 
-LENGTH, TOKENS = 32, 16  # documents as long as a sequence, of few tokens: every step sees them all
-RARE = 200  # a token that is in no other document
+LENGTH, TOKENS = 32, 16  # documents are as long as a sequence and use few tokens, so every step sees them all
+RARE = 200  # a token that no other document contains
 
 
 def circles(count: int, seed: int) -> list[np.ndarray]:
-    """1, 2, … 16, 1, 2 … from anywhere: what comes next is soon learned."""
+    """Return 1, 2, … 16, 1, 2 … from any start, a sequence that is learned quickly."""
     starts = np.random.default_rng(seed).integers(0, TOKENS, size=count)
     return [(start + np.arange(LENGTH)) % TOKENS + 1 for start in starts]
 
 
 def poisoned(folder: Path, spec: PretrainSpec, bad_steps: dict[int, str]) -> Path:
-    """Shards on which the batch of each of these steps has a bad document. Where the documents end up
-    depends on their lengths and the seed alone."""
+    """Write shards in which the batch of each of these steps has a bad document. The place of a document depends
+    only on lengths and the seed."""
     clean, held_out = circles(200, seed=0), circles(8, seed=1)
     with alone():
         shards = write_shards(folder / "clean", clean, held_out)
@@ -188,7 +188,7 @@ def poisoned(folder: Path, spec: PretrainSpec, bad_steps: dict[int, str]) -> Pat
     random = np.random.default_rng(2)
     for step, kind in bad_steps.items():
         for sample in identity(dataset, range(spec.samples_at(step - 1), spec.samples_at(step))):
-            document = clean[sample["documents"][0]]  # the sample is it, and the first token of the next
+            document = clean[sample["documents"][0]]  # the sample is the document and the first token of the next one
             if kind == "random":
                 document[:] = random.integers(1, TOKENS + 1, size=LENGTH)
             else:
@@ -226,7 +226,7 @@ def spike(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def unnoticed(spike: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that only logs its spike."""
+    """A run that only logs its spike."""
     return run(pretrain_job(tmp_path_factory.mktemp("jobs") / "unnoticed", spike, spiky()))
 
 
@@ -258,9 +258,9 @@ def test_a_run_rolls_back_and_goes_on_behind_the_batch(spike: Path, unnoticed: P
     assert (entry["step"], entry["reaction"]) == (BAD, "roll_back")
     rolled, learned = metrics(job), metrics(unnoticed)
     assert list(rolled) == list(range(1, STEPS + 1))
-    back_at = 15  # the newest checkpoint's step
+    back_at = 15  # the step of the newest checkpoint
     assert [rolled[step] == learned[step] for step in rolled] == [step <= back_at for step in rolled]
-    # step 16 now takes the batch behind the bad one, which step 20 takes where none is passed over
+    # step 16 now uses the batch after the bad one, which is the batch of step 20 if none is skipped
     assert max(rolled[step]["loss"] for step in range(back_at + 1, STEPS)) < learned[back_at]["loss"]
 
 
@@ -292,7 +292,8 @@ def test_a_run_stops_and_says_where_and_what_to_do(spike: Path, tmp_path: Path) 
 
 
 def underflowing(**changes: Any) -> PretrainSpec:
-    """Embeddings of tokens without a gradient become 0 / 0 in the first step, and nothing else does."""
+    """Return a spec for which the embeddings of tokens without a gradient, and nothing else, become 0 / 0 in the
+    first step."""
     return tiny_spec(
         precision="fp32",
         model=MODEL.model_copy(update={"tied_embeddings": False}),
@@ -331,7 +332,7 @@ def test_too_many_bad_batches_stop_the_run(rare: Path, tmp_path: Path) -> None:
     assert [entry["reaction"] for entry in json_lines(job / "anomalies.jsonl")] == ["skip", "stop"]
 
 
-# -- and kill -9 -------------------------------------------------------------------------------------------
+# -- kill -9 -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long
@@ -352,5 +353,5 @@ def test_a_run_killed_after_a_bad_batch_continues_bit_for_bit(spike: Path, tmp_p
 def wait_for(path: Path) -> None:
     deadline = time.monotonic() + 300
     while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not come"
+        assert time.monotonic() < deadline, f"{path} was not written"
         time.sleep(0.01)

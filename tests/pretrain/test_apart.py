@@ -1,4 +1,4 @@
-"""Two ranks on nodes that share no folder: each has the job's folder at its own path."""
+"""Two ranks on nodes that share no folder; each has the job's folder at a different path."""
 
 import json
 import os
@@ -21,7 +21,7 @@ APART = Layout(micro_batch=2, nodes=2, distributed_optimizer=True)
 
 
 def on_two_nodes(folder: Path, data: Path, spec: PretrainSpec) -> list[Path]:
-    """The job's folders, by node."""
+    """Create a job for two ranks on separate nodes, and return its folders by node."""
     spec = spec.model_copy(update={"layout": APART})
     jobs = [pretrain_job(folder / f"node-{node}" / "job", data, spec) for node in (0, 1)]
     for job in jobs:
@@ -40,7 +40,7 @@ def _train(jobs: list[Path], stop_after: int) -> None:
     from tasks.pretrain.train import work
     from tasks.pretrain.trainer import Trainer
 
-    if stop_after:  # as on SIGTERM
+    if stop_after:  # acts like SIGTERM
         Trainer._any_rank_stopping = lambda self: self.state.step == stop_after  # type: ignore[method-assign]
     sys.argv = ["tasks.pretrain.train", str(jobs[int(os.environ["RANK"])])]
     main(work)
@@ -83,7 +83,7 @@ def test_the_first_node_has_all_of_the_result_and_the_other_none(usual: Referenc
 def test_a_node_that_was_replaced_resumes_with_the_first_ones_checkpoint(
     usual: Reference, tmp_path: Path, lost: int
 ) -> None:
-    """The launcher of a new first node has it from storage (tests/core/test_offsite.py)."""
+    """The launcher of a new first node gets the checkpoint from storage (tests/core/test_offsite.py)."""
     jobs = on_two_nodes(tmp_path, usual.data, usual.spec)
     assert ranks(jobs, stop_after=3).end()[0]
     assert [path.name for path in (jobs[0] / "work/checkpoints").iterdir()] == ["step-00000003"]
@@ -94,7 +94,7 @@ def test_a_node_that_was_replaced_resumes_with_the_first_ones_checkpoint(
         (fresh[0] / "checkpoints").rename(fresh[0] / "work/checkpoints")
         (jobs[0] / "metrics.jsonl").rename(fresh[0] / "metrics.jsonl")
     jobs[lost] = fresh[lost]
-    stale = jobs[1] / "work/checkpoints/step-00000005"  # of an attempt that the first node knows nothing of
+    stale = jobs[1] / "work/checkpoints/step-00000005"  # a checkpoint of an attempt that the first node does not know
     stale.mkdir(parents=True)
     (stale / "manifest.json").write_text("{}")
     ranks(jobs).succeed()
@@ -106,7 +106,8 @@ def test_a_damaged_checkpoint_is_passed_over_on_every_node(usual: Reference, tmp
     spec = usual.spec.model_copy(update={"checkpoints": CheckpointPolicy(every=2)})
     jobs = on_two_nodes(tmp_path, usual.data, spec)
     assert ranks(jobs, stop_after=4).end()[0]
-    damaged = next((jobs[0] / "work/checkpoints/step-00000004").glob("__1_*.distcp"))  # of the other's rank
+    # the files of the other node's rank
+    damaged = next((jobs[0] / "work/checkpoints/step-00000004").glob("__1_*.distcp"))
     damaged.write_bytes(bytes(damaged.stat().st_size))
     ranks(jobs).succeed()
     usual.assert_equal(jobs[0])
@@ -134,7 +135,7 @@ def test_both_nodes_roll_back(tmp_path: Path) -> None:
 
 
 def test_both_nodes_count_the_anomalies_before_a_restart(tmp_path: Path) -> None:
-    """The other node's disk is a new one."""
+    """The other node has a new disk."""
     spec = spiky(on_spike="skip", limit=1).model_copy(update={"layout": TOGETHER})
     data = poisoned(tmp_path, spiky(), {BAD: "random", BAD + 3: "random"})
     jobs = on_two_nodes(tmp_path, data, spec)

@@ -1,4 +1,4 @@
-"""A checkpoint's digest is the same whichever Python wrote it."""
+"""A checkpoint's digest does not depend on the Python version that wrote it."""
 
 import enum
 import io
@@ -22,6 +22,6 @@ def pickled(value: Any) -> bytes:
 def test_an_enumeration_is_pickled_as_all_but_a_few_pythons_do_it(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = pickled(value)
     assert b"getattr" not in usual
-    # as in Debian 12's Python, 3.11.2
+    # the behavior of Debian 12's Python, 3.11.2
     monkeypatch.setattr(enum.Enum, "__reduce_ex__", lambda self, protocol: (getattr, (type(self), self.name)))
     assert pickled(value) == usual

@@ -1,4 +1,4 @@
-"""The content of checkpoints, the checkpoints that are kept, and the one from which training resumes."""
+"""The contents of checkpoints, the checkpoints that are kept, and the one from which training resumes."""
 
 import os
 import resource
@@ -30,7 +30,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTenso
 
 
 class Tiny:
-    """A training in this process, and its checkpoints."""
+    """A training run in this process, with its checkpoints."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Tiny:
         self.checkpoints = Checkpoints(self.folder, self.spec.checkpoints)
 
     def step(self) -> float:
-        """One step; returns its loss."""
+        """Train one step, and return its loss."""
         state, training = self.state, self.training
         loss = training.gradients(micro_batches(self.dataset, state.samples, 4, 2))
         training.update(training.gradient_norm())
@@ -79,7 +79,7 @@ def one_process() -> Iterator[None]:
         yield
 
 
-# -- what is in it -------------------------------------------------------------------------------------
+# -- contents ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -88,8 +88,8 @@ def one_process() -> Iterator[None]:
 def test_it_continues_bit_for_bit_with_and_without_the_distributed_optimizer(
     precision: str, saved_with: bool, loaded_with: bool, tmp_path: Path
 ) -> None:
-    # The distributed optimizer sums up the gradient norm in another order, and where the norm clips, the last bit
-    # of a weight depends on that: from one to the other it is bit for bit only as long as nothing is clipped.
+    # The distributed optimizer sums the gradient norm in another order. Where the norm clips, this changes the last bit
+    # of a weight, so a change from one optimizer to the other is exact only while nothing is clipped.
     clip_grad = 1.0 if saved_with == loaded_with else 1e6
     run = Tiny(tmp_path, precision, saved_with, clip_grad)
     for _ in range(3):
@@ -105,7 +105,7 @@ def test_it_continues_bit_for_bit_with_and_without_the_distributed_optimizer(
 
 
 def test_each_parameter_counts_its_updates_for_itself(tmp_path: Path) -> None:
-    """AdamW advances the count in place. Where the parameters share one tensor it advances too often."""
+    """AdamW increments the count in place. If the parameters shared one tensor, it would increase too often."""
     run = Tiny(tmp_path, distributed_optimizer=True)
     run.step()
     run.save()
@@ -118,7 +118,8 @@ def test_each_parameter_counts_its_updates_for_itself(tmp_path: Path) -> None:
 
 
 def test_megatrons_own_load_still_shares_one_count(tmp_path: Path) -> None:
-    """The reason for tasks/pretrain/optimizer_state.py. If this fails, check whether Megatron's own suffices."""
+    """This is why tasks/pretrain/optimizer_state.py exists. If this fails, check whether Megatron's own load
+    suffices."""
     run = Tiny(tmp_path, distributed_optimizer=True)
     run.step()
     run.training.optimizer.load_state_dict(run.training.optimizer.state_dict())
@@ -144,7 +145,7 @@ def test_one_from_before_the_first_step_is_a_checkpoint_too(tmp_path: Path) -> N
 
 
 def test_what_is_trained_after_a_save_began_is_not_in_it(tmp_path: Path) -> None:
-    """The thread may write at any time: here after all weights and moments were overwritten."""
+    """The thread may write at any time, here after all weights and moments were overwritten."""
     run = Tiny(tmp_path, "fp32")
     run.step()
     weights = run.weights()
@@ -186,7 +187,7 @@ def test_boxes_hold_a_flat_range_and_nothing_else(example: tuple[tuple[int, ...]
     assert len(found) <= max(1, 2 * len(shape) - 1)
 
 
-# -- which are kept ------------------------------------------------------------------------------------
+# -- kept checkpoints ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,7 @@ def test_an_asynchronous_save_is_completed_by_a_later_step(tmp_path: Path) -> No
     assert verify(run.folder / "step-00000001").facts["samples"] == 4
 
 
-# -- which is resumed from -----------------------------------------------------------------------------
+# -- the checkpoint to resume from ---------------------------------------------------------------------
 
 
 def test_where_there_is_none_there_is_nothing_to_resume(tmp_path: Path) -> None:
@@ -259,10 +260,10 @@ def test_the_newest_complete_one_is(two: Tiny) -> None:
     path.mkdir()
     (path / "common.pt").write_bytes(b"cut sho")
     assert two.checkpoints.resume(two.state) == two.folder / "step-00000002"
-    assert not path.exists()  # what a killed save has left is removed
+    assert not path.exists()  # the files of a killed save are removed
 
 
-def test_a_damaged_one_is_told_of_and_set_aside(two: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_one_is_reported_and_set_aside(two: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
     damage(two.folder / "step-00000002")
     assert two.checkpoints.resume(two.state) == two.folder / "step-00000001"
     assert two.state.step == 1
@@ -274,7 +275,7 @@ def test_a_damaged_one_is_told_of_and_set_aside(two: Tiny, capsys: pytest.Captur
 def test_where_all_are_damaged_a_run_does_not_begin_anew_by_itself(two: Tiny) -> None:
     for step in (1, 2):
         damage(two.folder / f"step-0000000{step}")
-    for _ in range(2):  # the second start is told the same
+    for _ in range(2):  # the second start gets the same error
         with pytest.raises(ArtifactError, match="every checkpoint is damaged"):
             two.checkpoints.resume(two.state)
 
@@ -290,7 +291,7 @@ def test_a_pickle_that_was_swapped_is_not_loaded(two: Tiny, tmp_path: Path) -> N
 def test_a_save_that_fails_in_the_background_is_an_error_of_the_next_poll(two: Tiny) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     two.step()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (32 << 10, before[1]))  # as a full disk: OSError in the writer
+    resource.setrlimit(resource.RLIMIT_FSIZE, (32 << 10, before[1]))  # acts like a full disk: OSError in the writer
     try:
         with pytest.raises(StageError, match=r"step-00000003 could not be written: rank 0: .* File too large"):
             two.save()

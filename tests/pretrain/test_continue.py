@@ -1,7 +1,7 @@
-"""A run that continues another: its weights and optimizer state; steps, schedule and data are the new run's.
+"""A run that continues another one has that run's weights and optimizer state; steps, schedule and data are its own.
 
-On text of one repeated sequence it does not matter which samples a step reads. So two runs of which the
-second continues the first must be one run of as many steps, to the bit.
+On text of one repeated sequence, the samples of a step do not matter. Therefore two runs of which the second
+continues the first must equal a single run with the same number of steps, to the bit.
 """
 
 import json
@@ -32,7 +32,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def repeated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    row = np.random.default_rng(0).integers(1, 260, size=32)  # as long as a sequence
+    row = np.random.default_rng(0).integers(1, 260, size=32)  # the length of a sequence
     return write_shards(tmp_path_factory.mktemp("repeated") / "shards", [row] * 40, [row] * 8)
 
 
@@ -57,7 +57,7 @@ def before(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def fp32(repeated: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str], Path]:
-    """A run of so many steps in fp32 under a layout, when it is asked for."""
+    """A cached function that runs a number of fp32 steps under a layout."""
     folder = tmp_path_factory.mktemp("fp32")
 
     @cache
@@ -105,7 +105,7 @@ def test_under_another_layout_too(
 
 
 def test_weights_alone_would_go_another_way(repeated: Path, fp32: Callable[[int, str], Path], tmp_path: Path) -> None:
-    """The tests above can detect a difference: here the same weights continue without AdamW's state."""
+    """This shows that the tests above can detect a difference: here the same weights continue without AdamW's state."""
     first = fp32(4, "one process") / "output"
     fresh = metrics(trained(pretrain_job(tmp_path / "fresh", repeated, flat(4, precision="fp32"), begin=first)))
     whole = metrics(fp32(8, "one process"))
@@ -146,7 +146,7 @@ def test_schedule_steps_and_place_in_the_data_are_its_own(data: Path, tmp_path: 
 def test_killed_again_and_again_it_ends_as_if_it_had_not_been(
     name: str, count: int, before: Path, data: Path, tmp_path: Path
 ) -> None:
-    """It is killed before its own first checkpoint too; once it has one, it continues from that."""
+    """The run is also killed before its own first checkpoint; once it has one, it continues from it."""
     spec = killable(LAYOUTS[name], steps=16)
     reference = pretrain_job(tmp_path / "undisturbed", data, spec, resume=before)
     seconds = undisturbed(engine, reference)
@@ -156,7 +156,7 @@ def test_killed_again_and_again_it_ends_as_if_it_had_not_been(
     print(f"{name}: {count} kills in {len(jobs)} runs; {dict(kills.found)}")
 
 
-# -- what is refused ---------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------
 
 
 def test_another_model(before: Path, data: Path, tmp_path: Path) -> None:

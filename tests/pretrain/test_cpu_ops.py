@@ -1,4 +1,4 @@
-"""The CPU's operations against torch's and Megatron's own, forward and backward."""
+"""The CPU's operations, compared with those of torch and Megatron, forward and backward."""
 
 from collections.abc import Callable
 
@@ -49,7 +49,7 @@ def ours(heads: Tensor) -> Tensor:
 
 
 def both_ways(operation: Operation, *inputs: Tensor) -> list[Tensor]:
-    """The result, and the gradients of a fixed weighted sum of it."""
+    """Return the result, and the gradients of a fixed weighted sum of it."""
     leaves = [tensor.clone().requires_grad_() for tensor in inputs]
     result = operation(*leaves)
     weights = torch.linspace(-1, 1, result.numel(), dtype=result.dtype).view(result.shape)
@@ -115,13 +115,13 @@ def plain_attention(query: Tensor, key: Tensor, value: Tensor, hidden: Tensor | 
     heads_in_group=st.integers(1, 3),
     window=st.none() | st.integers(1, 200),
     documents=st.booleans(),
-    attention=st.sampled_from([attend, fused]),  # a CPU's and a GPU's
+    attention=st.sampled_from([attend, fused]),  # the CPU's and the GPU's implementation
 )
 def test_attention_is_torchs(
     rows: int, before: int, groups: int, heads_in_group: int, window: int | None, documents: bool, attention: Operation
 ) -> None:
     columns = before + rows
-    # (sequence, batch, heads, head size) in memory, as Megatron has it
+    # (sequence, batch, heads, head size) in memory, as in Megatron
     shapes = [(rows, 2, groups * heads_in_group, 4), (columns, 2, groups, 4), (columns, 2, groups, 4)]
     inputs = [tensor.permute(1, 2, 0, 3) for tensor in randoms(*shapes)]
     document = torch.arange(columns) // 40
@@ -133,7 +133,7 @@ def test_attention_is_torchs(
 
 
 def test_attention_in_bf16_is_near_the_exact_one() -> None:
-    """Its scores are rounded to bf16, those of torch's flash attention are not."""
+    """Attention on the CPU rounds scores to bf16, and torch's flash attention does not."""
     inputs = [tensor.permute(1, 2, 0, 3) for tensor in randoms((300, 2, 4, 32), (300, 2, 2, 32), (300, 2, 2, 32))]
     rounded = [tensor.bfloat16() for tensor in inputs]
     exact = both_ways(lambda q, k, v: plain_attention(q, k, v, None, None), *(tensor.float() for tensor in rounded))

@@ -50,7 +50,7 @@ def test_every_layout_reads_the_same_samples_at_each_step(tmp_path: Path) -> Non
     dataset, _ = build_datasets(tiny_spec(steps=STEPS, global_batch=BATCH), data, VOCABULARY, tmp_path / "alone")
     for number, layout in enumerate(LAYOUTS):
         for step in range(STEPS):
-            by_rank = {json.dumps(rank[step]) for rank in found[str(number)]}  # the rest are their copies
+            by_rank = {json.dumps(rank[step]) for rank in found[str(number)]}  # other ranks have copies
             sequences = [row for words in by_rank for batch in json.loads(words) for row in batch]
             assert len(by_rank) == layout.data
             expected = [dataset[index]["tokens"].tolist() for index in range(step * BATCH, (step + 1) * BATCH)]
@@ -67,7 +67,8 @@ def test_another_seed_is_another_order(tmp_path: Path) -> None:
 
 
 def test_an_index_that_was_cut_short_is_made_anew(tmp_path: Path) -> None:
-    """Megatron reads it if it exists: zeros, as after a power failure, would give the first sample forever."""
+    """Megatron reads an existing index: one full of zeros, as after a power failure, would yield the first sample
+    forever."""
     data = [make_shards(tmp_path / "data")]
 
     def sequences() -> list[list[int]]:
@@ -132,7 +133,7 @@ def test_data_sets_with_nothing_in_them_are_named(
 
 
 def of_one_token(folder: Path, token: int, documents: int, tokenizer_digest: str = "0" * 64) -> Path:
-    """A data set that can be identified by its tokens."""
+    """Write a data set that can be identified by its only token."""
     row = np.full(100, token)
     return write_shards(folder, [row] * documents, [row] * 4, tokenizer_digest)
 
@@ -145,7 +146,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def origins(spec: PretrainSpec, data: list[Path], cache: Path) -> list[int]:
-    """The data set of each sample of the run."""
+    """Return the data set of each sample of the run."""
     dataset, _ = build_datasets(spec, data, VOCABULARY, cache)
     return [int(dataset[index]["tokens"][0]) for index in range(spec.samples_at(spec.steps))]
 
@@ -158,7 +159,7 @@ def origins(spec: PretrainSpec, data: list[Path], cache: Path) -> list[int]:
 def test_a_blend_has_its_shares_at_any_point(
     three: list[Path], tmp_path: Path, weights: list[float] | None, shares: tuple[float, ...]
 ) -> None:
-    found = origins(tiny_spec(data_weights=weights, steps=60), three, tmp_path)  # 240 samples: several epochs
+    found = origins(tiny_spec(data_weights=weights, steps=60), three, tmp_path)  # 240 samples in several epochs
     for end in (40, 120, 240):
         counts = [found[:end].count(token) for token in (1, 2, 3)]
         assert counts == pytest.approx([end * share for share in shares], abs=2)
@@ -176,7 +177,7 @@ def test_a_blend_of_few_samples_can_be_read_to_its_end(
 def test_no_data_set_is_read_twice_before_all_of_it_was_read_once(tmp_path: Path) -> None:
     """A data set is repeated as often as its share requires."""
     data = [make_shards(tmp_path / "rising"), of_one_token(tmp_path / "ones", 1, 40)]
-    spec = tiny_spec(data_weights=[0.5, 0.5], steps=60)  # of the first: 120 of 124 samples
+    spec = tiny_spec(data_weights=[0.5, 0.5], steps=60)  # 120 of the 124 samples of the first set
     dataset, _ = build_datasets(spec, data, VOCABULARY, tmp_path / "index")
     first = [row for row in rows(dataset, spec.samples_at(60)) if set(row) != {1}]
     assert len({tuple(row) for row in first}) == len(first) == 120
@@ -188,7 +189,7 @@ def test_validation_is_on_the_first_data_set_alone(three: list[Path], tmp_path: 
 
 
 def test_no_held_out_sequence_is_read_twice(tmp_path: Path) -> None:
-    data = [make_shards(tmp_path / "data")]  # 800 held-out tokens: 24 sequences of 32, and the label of the last
+    data = [make_shards(tmp_path / "data")]  # 800 held-out tokens: 24 sequences of 32, and the label of the last one
     _, some = build_datasets(tiny_spec(), data, VOCABULARY, tmp_path / "index")
     _, all_of_it = build_datasets(tiny_spec(validation_sequences=24), data, VOCABULARY, tmp_path / "index")
     _, held_out = build_datasets(tiny_spec(validation_sequences=100), data, VOCABULARY, tmp_path / "index")
@@ -248,7 +249,7 @@ def training() -> Training:
 
 
 def losses(training: Training, batch: Batch) -> torch.Tensor:
-    """Return the loss of each token, (sequence)."""
+    """Return the loss of each token."""
     with torch.no_grad():
         (chunk,) = training.chunks
         found: torch.Tensor = chunk(batch.tokens, batch.position_ids, batch.attention_mask, labels=batch.labels)[0]
@@ -265,13 +266,13 @@ def test_only_without_the_mask_does_an_earlier_document_matter(training: Trainin
     changed = before.clone()
     changed[0, 3] = 99
     one, other = (losses(training, batch_of(tokens, masked)) for tokens in (before, changed))
-    in_second = slice(len(FIRST), len(FIRST) + len(SECOND) - 1)  # the very last label is not its own
+    in_second = slice(len(FIRST), len(FIRST) + len(SECOND) - 1)  # the last label belongs to the next document
     assert not torch.equal(one[: len(FIRST)], other[: len(FIRST)])
     assert torch.equal(one[in_second], other[in_second]) == masked
 
 
 def test_with_the_mask_a_document_is_read_as_if_it_were_alone(training: Training) -> None:
-    """Position ids are not reset, since rotary embeddings depend on distances only."""
+    """Position ids are not reset, since rotary embeddings depend only on distances."""
     together = losses(training, batch_of(torch.cat([FIRST, SECOND])[None]))[len(FIRST) : -1]
     alone = losses(training, batch_of(SECOND[None]))[:-1]
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
@@ -307,11 +308,11 @@ def test_the_position_is_the_sum_of_the_batches(spec: PretrainSpec, step: int) -
     assert spec.samples_at(step) == sum(spec.batch_at(earlier) for earlier in range(step))
 
 
-# -- reading ahead ---------------------------------------------------------------------------------------
+# -- prefetching -----------------------------------------------------------------------------------------
 
 
 class Shelf:
-    """A slow data source that records what was read."""
+    """A slow data source that records which items were read."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds, self.read_spans = seconds, list[range]()
@@ -366,7 +367,7 @@ def test_waiting_ends_what_is_being_read() -> None:
         assert shelf.read_spans == [range(4), range(4, 8)]
 
 
-# -- all of it, in a run -----------------------------------------------------------------------------------
+# -- a complete run -----------------------------------------------------------------------------------------
 
 
 def test_a_run_with_a_blend_a_mask_and_growing_batches(tmp_path: Path) -> None:
@@ -391,8 +392,8 @@ def test_a_run_with_a_blend_a_mask_and_growing_batches(tmp_path: Path) -> None:
 
 
 def share_of_waiting(job: Path) -> float:
-    """Return the share of time that steps wait for data, without the first step, for which nothing could be read
-    ahead."""
+    """Return the share of time that steps wait for data, without the first step, for which nothing could be
+    prefetched."""
     _, *steps = [json.loads(line) for line in (job / "metrics.jsonl").read_text().splitlines()]
     total = sum(step[phase] for step in steps for phase in ("data_s", "forward_backward_s", "optimizer_s"))
     return float(sum(step["data_s"] for step in steps) / total)

@@ -1,4 +1,4 @@
-"""`make survive`: many kills, with and without torchrun; prints the phases in which they hit."""
+"""`make survive`: many kills, with and without torchrun; prints the phases that were hit."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +31,7 @@ class Torchrun:
             self.process.wait()
 
 
-# how it is started: (by what, steps, kills)
+# (starter, steps, kills) of each run
 STARTS: dict[str, tuple[Callable[[Path], Run], int, int]] = {
     "torchrun": (Torchrun, 60, 5),
     "forked ranks": (engine, 40, 30),

@@ -1,4 +1,4 @@
-"""Layouts: which are valid, the errors of others, and the nearest valid one."""
+"""Layouts: the valid ones, the errors of others, and the nearest valid one."""
 
 import itertools
 from typing import Any
@@ -127,7 +127,7 @@ def test_a_growing_batch_must_be_shared_out_at_each_size_and_is_reported_once() 
     warmup = BatchWarmup(start=8, increment=4, steps=100)
     spec = PretrainSpec(model=DENSE, global_batch=64, batch_warmup=warmup, layout=Layout(processes=8, micro_batch=1))
     (problem,) = spec.layout_problems(512)
-    assert "must divide the global batch (12)" in problem.allowed  # 8 can be
+    assert "must divide the global batch (12)" in problem.allowed  # 8 is valid
 
 
 @given(any_layout, st.sampled_from([DENSE, MIXTURE]))
@@ -140,7 +140,7 @@ def test_a_legal_layout_shares_out_everything_without_remainder(layout: Layout, 
     assert (layout.tensor * layout.context * layout.data) % (layout.expert * layout.expert_tensor) == 0
 
 
-# -- others ------------------------------------------------------------------------------------------
+# -- alternatives ------------------------------------------------------------------------------------
 
 
 def test_the_layouts_of_a_large_cluster_are_looked_through_in_a_moment() -> None:

@@ -26,7 +26,7 @@ Problem = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def problem(tokens: int, width: int, vocabulary: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Problem:
-    """(hidden, weight, labels, mask), with masked tokens among them when there are several."""
+    """Return (hidden, weight, labels, mask), with masked tokens if there are several."""
     random = torch.Generator().manual_seed(seed)
     hidden = torch.randn(tokens, width, generator=random).to(dtype).requires_grad_()
     weight = torch.randn(vocabulary, width, generator=random).to(dtype).requires_grad_()
@@ -36,7 +36,7 @@ def problem(tokens: int, width: int, vocabulary: int, seed: int = 0, dtype: torc
     return hidden, weight, labels, mask
 
 
-def whole(hidden: Tensor, weight: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+def full_loss(hidden: Tensor, weight: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
     return F.cross_entropy((hidden @ weight.t()).float(), labels, reduction="none")
 
 
@@ -48,7 +48,7 @@ def mean_and_gradients(losses: Tensor, hidden: Tensor, weight: Tensor, mask: Ten
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So small that a tiny problem has several, the last one short."""
+    """Make pieces so small that a tiny problem has several, of which the last one is short."""
     monkeypatch.setattr(loss, "PIECE_BYTES", 7 * 50 * 4)
     monkeypatch.setattr(loss, "TILE_BYTES", 3 * 50 * 4)
 
@@ -57,7 +57,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(tokens=st.integers(1, 40), width=st.integers(1, 12), vocabulary=st.integers(1, 90), seed=st.integers(0, 99))
 def test_it_is_torchs_cross_entropy_to_fp32_rounding(tokens: int, width: int, vocabulary: int, seed: int) -> None:
     hidden, weight, labels, mask = problem(tokens, width, vocabulary, seed)
-    expected, losses = whole(hidden, weight, labels, mask), linear_cross_entropy(hidden, weight, labels, mask)
+    expected, losses = full_loss(hidden, weight, labels, mask), linear_cross_entropy(hidden, weight, labels, mask)
     torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-5)
     for mine, torchs in zip(
         mean_and_gradients(losses, hidden, weight, mask),
@@ -76,7 +76,7 @@ def test_in_bf16_it_errs_no_more_than_whole_logits_do() -> None:
         [float((got.double() - true).norm() / true.norm()) for got, true in zip(result, truth, strict=True)]
         for result in (
             mean_and_gradients(linear_cross_entropy(hidden, weight, labels, mask), hidden, weight, mask),
-            mean_and_gradients(whole(hidden, weight, labels, mask), hidden, weight, mask),
+            mean_and_gradients(full_loss(hidden, weight, labels, mask), hidden, weight, mask),
         )
     ]
     mine, torchs = errors
@@ -84,12 +84,12 @@ def test_in_bf16_it_errs_no_more_than_whole_logits_do() -> None:
 
 
 def test_the_gradient_of_any_micro_batch_is_its_share() -> None:
-    """Megatron's schedule divides the sum by the number of tokens, and by that of micro batches."""
+    """Megatron's schedule divides the sum by the number of tokens, and by the number of micro batches."""
     hidden, weight, labels, mask = problem(20, 8, 30)
     for factor in (1.0, 1 / 3, 1024.0):
         gradients = [
             torch.autograd.grad((losses * mask).sum() * factor, (hidden, weight))
-            for losses in (linear_cross_entropy(hidden, weight, labels, mask), whole(hidden, weight, labels, mask))
+            for losses in (linear_cross_entropy(hidden, weight, labels, mask), full_loss(hidden, weight, labels, mask))
         ]
         for mine, torchs in zip(*gradients, strict=True):
             torch.testing.assert_close(mine, torchs, rtol=1e-4, atol=1e-6 * factor)
@@ -122,7 +122,7 @@ def test_without_gradients_none_are_computed() -> None:
     with torch.no_grad():
         losses = linear_cross_entropy(hidden, weight, labels, mask)
     assert not losses.requires_grad
-    torch.testing.assert_close(losses, whole(hidden, weight, labels, mask))
+    torch.testing.assert_close(losses, full_loss(hidden, weight, labels, mask))
 
 
 def test_the_logits_are_never_held_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_the_logits_are_never_held_whole(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_model_loses_and_learns_as_megatrons_own(tied: bool) -> None:
-    """The weight's gradient is where Megatron's data parallelism looks for it, tied or not."""
+    """The weight's gradient is where Megatron's data parallelism expects it, whether embeddings are tied or not."""
     spec = MODEL.model_copy(update={"tied_embeddings": tied})
     tokens = torch.randint(0, 260, (2, 33), generator=torch.Generator().manual_seed(0))
     positions = torch.arange(32).expand(2, 32)
@@ -173,7 +173,7 @@ def _rank(rank: int, folder: str) -> None:
     losses = linear_cross_entropy(hidden, half, labels, mask, dist.group.WORLD)
     mine = mean_and_gradients(losses, hidden, half, mask)
     dist.all_reduce(mine[1])  # as copy_to_tensor_model_parallel_region does
-    expected = mean_and_gradients(whole(hidden, weight, labels, mask), hidden, weight, mask)
+    expected = mean_and_gradients(full_loss(hidden, weight, labels, mask), hidden, weight, mask)
     torch.testing.assert_close(mine[0], expected[0])
     torch.testing.assert_close(mine[1], expected[1], rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(mine[2], expected[2].chunk(2)[rank], rtol=1e-4, atol=1e-6)

@@ -1,7 +1,7 @@
-"""The hooks into Megatron-Core. A test here that fails because Megatron changed names the hook that can be removed.
+"""The hooks into Megatron-Core. If a test fails because Megatron changed, it names the hook that can be removed.
 
-tests/convert/test_versions.py takes a run from one version to the other; tests/pretrain/test_reshard.py says what
-Megatron's own optimizer checkpoints cannot do.
+tests/convert/test_versions.py moves a run from one version to the other; tests/pretrain/test_reshard.py describes
+the limits of Megatron's own optimizer checkpoints.
 """
 
 import ast
@@ -46,7 +46,8 @@ def test_only_the_hooks_check_the_version() -> None:
 
 
 def private_names(path: Path) -> list[str]:
-    """Private names that a file imports, reads from another object, or overrides in a class of Megatron's."""
+    """Return the private names that a file imports, reads from another object, or overrides in one of Megatron's
+    classes."""
     found = []
     megatrons: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -69,7 +70,7 @@ def test_only_the_hooks_use_private_names_of_megatron() -> None:
     ]
     assert len(users) > 10
     assert {path.name: names for path in users if path.name not in HOOKS and (names := private_names(path))} == {}
-    assert private_names(ROOT / "tasks/pretrain/megatron_hooks.py")  # they are found where they are
+    assert private_names(ROOT / "tasks/pretrain/megatron_hooks.py")  # shows that private_names finds some
 
 
 def test_the_hooks_are_for_the_pinned_versions() -> None:
@@ -136,7 +137,7 @@ def test_gptmodel_still_holds_all_logits() -> None:
 
 
 def mixture(layers: int, folder: Path) -> dict[str, float]:
-    """A mixture's auxiliary losses after one step; with more than two layers they are not read."""
+    """Return a mixture's auxiliary losses after one step; with more than two layers, they are not read."""
     experts = ExpertsSpec(count=4, ffn_hidden=32)
     spec = tiny_spec(model=MODEL.model_copy(update={"family": "qwen3_moe", "experts": experts, "layers": layers}))
     with alone():
@@ -148,7 +149,7 @@ def mixture(layers: int, folder: Path) -> dict[str, float]:
 
 
 def test_a_model_s_auxiliary_losses_are_its_own(tmp_path: Path) -> None:
-    """Megatron records them per process, layer by layer."""
+    """Megatron records the losses per process, layer by layer."""
     make_shards(tmp_path / "shards")
     alone_there = mixture(2, tmp_path)
     mixture(3, tmp_path)

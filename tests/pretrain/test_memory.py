@@ -112,7 +112,7 @@ TOGETHER = {
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Memory]]:
-    """On two processes, each rank's."""
+    """The footprints of both ranks on two processes."""
     folder = tmp_path_factory.mktemp("footprints")
     (folder / "specs.json").write_text(json.dumps([expected.model_dump(mode="json") for expected in TOGETHER.values()]))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -161,7 +161,7 @@ def test_a_gpu_takes_what_is_estimated(model: str, recompute: str) -> None:
     layout=st.builds(
         Layout,
         processes=st.sampled_from([8, 16]),
-        pipeline=st.sampled_from([1, 2]),  # two layers or more to a stage
+        pipeline=st.sampled_from([1, 2]),  # at least two layers per stage
         micro_batch=st.sampled_from([1, 2]),
         recompute=st.sampled_from(["none", "selective"]),
     ),
@@ -180,7 +180,7 @@ def test_what_should_save_memory_does(model: str, precision: str, layout: Layout
 
 
 def test_the_stages_of_a_pipeline_have_all_the_weights_between_them() -> None:
-    """The worst stage has its share of the layers and an embedding: 8 B on 4 stages."""
+    """The worst stage has its share of the layers and an embedding, for 8 B parameters on 4 stages."""
     expected = PretrainSpec(
         model=LLAMA_3_8B, sequence_length=8192, global_batch=16, layout=Layout(processes=4, pipeline=4, micro_batch=1)
     )
@@ -189,7 +189,7 @@ def test_the_stages_of_a_pipeline_have_all_the_weights_between_them() -> None:
 
 
 def test_a_model_s_state_is_18_bytes_a_weight_in_16_bits_and_16_in_32() -> None:
-    """bf16 weights, fp32 gradients, fp32 master weights and two moments: as documented by Megatron."""
+    """These are bf16 weights, fp32 gradients, fp32 master weights and two moments, as documented by Megatron."""
     weights = MODELS["plain"].parameters(512)
     for precision, each in (("bf16", 2 + 4 + 4 + 8), ("fp32", 4 + 4 + 8)):
         found = estimate(spec("plain", precision=precision), 512)
@@ -197,7 +197,7 @@ def test_a_model_s_state_is_18_bytes_a_weight_in_16_bits_and_16_in_32() -> None:
 
 
 def test_experts_are_spread_over_the_ranks() -> None:
-    """30B-A3B on 32 GPUs, the experts in groups of 8: weights by hand."""
+    """30B-A3B on 32 GPUs, with experts in groups of 8; the weights are computed by hand."""
     layout = Layout(nodes=4, processes=8, expert=8, distributed_optimizer=True, micro_batch=1)
     found = estimate(PretrainSpec(model=QWEN3_30B_A3B, sequence_length=4096, global_batch=512, layout=layout), 151936)
     experts = 48 * 128 * 3 * 2048 * 768

@@ -24,7 +24,7 @@ def one_process() -> Iterator[None]:
 
 @pytest.fixture
 def shards(tmp_path: Path) -> Path:
-    """Two sources: `books` is of token 1, `web` of token 2 and three times as large."""
+    """Two sources: `books` consists of token 1, `web` of token 2 and is three times as large."""
     whole = tmp_path / "shards"
     for token, (name, documents) in enumerate({"books": 10, "web": 30}.items(), start=1):
         one = of_one_token(tmp_path / name, token, documents)
@@ -58,7 +58,8 @@ def test_megatron_draws_from_the_sources_by_their_weights(shards: Path, tmp_path
 
 
 def test_the_limit_of_epochs_is_no_part_of_what_a_training_is() -> None:
-    """Raising it continues from the checkpoints; a lower one does not refuse what is finished, as its field says."""
+    """With a higher limit, a run continues from the checkpoints; a lower one does not refuse a finished run, as
+    documented for the field."""
     strict, loose = (tiny_spec(mixture={"books": {"weight": 1.0, "epochs": limit}}).identity() for limit in (2, 4))
     assert strict == loose
 
@@ -70,7 +71,7 @@ def test_more_epochs_than_allowed_are_refused_before_training(shards: Path, tmp_
 
 
 def test_a_source_in_several_files_is_the_same_mixture(tmp_path: Path) -> None:
-    """Files of 1,000 and 3,000 tokens of one data set: drawn by their sizes, and each as often repeated."""
+    """One data set has files of 1,000 and 3,000 tokens; they are drawn by size, and repeated equally often."""
     whole = tmp_path / "whole"
     whole.mkdir()
     for number, documents in enumerate((10, 30)):

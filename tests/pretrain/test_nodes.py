@@ -1,4 +1,4 @@
-"""`make survive`: pretraining on two nodes that share no folder, only storage."""
+"""`make survive`: pretraining on two nodes that share only storage and no folder."""
 
 import time
 from pathlib import Path
@@ -43,7 +43,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def undisturbed(folder: Path, data: Path, spec: PretrainSpec) -> Path:
-    """The same layout in one machine's processes, which share a folder."""
+    """Run the same layout in processes of one machine, which share a folder."""
     layout = spec.layout.model_copy(update={"nodes": 1, "processes": spec.layout.world})
     job = pretrain_job(folder, data, spec.model_copy(update={"layout": layout}))
     engine(job).succeed()
@@ -73,13 +73,13 @@ def test_a_lost_node_costs_at_most_one_checkpoint_interval_and_changes_nothing(
     with s3.flyte(tmp_path):
         place = send(str(data), storage)
         before = nodes(s3, tmp_path, storage, spec, place)
-        while not any(key.endswith("manifest.json") for key in s3.keys(f"lost-{lost}/jobs")):  # its first checkpoint
+        while not any(key.endswith("manifest.json") for key in s3.keys(f"lost-{lost}/jobs")):  # the first checkpoint
             assert all(pod.process.poll() is None for pod in before.pods)
             time.sleep(0.05)
         before.pods[lost].kill()
         survivor = before.pods[1 - lost]
-        _, said = survivor.process.communicate(timeout=120)  # it ends by itself, and a retry may help
-        assert survivor.process.returncode != 0 and "FlyteRecoverableException" in said, said[-5000:]
+        _, output = survivor.process.communicate(timeout=120)  # the process ends by itself, and a retry may help
+        assert survivor.process.returncode != 0 and "FlyteRecoverableException" in output, output[-5000:]
         reached = read_beats(survivor.job, [1 - lost])[1 - lost].step
 
         first = nodes(s3, tmp_path, storage, spec, place).succeed()

@@ -1,4 +1,4 @@
-"""Every layout trains the same model: the same losses, gradient norms and weights as one process."""
+"""Every layout trains the same model, with the losses, gradient norms and weights of one process."""
 
 import json
 from pathlib import Path
@@ -13,15 +13,15 @@ from tests.pretrain.tiny import make_shards
 
 pytestmark = pytest.mark.long
 
-# fp32 sums in another order; measured: at most a tenth of these
+# The order of fp32 sums differs; measured differences are at most a tenth of these.
 LOSS, NORM, WEIGHTS = 1e-5, 1e-5, 1e-5
 
-# Layouts that are trained by the same processes. Not more: Megatron's distributed optimizer is never freed, nor
-# are its groups and their threads.
+# The number of layouts that the same processes train. It is limited, since Megatron never frees its distributed
+# optimizer, its groups and their threads.
 AT_A_TIME = 12
-TIMEOUT_S = 4 * 3600  # of the whole matrix
+TIMEOUT_S = 4 * 3600  # the limit for the entire matrix
 
-# what `make test-long` tries: each kind of parallelism, some together, on up to four processes
+# The layouts of `make test-long`: each kind of parallelism, and some combinations, on up to four processes.
 SOME = [
     ("dense", Layout(processes=1, recompute="full")),
     ("dense", Layout(processes=2, distributed_optimizer=True)),
@@ -39,7 +39,7 @@ SOME = [
 
 
 def train(folder: Path, cases: list[tuple[str, Layout]]) -> None:
-    """Train each case, and each model in one process to compare with."""
+    """Train each case, and each model in one process for comparison."""
     cases = [*((subject, Layout(micro_batch=8)) for subject in SUBJECTS), *cases]
     folder.mkdir(exist_ok=True)
     data = make_shards(folder / "data")
@@ -71,7 +71,7 @@ def test_a_layout_trains_the_same_model(some: Path, subject: str, layout: Layout
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("world", [1, 2, 4, 8])
 def test_every_legal_layout_trains_the_same_model(tmp_path: Path, world: int) -> None:
-    """The whole matrix; its outcome is in docs/testing.md's table and in tests/pretrain/PARITY.md."""
+    """The entire matrix. The results are in the table of docs/testing.md and in tests/pretrain/PARITY.md."""
     cases = [
         (name, layout)
         for name, subject in SUBJECTS.items()
@@ -79,7 +79,7 @@ def test_every_legal_layout_trains_the_same_model(tmp_path: Path, world: int) ->
     ]
     try:
         train(tmp_path, cases)
-    finally:  # on two cores, eight processes take hours: what was reached is recorded
+    finally:  # eight processes take hours on two cores, so partial results are recorded
         trained = [(subject, layout) for subject, layout in cases if result(tmp_path, subject, layout).exists()]
         found = [compare(tmp_path, subject, layout) for subject, layout in trained]
         record(world, found)

@@ -1,4 +1,4 @@
-"""`make survive`: a pretraining pod is killed, and the run continues in another with its own disk."""
+"""`make survive`: a pretraining pod is killed, and the run continues in another pod with its own disk."""
 
 import time
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_a_killed_pod_costs_at_most_one_checkpoint_interval_and_changes_nothing(
     with s3.flyte(tmp_path):
         words = ("pretrain", SPEC.model_dump_json(), send(data.place, storage))
         first = start(s3, tmp_path, storage, *words)
-        while not any(key.endswith("manifest.json") for key in s3.keys("pretrain/jobs")):  # its first checkpoint
+        while not any(key.endswith("manifest.json") for key in s3.keys("pretrain/jobs")):  # the first checkpoint
             assert first.process.poll() is None, first.succeed()
             time.sleep(0.05)
         first.kill()

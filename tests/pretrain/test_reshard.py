@@ -1,7 +1,7 @@
-"""A run saved under one layout and continued under another equals one under a single layout.
+"""A run saved under one layout and continued under another equals a run under a single layout.
 
-Every chain starts from the same weights as the undisturbed run, in one process, and goes through its
-layouts; each takes STEPS steps from the checkpoint of the one before.
+Every chain starts from the weights of the undisturbed run, which has one process, and uses its layouts in order.
+Each layout trains STEPS steps from the checkpoint of the previous one.
 """
 
 import json
@@ -28,7 +28,7 @@ from tests.pretrain.tiny import make_shards
 
 Undisturbed = Callable[[str, str], dict[str, list[float]]]
 
-STEPS = 5  # under each layout
+STEPS = 5  # steps of each layout
 VOCABULARY = 260
 
 ONE = Layout(micro_batch=2)
@@ -47,7 +47,7 @@ def sharded(layout: Layout) -> Layout:
 
 @dataclass(frozen=True)
 class Chain:
-    model: str  # of tests.pretrain.parity_layouts
+    model: str  # a name in tests.pretrain.parity_layouts
     layouts: tuple[Layout, ...]
     precision: str = "fp32"
 
@@ -65,13 +65,13 @@ CHAINS = [
     Chain("experts", (sharded(EP2), sharded(DP2), sharded(PP2X2), EP2)),
     Chain("experts", (sharded(TP2_EP2), sharded(DP2), sharded(EP2), PP2), "bf16"),
 ]
-# in `make test`, and with `make test-long`; the rest in `make survive`: time
+# the chains of `make test`, without a mark, and of `make test-long`; to save time, the others run in `make survive`
 MARKS: dict[Chain, list[pytest.MarkDecorator]] = {
     CHAINS[3]: [],
     CHAINS[1]: [pytest.mark.long],
     CHAINS[6]: [pytest.mark.long],
 }
-# fp32: the order of sums differs; bf16: so does what is rounded between them
+# the order of sums differs, and in bf16 also the rounding between them
 BOUNDS = {"fp32": 1e-4, "bf16": 1e-3}
 
 
@@ -82,8 +82,8 @@ def spec(model: str, precision: str, layout: Layout) -> PretrainSpec:
 
 
 def continue_to(step: int, wanted: dict[str, Any], folder: Path, data: Path) -> None:
-    """One layout's turn, in each of its ranks. Leaves the steps' losses and gradient norms in
-    FOLDER/losses.jsonl, and the loss on held-out data behind them."""
+    """Train the steps of one layout, in each of its ranks. Appends the steps' losses and gradient norms to
+    FOLDER/losses.jsonl, followed by the held-out loss."""
     spec = PretrainSpec.model_validate(wanted)
     with distributed(spec.layout, spec.seed):
         torch.set_num_threads(1)
@@ -114,7 +114,7 @@ def note(folder: Path, **values: float) -> None:
 
 
 def run(chain: Chain, folder: Path, data: Path, steps: int = STEPS) -> dict[str, list[float]]:
-    """The losses and gradient norms of all steps, and the held-out losses behind each layout's."""
+    """Return the losses and gradient norms of all steps, and the held-out loss after each layout."""
     folder.mkdir(parents=True)
     for number, layout in enumerate(chain.layouts, 1):
         wanted = spec(chain.model, chain.precision, layout).model_dump(mode="json")
@@ -130,14 +130,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    """In one process, by model and precision, when it is asked for."""
+    """A cached function that runs a model in one process, in a given precision."""
     folder = tmp_path_factory.mktemp("undisturbed")
 
     @cache
-    def alone_for_as_long(model: str, precision: str) -> dict[str, list[float]]:
+    def run_alone(model: str, precision: str) -> dict[str, list[float]]:
         return run(Chain(model, (ONE,), precision), folder / model / precision, data, 4 * STEPS)
 
-    return alone_for_as_long
+    return run_alone
 
 
 @pytest.mark.long

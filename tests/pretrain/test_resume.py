@@ -55,14 +55,14 @@ def test_killed_while_it_hands_over_it_hands_over_again(data: Path, tmp_path: Pa
     reference = pretrain_job(tmp_path / "undisturbed", data, spec)
     engine(reference).succeed()
     job = pretrain_job(tmp_path / "killed", data, spec)
-    for delay in (0, 0.002, 0.005):  # seconds: a later one finds more of the output
+    for delay in (0, 0.002, 0.005):  # seconds; after a longer delay, the output has more files
         ranks = engine(job)
         wait_for((job / "output").exists, job)
         time.sleep(delay)
         ranks.kill()
         if (job / "output" / MANIFEST).exists():
-            break  # it was too late for a kill
-        shutil.rmtree(job / "output")  # the next one is to be waited for
+            break  # the process ended before the kill
+        shutil.rmtree(job / "output")  # wait_for must not find the old folder
     engine(job).succeed()
     assert outcome(job) == outcome(reference)
 
@@ -80,7 +80,7 @@ def test_sigterm_leaves_a_checkpoint_of_the_present_step(data: Path, tmp_path: P
     assert verify(checkpoints[0]).facts["step"] == last_step
 
 
-def test_a_damaged_checkpoint_is_told_of_and_the_one_before_it_used(data: Path, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(data: Path, tmp_path: Path) -> None:
     spec = tiny_spec(steps=30, layout=LAYOUTS["DP2-DO"])
     reference = pretrain_job(tmp_path / "undisturbed", data, spec)
     engine(reference).succeed()
@@ -118,11 +118,11 @@ def test_a_layout_may_be_changed_between_two_starts(data: Path, tmp_path: Path) 
 
 
 def test_a_disk_that_is_full_ends_the_run_with_a_word(data: Path, tmp_path: Path) -> None:
-    """Uses a limit on file size; like a full disk it is an OSError in the background thread."""
+    """The test limits the file size, which raises OSError in the background thread, as a full disk does."""
     spec = tiny_spec(steps=2000, checkpoints=CheckpointPolicy(every=4), layout=Layout(micro_batch=2))
     job = pretrain_job(tmp_path / "full", data, spec)
     ranks = run_to_step(job, 6)
-    limit = 64 << 10  # bytes: less than a checkpoint's file, more than all others
+    limit = 64 << 10  # a limit in bytes, below the size of a checkpoint's file and above that of all other files
     resource.prlimit(ranks.processes[0].pid or 0, resource.RLIMIT_FSIZE, (limit, limit))
     assert ranks.end() == [1]
     error = json.loads((job / "result.json").read_text())["error"]

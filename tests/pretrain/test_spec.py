@@ -65,7 +65,7 @@ def test_fields_that_contradict_each_other(spec: PretrainSpec, path: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("shape", "weights", "active"),  # as the models' cards and safetensors have them
+    ("shape", "weights", "active"),  # values of the models' cards and safetensors
     [
         (LLAMA_3_8B, 8_030_261_248, 8_030_261_248),
         (MISTRAL_7B, 7_241_732_096, 7_241_732_096),
@@ -81,7 +81,7 @@ def test_public_models_have_the_weights_that_are_counted(shape: ModelSpec, weigh
 
 
 def test_qwen2_s_biases_are_weights_too() -> None:
-    """Qwen2.5 0.5B."""
+    """The values of Qwen2.5 0.5B."""
     shape = ModelSpec(
         family="qwen2", layers=24, hidden=896, heads=14, kv_heads=2, head_dim=64, ffn_hidden=4864, vocab_size=151936
     )
@@ -141,7 +141,7 @@ def test_samples_are_the_sum_of_the_batches_before(warmup: tuple[BatchWarmup, in
 
 
 def test_experts_take_the_place_of_the_feed_forward_width_where_models_are_compared() -> None:
-    """In an export of a mixture, whose layers have no ffn_hidden of their own, this field has the experts' width."""
+    """In an export of a mixture whose layers have no ffn_hidden, this field is the width of the experts."""
     trained = ModelSpec(family="mixtral", experts=ExpertsSpec(ffn_hidden=40))
     exported = trained.model_copy(update={"ffn_hidden": 40})
     assert trained.unlike(exported) == {}

@@ -1,4 +1,4 @@
-"""A rank of a real pretraining run dies: the launcher names it, restarts, and nothing is lost."""
+"""A rank of a real pretraining run dies: the launcher names it, restarts all ranks, and nothing is lost."""
 
 import json
 import os
@@ -20,11 +20,11 @@ from tests.pretrain.tiny import make_shards, metrics, pretrain_job, tiny_spec
 
 pytestmark = pytest.mark.long
 
-STEPS, KILLED_AT = 30, 7  # the newest checkpoint is of step 5
+STEPS, KILLED_AT = 30, 7  # the newest checkpoint is that of step 5
 
 
 def train(job: Path, data: Path) -> Path:
-    """Two data parallel ranks, under the launcher; returns the artifact."""
+    """Train with two data parallel ranks under the launcher, and return the artifact."""
     spec = tiny_spec(steps=STEPS, layout=Layout(processes=2, micro_batch=2), checkpoints=CheckpointPolicy(every=5))
     request = json.loads((pretrain_job(job, data, spec) / "spec.json").read_text())
     engine = Engine("pretrain", "tasks.pretrain.train", "1")

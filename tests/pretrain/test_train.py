@@ -1,4 +1,4 @@
-"""The pretraining engine, end to end: torchrun, Megatron-Core, real files."""
+"""The pretraining engine, end to end, with torchrun, Megatron-Core and real files."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A tiny tokenized corpus and pretraining jobs on it: seconds on one core."""
+"""A tiny tokenized corpus, and pretraining jobs on it that take seconds on one core."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ def tiny_spec(**changes: Any) -> PretrainSpec:
 
 
 def make_shards(folder: Path, tokenizer_digest: str = "0" * 64) -> Path:
-    """Increasing numbers with gaps, which a model learns in a few steps."""
+    """Write shards of increasing numbers with gaps, which a model learns in a few steps."""
     random = np.random.default_rng(0)
     train, held_out = (
         [np.cumsum(random.integers(1, 3, size=100)) % VOCABULARY for _ in range(documents)] for documents in (40, 8)
@@ -47,7 +47,7 @@ def make_shards(folder: Path, tokenizer_digest: str = "0" * 64) -> Path:
 def write_shards(
     folder: Path, train: list[np.ndarray], held_out: list[np.ndarray], tokenizer_digest: str = "0" * 64
 ) -> Path:
-    """A sealed TokenizedCorpus of these documents, each its token ids. END ends a document."""
+    """Write a sealed TokenizedCorpus of documents, given as token ids. Each document ends with END."""
     folder.mkdir(parents=True)
     for split, documents in (("train", train), ("held_out", held_out)):
         rows = [document.astype("<u2") for document in documents]
@@ -70,7 +70,7 @@ def write_shards(
 
 
 def write_job(folder: Path, stage: str, kind: str, spec: dict[str, Any], **inputs: Path) -> Path:
-    """A job directory as infra.process.launch writes it."""
+    """Write a job directory as infra.process.launch does."""
     folder.mkdir(parents=True)
     words = {name: {"path": str(path), "digest": read_manifest(path).digest} for name, path in inputs.items()}
     (folder / "spec.json").write_text(json.dumps({"stage": stage, "kind": kind, "spec": spec, "inputs": words}))
@@ -80,7 +80,7 @@ def write_job(folder: Path, stage: str, kind: str, spec: dict[str, Any], **input
 def pretrain_job(
     folder: Path, data: Path, spec: PretrainSpec, *more: Path, begin: Path | None = None, resume: Path | None = None
 ) -> Path:
-    """`begin`: the weights to start from; `resume`: the run to continue."""
+    """Write a pretraining job. `begin` has the weights to start from; `resume` has the run to continue."""
     inputs = {"data": data} | {f"more.{number}": each for number, each in enumerate(more)}
     inputs |= {"start.0": begin} if begin else {}
     inputs |= {"resume.0": resume} if resume else {}
@@ -88,7 +88,7 @@ def pretrain_job(
 
 
 def start(job: Path) -> subprocess.Popen[bytes]:
-    """The engine under torchrun, as infra.process.launch starts it."""
+    """Start the engine under torchrun, as infra.process.launch does."""
     processes = json.loads((job / "spec.json").read_text())["spec"]["layout"]["processes"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     with (job / "log.txt").open("ab") as log:
@@ -102,7 +102,7 @@ def train(job: Path) -> None:
 
 
 def metrics(job: Path) -> dict[int, dict[str, float]]:
-    """Each step's metrics, without those about speed."""
+    """Return each step's metrics, without those about speed."""
     lines = [json.loads(line) for line in (job / "metrics.jsonl").read_text().splitlines()]
     steps = [line["step"] for line in lines]
     assert steps == sorted(set(steps)), "a step was recorded twice"

@@ -1,4 +1,4 @@
-"""Run the pretraining engine and stop it after a step as SIGTERM does: with a checkpoint and exit code 143.
+"""Run the pretraining engine and stop it after a step as SIGTERM does, with a checkpoint and exit code 143.
 
 STEP=20 torchrun … -m tests.pretrain.until JOB_DIR
 """

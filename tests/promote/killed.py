@@ -1,5 +1,7 @@
-"""The promotion engine killed at its first change of the registry, at its second, … until it ends:
-python -m tests.promote.killed JOB_DIR   prints how often it was killed"""
+"""Kill the promotion engine at its first change of the registry, at its second, and so on until it ends.
+
+python -m tests.promote.killed JOB_DIR prints the number of kills.
+"""
 
 import os
 import signal
@@ -29,10 +31,10 @@ def counted(change: Callable[..., Any], left: Iterator[int]) -> Callable[..., An
     return change_or_die
 
 
-def try_it(calls: int) -> None:
-    """In this process, which ends."""
+def run_engine(calls: int) -> None:
+    """Run the engine, and end this process."""
     left = iter(range(calls, -1, -1))
-    champion.CLAIM_S = 0.2  # the claims of those that were killed
+    champion.CLAIM_S = 0.2  # lets the claims of killed processes expire quickly
     for name in CHANGES:
         setattr(MlflowClient, name, counted(getattr(MlflowClient, name), left))
     main(work)
@@ -41,9 +43,9 @@ def try_it(calls: int) -> None:
 
 def until_it_ends(job: Path) -> int:
     for calls in count():
-        child = os.fork()  # the imports are made once
+        child = os.fork()  # the child inherits the imports
         if not child:
-            try_it(calls)
+            run_engine(calls)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
             assert status == 0 and (job / "output" / MANIFEST).exists()

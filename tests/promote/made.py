@@ -1,4 +1,4 @@
-"""Evaluations and models made by hand, and the engines run on them in this process."""
+"""Evaluations and models written by hand, and the engines that run on them in this process."""
 
 import json
 import random
@@ -21,7 +21,7 @@ from tasks.publish.publish import work as publish
 
 NAME = "baton-test"
 OLD, NEW = "corpus", "more.0"
-RIGHT = "sums.right"  # a reward's metric, of each prompt 0 or 1
+RIGHT = "sums.right"  # a reward's metric, which is 0 or 1 for each prompt
 CORPUS = {
     "documents": 1, "held_out_documents": 1, "bytes": 5, "held_out_bytes": 5, "duplicates": 0, "empty": 0,
     "invalid_utf8": 0,
@@ -33,7 +33,7 @@ MODEL = {
 
 
 def seal(directory: Path, kind: type[Artifact], facts: Mapping[str, Any], files: Mapping[str, str]) -> Path:
-    """An artifact of these files."""
+    """Write an artifact of these files."""
     directory.mkdir(parents=True)
     for name, text in files.items():
         (directory / name).write_text(text)
@@ -58,8 +58,8 @@ def report(
     prompts: int = 300,
     spec: Mapping[str, Any] | None = None,
 ) -> Path:
-    """An evaluation of the model `of`: about `bits` bits per byte on each set, and a share of answers that is
-    `passing`. The documents and prompts are the same every time."""
+    """Write an evaluation of the model `of` with about `bits` bits per byte on each set and a share `passing` of
+    correct answers. The documents and prompts are always the same."""
     sizes, luck = random.Random(0), random.Random(directory.name)
     scored = []
     for name, level in (bits or {OLD: 2.0, NEW: 2.0}).items():
@@ -88,7 +88,7 @@ def report(
 def metric(
     value: float, unit: str = "", *, error: float | None = 0.01, higher_is_better: bool | None = True
 ) -> dict[str, Any]:
-    """A metric as a report has it."""
+    """Return a metric as it appears in a report."""
     return {
         "value": value, "standard_error": error, "count": 100, "unit": unit, "higher_is_better": higher_is_better,
     }  # fmt: skip
@@ -97,7 +97,7 @@ def metric(
 def run(
     work: Callable[[Job], None], kind: type[Artifact], directory: Path, spec: dict[str, Any], **inputs: Path
 ) -> Path:
-    """An engine's output; `reports_0` is the input "reports.0"."""
+    """Run an engine, and return its output; `reports_0` is the input "reports.0"."""
     job_dir(kind, directory, spec, **inputs)
     work(open_job(directory))
     return directory / "output"
@@ -120,7 +120,7 @@ def decided(directory: Path, *reports: Path, **spec: Any) -> Path:
 
 
 def checkpoint(directory: Path, resumed: Path | None = None) -> Path:
-    """A checkpoint that was trained from scratch, or from `resumed`."""
+    """Write a checkpoint that was trained from scratch, or from `resumed`."""
     directory.mkdir(parents=True)
     (directory / "weights").write_text(directory.name)
     parents = {"resume.0": read_manifest(resumed).digest} if resumed else {}
@@ -142,8 +142,8 @@ def read(output: Path, name: str) -> dict[str, Any]:
 
 
 def day(root: Path, candidate: str, champion: str | None, resumed: str | None = None, **bits: float) -> str:
-    """A whole day of the model `candidate`, trained from the one of the day `resumed`, with this many bits per byte on
-    the old text and on the new; the champion has 2 on both, or `far` on the new. Returns the outcome."""
+    """Run all stages of a day on the model `candidate`, trained from the one of the day `resumed`, with these bits
+    per byte on the old and the new text. The champion has 2 on both, or `far` on the new text. Return the outcome."""
     made = model(root / candidate)
     levels = {OLD: bits.get("old", 2.0), NEW: bits.get("new", 2.0)}
     reports = [report(root / f"eval-{candidate}", made, levels)]

@@ -1,4 +1,4 @@
-"""Bounds that hold as often as they say, and depend on nothing that they should not."""
+"""The bounds hold as often as documented, and depend only on the figures."""
 
 import math
 
@@ -32,7 +32,7 @@ def test_of_many_items_the_bounds_are_those_of_the_normal_distribution(confidenc
 
 def test_of_a_ratio_they_are_those_of_the_delta_method() -> None:
     generator = np.random.default_rng(5)
-    champion = generator.lognormal(8, 1, 3_000)  # documents' sizes differ much
+    champion = generator.lognormal(8, 1, 3_000)  # the sizes of documents differ a lot
     candidate = champion * generator.normal(0.97, 0.05, 3_000)
     ratio = candidate.sum() / champion.sum()
     wide = Z[0.95] * np.sqrt(np.sum((candidate - ratio * champion) ** 2)) / champion.sum()

@@ -1,4 +1,4 @@
-"""Promoted, kept or rejected, and the words for it."""
+"""The decision (promoted, kept or rejected) and its reasons."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,8 @@ def models(tmp_path: Path) -> tuple[Path, Path]:
 def decide(
     root: Path, models: tuple[Path, Path], ours: dict[str, Any], theirs: dict[str, Any] | None = None, **spec: Any
 ) -> dict[str, Any]:
-    """decision.json of two evaluations; the champion has 2 bits per byte everywhere and half of the prompts pass."""
+    """Decide between two evaluations, and return decision.json. The champion has 2 bits per byte on each set, and
+    half of the prompts pass."""
     reports = report(root / "ours", models[0], **ours), report(root / "theirs", models[1], **(theirs or {}))
     return read(decided(root / "decide", *reports, **spec), "decision.json")
 
@@ -133,18 +134,18 @@ def test_a_metric_of_unknown_direction_promotes_nothing(tmp_path: Path, models: 
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("sums.wrong", "has no such metric; it has old.bits_per_byte, .*, sums.right"),
         ("sums.distinct", "it has no values per item"),
     ],
 )
 def test_a_metric_that_cannot_be_compared_is_an_error_that_names_those_that_can(
-    tmp_path: Path, models: tuple[Path, Path], name: str, said: str
+    tmp_path: Path, models: tuple[Path, Path], name: str, message: str
 ) -> None:
     for spec in ({"metric": name}, {"regressions": {name: 0.1}}):
         (field,) = spec
-        with pytest.raises(StageError, match=rf"promote.{field}: {name}: .*{said}"):
+        with pytest.raises(StageError, match=rf"promote.{field}: {name}: .*{message}"):
             decided(tmp_path / field, report(tmp_path / f"of-{field}", models[0]), **spec)
 
 
@@ -159,7 +160,7 @@ def test_a_regression_that_may_be_chance_keeps(tmp_path: Path, models: tuple[Pat
         regressions=bounds,
     )
     checks = measure(found, "sums.right")
-    assert checks["difference"] < -0.02 <= checks["high"]  # or the example is none
+    assert checks["difference"] < -0.02 <= checks["high"]  # checks that the example is one
     assert found["outcome"] == "kept" and "which may be chance" in found["words"]
 
 
@@ -203,7 +204,7 @@ def test_a_diverged_model_is_rejected_even_if_it_is_the_first(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new", "said"),
+    ("name", "old", "new", "message"),
     [
         ("documents.jsonl", "corpus-7", "corpus-x", "40 held-out documents, the champion 40, and 2 of them"),
         ("completions.jsonl", "sums-7", "sums-x", "2 of them only one model has"),
@@ -211,14 +212,14 @@ def test_a_diverged_model_is_rejected_even_if_it_is_the_first(tmp_path: Path, mo
     ],
 )
 def test_evaluations_of_other_things_are_not_compared(
-    tmp_path: Path, models: tuple[Path, Path], name: str, old: str, new: str, said: str
+    tmp_path: Path, models: tuple[Path, Path], name: str, old: str, new: str, message: str
 ) -> None:
     reports = [report(tmp_path / each, of, {OLD: 2.0} | {NEW: 2.0} if name != "documents.jsonl" else {OLD: 2.0})
                for each, of in zip(("ours", "theirs"), models, strict=True)]  # fmt: skip
     edit(reports[1], name, old, new)
     with pytest.raises(StageError, match="cannot be compared") as refused:
         decided(tmp_path / "decide", *reports)
-    assert said in str(refused.value) and "with the same spec on the same corpora" in str(refused.value)
+    assert message in str(refused.value) and "with the same spec on the same corpora" in str(refused.value)
 
 
 def test_fewer_resamples_than_the_confidence_needs_are_a_problem() -> None:

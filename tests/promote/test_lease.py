@@ -36,7 +36,7 @@ def server(empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def flyte_run(execution: str, status: str, age_s: float) -> None:
-    """An execution of a Flyte cluster, last heard of so long ago."""
+    """Record an execution of a Flyte cluster that has been silent for this long."""
     client = MlflowClient(tracking_uri())
     found = client.get_experiment_by_name("baton")
     experiment = found.experiment_id if found else client.create_experiment("baton")
@@ -89,7 +89,7 @@ def test_an_execution_of_many_pods_holds_it_as_long_as_it_goes_on(status: str, a
 
 
 def test_a_run_elsewhere_is_seen_and_its_end_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another machine: another home, so another lock's file."""
+    """Another machine has another home, and so another lock file."""
     monkeypatch.setenv("BATON_HOME", str(tmp_path / "here"))
     monkeypatch.setenv("BATON_EXECUTION", "here")
     (tmp_path / "here").mkdir()

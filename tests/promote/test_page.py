@@ -1,4 +1,4 @@
-"""A decision's page: the words, and every metric of both models."""
+"""A decision's page, with its text and every metric of both models."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A decision carried into the registry, and the registry read as the ledger."""
+"""A decision applied to the registry, and the registry read as the ledger."""
 
 import re
 import shutil
@@ -52,7 +52,7 @@ def accepted() -> list[int]:
 
 
 def on_the_models_page() -> dict[int, tuple[str, str]]:
-    """Each version's outcome and its reason."""
+    """Return each version's outcome and its reason."""
     engine = open_database()
     with engine.connect() as connection:
         (shown,) = registered(Graph(engine).refresh(), connection)
@@ -84,7 +84,8 @@ def test_a_day_of_random_letters_is_set_aside_though_replay_made_the_model_bette
     assert day(tmp_path, "letters", "one", old=1.9, new=5.0, far=6.0) == "rejected"
     assert day(tmp_path, "two", "one", old=1.9, new=2.5, far=3.0) == "promoted"
     assert (standing(), outcomes()) == ([3, 1], ["promoted", "rejected", "promoted"])
-    assert [each.version for each in generations(NAME) if each.accepted] == [1, 3]  # whose text is old tomorrow
+    # text of an accepted generation is old the next day
+    assert [each.version for each in generations(NAME) if each.accepted] == [1, 3]
     words = versions(NAME)[1].tags["baton.decision.words"]
     assert re.match(r"Rejected: the champion needs [23]\.\d times as many bits per byte for the new text as for", words)
     assert "(allowed: 2 times), so the new text is set aside" in words
@@ -117,7 +118,8 @@ def test_what_was_rolled_back_is_not_gone_on_from(home: Path, tmp_path: Path) ->
 def test_a_night_during_which_the_champion_was_rolled_back_does_not_count(
     home: Path, tmp_path: Path, old: float, new: float
 ) -> None:
-    """Better, equal or worse than the restored champion: it was trained from what is set aside now."""
+    """The candidate is better than the restored champion, equal or worse; it was trained from a version that is now
+    set aside."""
     day(tmp_path, "one", None)
     day(tmp_path, "two", "one", "one", old=1.9, new=1.9)
     roll_back(NAME)  # while `three` is trained from `two`
@@ -154,7 +156,7 @@ def test_what_was_kept_after_a_roll_back_is_set_aside_when_that_is_undone(home: 
     roll_back(NAME, 1)
     day(tmp_path, "four", "one", "one")
     assert (outcomes()[-1], accepted()) == ("kept", [1, 4])
-    roll_back(NAME)  # to 3, which 4 does not descend from
+    roll_back(NAME)  # goes back to version 3, from which 4 does not descend
     assert (standing(), accepted()) == ([3, 1], [1, 2, 3])
     roll_back(NAME)
     assert (standing(), accepted()) == ([1, 3], [1, 4])
@@ -231,7 +233,8 @@ def test_a_promotion_cut_off_before_its_last_tag_is_repeated_to_the_same_end(hom
 
 
 def interrupted(folder: Path, candidate: str) -> tuple[Path, Path]:
-    """A night of a better model, killed between the move of the alias and its outcome; its decision and version."""
+    """Simulate a kill between the move of the alias to a better model and the record of its outcome. Return its
+    decision and version."""
     day(folder, candidate, "one", old=1.9, new=1.9)
     MlflowClient(tracking_uri()).delete_model_version_tag(NAME, str(versions(NAME)[-1].version), OUTCOME_TAG)
     return folder / f"decide-{candidate}" / "output", folder / f"publish-{candidate}" / "output"
@@ -254,7 +257,7 @@ def test_the_first_model_whose_promotion_was_interrupted_is_still_the_first(home
 
 
 def test_after_an_interrupted_promotion_another_candidate_may_be_promoted(home: Path, tmp_path: Path) -> None:
-    """New text came before the run was repeated."""
+    """New text arrived before the run was repeated."""
     day(tmp_path, "one", None)
     interrupted(tmp_path, "two")
     reports = (
@@ -276,7 +279,7 @@ def test_a_champion_that_changed_meanwhile_is_an_error_and_nothing_moves(home: P
         report(tmp_path / "x", tmp_path / "one", {OLD: 2.0}),
     )
     decision = decided(tmp_path / "decide", *reports)
-    promote(NAME, 2, 1)  # by another run
+    promote(NAME, 2, 1)  # a promotion by another run
     with pytest.raises(ChampionChanged, match="run the same command again"):
         promoted(tmp_path / "promote", decision, tmp_path / "publish-three" / "output")
     assert (standing(), generations(NAME)) == ([2, 1], [])
@@ -289,7 +292,7 @@ def test_a_decision_about_another_model_is_refused(home: Path, tmp_path: Path) -
         promoted(tmp_path / "promote", decision, other)
 
 
-def test_a_registry_that_was_emptied_is_said_to_be(
+def test_an_emptied_registry_is_reported(
     home: Path, tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = model(tmp_path / "one")
@@ -302,7 +305,7 @@ def test_a_registry_that_was_emptied_is_said_to_be(
 
 @pytest.mark.long
 def test_a_killed_engine_is_run_again_to_the_same_end(home: Path, tmp_path: Path) -> None:
-    """Killed at its first change of the registry, then at its second, …"""
+    """The engine is killed at its first change of the registry, then at its second, and so on."""
     day(tmp_path, "one", None)
     made = model(tmp_path / "two")
     reports = report(tmp_path / "ours", made, {OLD: 1.9, NEW: 1.9}), report(tmp_path / "theirs", tmp_path / "one")
@@ -311,7 +314,7 @@ def test_a_killed_engine_is_run_again_to_the_same_end(home: Path, tmp_path: Path
     command = [sys.executable, "-m", "tests.promote.killed", str(job)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert int(ended.stdout) > 8  # times that it was killed
+    assert int(ended.stdout) > 8  # the number of kills
     assert (standing(), outcomes()) == ([2, 1], ["promoted", "promoted"])
     assert read(job / "output", "promotion.json")["champion"] == "2"
 
@@ -337,7 +340,7 @@ def test_a_part_that_is_gone_or_another_is_an_error_with_a_way_out(home: Path, t
 
 
 def test_a_part_is_found_again_at_another_place(home: Path, tmp_path: Path) -> None:
-    """Published again from there: the registry takes note."""
+    """When the part is published from its new place, the registry records the place."""
     day(tmp_path, "one", None)
     shutil.move(tmp_path / "corpus-one", tmp_path / "moved")
     published(tmp_path / "again", tmp_path / "one", corpus=tmp_path / "moved")

@@ -1,4 +1,4 @@
-"""A finished little run: a corpus, a base model, a tuned model and their evaluations, all sealed."""
+"""A finished small run: a corpus, a base model, a tuned model and their evaluations, all sealed."""
 
 import json
 import os
@@ -37,7 +37,7 @@ class Chain:
     manifests: dict[str, Manifest]
 
     def job(self, directory: Path, spec: dict[str, Any], *inputs: str) -> Path:
-        """A job directory for the engine, as infra.process.launch writes it."""
+        """Write a job directory for the engine, as infra.process.launch does."""
         directory.mkdir(parents=True)
         told = {
             INPUTS.get(name, name): {"path": str(self.paths[name]), "digest": self.manifests[name].digest}
@@ -77,7 +77,7 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> Chain:
 
 
 def publish(job: Path) -> subprocess.CompletedProcess[str]:
-    """The engine as a process."""
+    """Run the engine as a process."""
     command = [sys.executable, "-m", "tasks.publish.publish", str(job)]
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

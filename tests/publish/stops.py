@@ -1,7 +1,8 @@
-"""Print the number of tokens that vLLM generates with models that prefer a token to all else:
-`python -m tests.publish.stops TOKEN MOST DIRECTORY…`, adapters with the bases that they were trained on.
+"""Print the number of tokens that vLLM generates with models that prefer one token to all others: `python -m
+tests.publish.stops TOKEN MOST DIRECTORY…`. Adapters need the bases that they were trained on.
 
-A process of its own, as in tests/serve/probe.py."""
+It runs in a separate process, as in tests/serve/probe.py.
+"""
 
 import json
 import sys

@@ -47,7 +47,7 @@ def chat_model(folder: Path) -> Path:
 
 
 def tuned_adapter(base: Path, folder: Path) -> Path:
-    """An adapter with random weights, as a stage writes it."""
+    """Write an adapter with random weights, as a stage does."""
     torch.manual_seed(0)
     settings = LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     whole = get_peft_model(AutoModelForCausalLM.from_pretrained(base), settings)
@@ -63,7 +63,7 @@ def tuned_adapter(base: Path, folder: Path) -> Path:
 
 
 def published(folder: Path, spec: dict[str, Any], **inputs: Path) -> Path:
-    """The folder with the model's files and its card, without a registry."""
+    """Write the folder with the model's files and its card, without a registry."""
     folder.mkdir()
     told = {name: {"path": str(path), "digest": read_manifest(path).digest} for name, path in inputs.items()}
     request = {"stage": "publish", "kind": "published_model", "spec": spec, "inputs": told}
@@ -100,7 +100,7 @@ def test_its_code_gives_the_logits_of_the_model(kind: str, tmp_path: Path, monke
     loaded = run_code(folder, monkeypatch)
 
     assert torch.equal(logits(loaded["model"]), logits(expected))
-    plain = logits(AutoModelForCausalLM.from_pretrained(folder))  # with the adapter in bf16
+    plain = logits(AutoModelForCausalLM.from_pretrained(folder))  # loads the model with the adapter in bf16
     assert (plain - logits(expected)).abs().max() <= (0.02 if kind == "adapter" else 0)
     text = "<|im_start|>user: Hello<|im_end|><|im_start|>assistant:" if kind == "chat" else "Once"
     expected_ids = Tokenizer.from_file(str(model / "tokenizer.json")).encode(text).ids
@@ -123,7 +123,7 @@ def test_a_published_adapter_is_served_beside_its_base(tmp_path: Path) -> None:
 
 
 def test_the_best_model_keeps_the_stage_that_trained_it(sealed: Chain, tmp_path: Path) -> None:
-    """The card does not show models of the run from which this one was not made as its past."""
+    """The card's history leaves out models of the run that the published model was not trained from."""
     rows, other = tmp_path / "rows", tmp_path / "other"
     rows.mkdir()
     (rows / "train.jsonl").write_text("{}")
@@ -182,7 +182,7 @@ def test_a_chat_model_that_was_tuned_on_text_prompts_is_asked_with_one(tmp_path:
     assert "apply_chat_template" not in text and "# use a text such as the prompts that it was tuned on" in text
 
 
-def test_the_hub_is_told_the_library_that_loads_it(tmp_path: Path) -> None:
+def test_the_card_names_the_library_that_loads_it(tmp_path: Path) -> None:
     model = tiny_model(tmp_path / "model")
     adapter = tuned_adapter(model, tmp_path / "job")
     folders = {
@@ -216,7 +216,7 @@ def test_the_license_is_that_of_the_base_or_of_the_recipe(
     assert told in (folder / "README.md").read_text()
 
 
-def test_no_path_of_the_machine_is_told(tmp_path: Path) -> None:
+def test_no_path_of_the_machine_is_shown(tmp_path: Path) -> None:
     model = tiny_model(tmp_path / "model")
     spec = {"data": f"{tmp_path}/my rows/a.jsonl", "rewards": [reward(tmp_path / "rewards")], "paths": {str(model): 1},
             "note": f"from file://{model} and {model}, not from https://host/a/b"}  # fmt: skip
@@ -230,7 +230,7 @@ def test_no_path_of_the_machine_is_told(tmp_path: Path) -> None:
 
 
 def increment(folder: Path, number: int, known: list[Path]) -> Path:
-    """The corpus of a night, whose source has lost a document of each earlier night."""
+    """The corpus of a night whose source has lost a document of each earlier night."""
     folder.mkdir()
     (folder / "train-00000.txt").write_text(str(number))
     earlier = {f"known.{night}": read_manifest(path).digest for night, path in enumerate(known)}

@@ -1,4 +1,4 @@
-"""The champion moves by compare-and-set and back, on Baton's own store."""
+"""The champion moves forward and back by compare-and-set, in Baton's own store."""
 
 import itertools
 import multiprocessing
@@ -52,12 +52,12 @@ NAME = "baton-test"
 
 
 def make(root: Path, count: int, name: str = NAME, of: str | None = None) -> None:
-    """Make that many versions, with the files of the model `of`."""
+    """Register this many versions with the files of the model `of`."""
     for number in range(1, count + 1):
         directory = root / f"published {number}"
         directory.mkdir(parents=True)
         (directory / "model.safetensors").write_text(f"{of or name} {number}")
-        (directory / "empty.txt").touch()  # MLflow's server gives no size of it
+        (directory / "empty.txt").touch()  # MLflow's server does not report its size
         digest = write_manifest(directory, "published_model", {}).digest
         tags = {"baton.model": f"model-{number}", "baton.label": "base"}
         register(Publication(name, None, directory, digest, "", tags), lambda waited: None)
@@ -69,7 +69,7 @@ def three(home: Path, tmp_path: Path) -> None:
 
 
 def standing() -> list[int | None]:
-    """The versions that are champion and previous."""
+    """Return the versions that are champion and previous."""
     at = [version_at(NAME, alias) for alias in (CHAMPION, PREVIOUS)]
     return [found.version if found else None for found in at]
 
@@ -79,13 +79,13 @@ def set_aside() -> list[int]:
 
 
 def decide(*outcomes: str) -> None:
-    """The outcomes of the first versions, each trained from the one before."""
+    """Set the outcomes of the first versions, each trained from the previous one."""
     for number, outcome in enumerate(outcomes, 1):
         MlflowClient(tracking_uri()).set_model_version_tag(NAME, str(number), OUTCOME_TAG, outcome)
 
 
 def reasons(version: int) -> list[str | None]:
-    """Return the reason for the end of each term as champion; None for a term that has not ended."""
+    """Return the reason for the end of each term as champion, or None for a term that has not ended."""
     (found,) = [each for each in versions(NAME) if each.version == version]
     return [term["why"] for term in terms(found)]
 
@@ -118,7 +118,7 @@ def test_a_promotion_may_be_repeated(three: None) -> None:
 def test_a_promotion_that_was_cut_off_is_completed(three: None) -> None:
     promote(NAME, 1, None)
     client = MlflowClient(tracking_uri())
-    client.set_registered_model_alias(NAME, PREVIOUS, "1")  # killed between its steps
+    client.set_registered_model_alias(NAME, PREVIOUS, "1")  # the state after a kill between the two steps
     client.set_registered_model_alias(NAME, CHAMPION, "2")
     promote(NAME, 2, 1)
     assert standing() == [2, 1]
@@ -148,7 +148,7 @@ def test_of_two_promotions_at_once_one_is_done(three: None) -> None:
 
 @pytest.mark.long
 def test_two_who_move_without_pause_never_cross(three: None) -> None:
-    """Every move is seen by one mover alone: each version's terms end as often as others' begin."""
+    """Each move is made by one mover alone, so as many terms of one version end as terms of the other begin."""
     promote(NAME, 1, None)
     promote(NAME, 2, 1)
     program = f"from tasks.publish.champion import roll_back\nfor _ in range(6): roll_back({NAME!r})"
@@ -166,7 +166,7 @@ def claims() -> list[str]:
 
 
 def promote_and_stop(function: str, elsewhere: bool, hold_s: float, said: Connection) -> None:
-    """Promote version 2, but stop this process where it first calls a function, until SIGCONT."""
+    """Promote version 2, but stop this process at its first call of a function, until SIGCONT."""
     owner, _, name = function.rpartition(".")
     of = getattr(champion, owner, champion)
     own = getattr(of, name)
@@ -189,7 +189,8 @@ def promote_and_stop(function: str, elsewhere: bool, hold_s: float, said: Connec
 
 @contextmanager
 def stopped(function: str, elsewhere: bool = False, hold_s: float = 30) -> Iterator[tuple[int, Connection]]:
-    """A process that does so and has stopped: its pid, and what it says in the end."""
+    """Run promote_and_stop in a process that has stopped; yields its pid and the connection on which it reports its
+    end."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
     mover = context.Process(target=promote_and_stop, args=(function, elsewhere, hold_s, there))
@@ -204,7 +205,7 @@ def stopped(function: str, elsewhere: bool = False, hold_s: float = 30) -> Itera
 
 
 def test_a_mover_that_is_suspended_is_waited_for(three: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whenever it continues, it is the only one that moves the champion."""
+    """Whenever the mover continues, it is the only one that moves the champion."""
     monkeypatch.setattr(champion, "CLAIM_S", 0.5)
     monkeypatch.setattr(champion, "WAIT_S", 2.0)
     promote(NAME, 1, None)
@@ -244,7 +245,7 @@ def test_the_claim_of_a_mover_that_was_killed_is_removed_at_once(three: None) ->
 
 
 def test_a_claim_that_this_process_has_left_is_removed_at_once(three: None) -> None:
-    """The registry was away when it should have been."""
+    """The registry was unreachable when the claim should have been removed."""
     MlflowClient(tracking_uri()).set_registered_model_tag(NAME, f"{CLAIM}left", this_process())
     promote(NAME, 1, None)
     assert (standing(), claims()) == ([1, None], [])
@@ -277,7 +278,7 @@ def test_a_rollback_goes_to_any_earlier_champion(three: None) -> None:
     decide("promoted", "promoted", "promoted")
     roll_back(NAME, to=1)
     assert (*standing(), set_aside()) == (1, 3, [2, 3])
-    roll_back(NAME, to=2)  # which does not descend from 3
+    roll_back(NAME, to=2)  # version 2 does not descend from 3
     assert (*standing(), set_aside()) == (2, 1, [3])
 
 
@@ -322,7 +323,7 @@ def test_a_version_that_is_published_as_champion_can_be_turned_back_from(three: 
 
 
 def test_a_rollback_goes_to_the_version_that_a_person_s_alias_replaced(three: None) -> None:
-    """MLflow's user interface moves `champion` alone: `previous` and the terms are those of the last promotion."""
+    """MLflow's user interface moves only `champion`: `previous` and the terms are those of the last promotion."""
     promote(NAME, 1, None)
     promote(NAME, 2, 1)
     MlflowClient(tracking_uri()).set_registered_model_alias(NAME, CHAMPION, "3")
@@ -352,7 +353,7 @@ def test_the_files_are_those_that_were_published(three: None, tmp_path: Path) ->
 
 
 def fetched(count: int, monkeypatch: pytest.MonkeyPatch) -> list[Version]:
-    """Download that many versions of one model."""
+    """Download this many versions of one model."""
 
     def download(version: Version, place: Path) -> None:
         place.mkdir(parents=True, exist_ok=True)
@@ -373,7 +374,7 @@ def test_fetched_models_are_removed_but_those_that_are_needed(home: Path, monkey
     assert sorted(remove_fetched(NAME, but={two.content})) == [one.digest, three.digest]
     assert [place.name for place in (home / "models").iterdir()] == [two.content]
     assert remove_fetched("another model", but=set()) == []
-    assert verify(fetch(one)).digest == one.content  # again
+    assert verify(fetch(one)).digest == one.content  # downloads it again
 
 
 def test_a_fetched_model_that_another_process_uses_is_not_removed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

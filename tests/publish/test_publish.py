@@ -35,7 +35,7 @@ SPEC = {"name": "baton-test", "alias": "champion", "description": "A **tiny** mo
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory, empty_store: Path, sealed: Chain) -> Iterator[Path]:
-    """A published directory, to look at only; its registry is that of the tests that ask for it."""
+    """A published directory, which tests must not change. Tests that need its registry request it."""
     root = tmp_path_factory.mktemp("published")
     shutil.copy(empty_store, root / "mlflow.db")
     with pytest.MonkeyPatch.context() as patch:
@@ -117,7 +117,7 @@ def test_an_evaluation_of_an_earlier_model_with_the_same_files_is_labelled_as_th
 
 
 def test_a_stage_that_left_the_model_as_it_was_does_not_end_the_chain(sealed: Chain, tmp_path: Path) -> None:
-    """GRPO whose rewards are all equal: its model is DPO's, and has DPO's history and evaluation."""
+    """If all of GRPO's rewards are equal, its model is DPO's, and has DPO's history and evaluation."""
     before = sealed.manifests["model"]
     unchanged = shutil.copytree(sealed.paths["model"], tmp_path / "unchanged")
     write_manifest(unchanged, "hf_model", before.facts | {"label": "grpo-2"}, {}, {"model": before.digest})
@@ -163,7 +163,7 @@ def test_the_same_content_is_the_same_version(home: Path, sealed: Chain, tmp_pat
     job = open_job(sealed.job(tmp_path / "job", SPEC, *ALL))
     work(job)
     first = read_manifest(job.output).digest
-    (job.directory / "result.json").unlink()  # killed after it registered, before it said so
+    (job.directory / "result.json").unlink()  # the state after a kill between the registration and the result
     (job.output / "manifest.json").unlink()
     work(job)
     again = open_job(sealed.job(tmp_path / "again", SPEC, *ALL))
@@ -173,7 +173,7 @@ def test_the_same_content_is_the_same_version(home: Path, sealed: Chain, tmp_pat
 
 
 def test_the_same_model_beside_others_is_the_same_version(home: Path, sealed: Chain, tmp_path: Path) -> None:
-    """Only what the card compares it with is another."""
+    """Only the models that the card compares it with differ."""
     work(open_job(sealed.job(tmp_path / "job", SPEC, "model", "base", "corpus", "eval_base", "eval_grpo")))
     job = open_job(sealed.job(tmp_path / "other", SPEC, "model", "base", "corpus", "eval_grpo"))
     work(job)
@@ -191,7 +191,7 @@ def test_under_other_terms_it_is_another_version(
 
 
 def test_made_of_other_text_it_is_another_version(home: Path, sealed: Chain, tmp_path: Path) -> None:
-    """Each generation of a continuous training has its own."""
+    """Each generation of a continuous training has its own version."""
     work(open_job(sealed.job(tmp_path / "job", SPEC, "model")))
     work(open_job(sealed.job(tmp_path / "other", SPEC, "model", "corpus")))
     assert versions("baton-test") == ["1", "2"]

@@ -1,4 +1,4 @@
-"""Publishing to an `mlflow server`, which takes no paths of another machine."""
+"""Publishing to an `mlflow server`, which accepts no paths of another machine."""
 
 import subprocess
 import sys
@@ -58,11 +58,11 @@ def test_a_server_s_champion_moves_once_and_its_files_come_once(
     assert champion and champion.version in (2, 3)
     capfd.readouterr()
     got = fetch(champion)
-    assert "Downloading" not in capfd.readouterr().err  # a line for each file, in the champion's log
+    assert "Downloading" not in capfd.readouterr().err  # the champion's log would have a line for each file
     assert verify(got).digest == champion.content
     assert (got / "model.safetensors").read_text() == f"{NAME} {champion.version}"
     server.kill()
-    assert fetch(champion) == got  # without the server
+    assert fetch(champion) == got  # works without the server
     with pytest.raises(StageError, match=r"the model registry http\S+ does not answer \(.+\)\.$"):
         version_at(NAME, CHAMPION, patience_s=0)
     server.start()
@@ -87,14 +87,14 @@ def test_publishing_again_brings_back_files_that_the_server_lost(server: Server,
         assert (fetch(version) / "model.safetensors").read_text() == f"{NAME} 1"
         remove_fetched(NAME, but=set())
     for file in server.store.parent.rglob("artifacts/model.safetensors"):
-        file.write_text("X" * file.stat().st_size)  # the way out that the message names
+        file.write_text("X" * file.stat().st_size)  # the fix that the message suggests
     make(tmp_path / "again", 1, "another", of=NAME)
     (other,) = versions("another")
     assert (fetch(other) / "model.safetensors").read_text() == f"{NAME} 1"
 
 
 def test_files_pass_through_the_server_and_not_by_an_address_of_its_store() -> None:
-    """An S3 store has MLflow's server offer such addresses, which a client elsewhere cannot resolve."""
+    """With an S3 store, MLflow's server offers addresses that a client elsewhere cannot resolve."""
     prepare_client()
     repository = MlflowArtifactsRepository("mlflow-artifacts:/1", tracking_uri="http://127.0.0.1:1")
     repository._server_capabilities = {"multipart_downloads_enabled": True, "multipart_uploads_enabled": True}

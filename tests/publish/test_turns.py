@@ -1,4 +1,4 @@
-"""A tuned model stops at the end of its turn, in every form in which it leaves."""
+"""A tuned model stops at the end of its turn, in every form in which it is published."""
 
 import contextlib
 import re
@@ -20,11 +20,11 @@ from tasks.models.adapter_base import ADAPTER
 from tasks.posttrain.adapter_files import source_of
 from tasks.posttrain.methods import sft
 from tests.posttrain.test_adapter_files import spec
-from tests.posttrain.tiny import chat, said_twice, tiny_model, tiny_rows, write_job
+from tests.posttrain.tiny import chat, repeated_words, tiny_model, tiny_rows, write_job
 from tests.publish.test_card import published, run_code
 from tests.source import ROOT, last_json
 
-END, MOST = 3, 6  # <|im_end|>; tokens
+END, MOST = 3, 6  # the id of <|im_end|>, and the number of tokens
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_rows(tmp_path_factory.mktemp("rows") / "rows", [*map(chat, said_twice(16))], "messages")
+    return tiny_rows(tmp_path_factory.mktemp("rows") / "rows", [*map(chat, repeated_words(16))], "messages")
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def tuned(base: Path, rows: Path, tmp_path_factory: pytest.TempPathFactory) -> d
 
 @pytest.fixture(scope="module")
 def folders(base: Path, tuned: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Both as they are published, moved since."""
+    """Both models as they are published, in folders that were moved since."""
     place = tmp_path_factory.mktemp("published")
     inputs = {"merged": {"model": tuned["merged"]}, "adapter": {"model": tuned["adapter"], "model.base": base}}
     for name, given in inputs.items():
@@ -61,9 +61,9 @@ def folders(base: Path, tuned: dict[str, Path], tmp_path_factory: pytest.TempPat
     return {name: place / name for name in inputs}
 
 
-def said(model: Any) -> list[int]:
-    """Generate from a model that prefers the end of a turn to all other tokens, and continues if it does not stop
-    there."""
+def generated(model: Any) -> list[int]:
+    """Generate from a model that prefers the end of a turn to all other tokens, and would continue if it did not
+    stop there."""
     ids = torch.tensor([[5, 6]])
     with torch.no_grad():
         whole = model.generate(input_ids=ids, max_new_tokens=MOST, sequence_bias=[[[END], 1e4]], do_sample=False)
@@ -71,18 +71,18 @@ def said(model: Any) -> list[int]:
 
 
 def test_an_untuned_model_goes_on(base: Path) -> None:
-    assert said(AutoModelForCausalLM.from_pretrained(base)) == [END] * MOST
+    assert generated(AutoModelForCausalLM.from_pretrained(base)) == [END] * MOST
 
 
 def test_a_merged_model_stops(tuned: dict[str, Path]) -> None:
-    assert said(AutoModelForCausalLM.from_pretrained(tuned["merged"])) == [END]
+    assert generated(AutoModelForCausalLM.from_pretrained(tuned["merged"])) == [END]
 
 
 @pytest.mark.parametrize("form", ["merged", "adapter"])
 def test_a_published_model_stops_by_its_card(
     form: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert said(run_code(folders[form], monkeypatch)["model"]) == [END]
+    assert generated(run_code(folders[form], monkeypatch)["model"]) == [END]
 
 
 LOADS: dict[str, Callable[[Path], Any]] = {
@@ -96,12 +96,12 @@ LOADS: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("load", LOADS)
 def test_a_published_adapter_stops_from_any_current_folder(load: str, folders: dict[str, Path]) -> None:
     model = LOADS[load](folders["adapter"])
-    assert said(model) == [END]
+    assert generated(model) == [END]
     assert any("lora" in name for name, _ in model.named_parameters())
 
 
 def test_a_published_adapter_s_base_is_asked_as_the_adapter(folders: dict[str, Path]) -> None:
-    """A server that is given `base/` with the adapter reads the tokenizer of `base/`."""
+    """A server that is started on `base/` with the adapter reads the tokenizer of `base/`."""
     templates = [AutoTokenizer.from_pretrained(folders["adapter"] / name).chat_template for name in ("", "base")]
     assert templates[0] == templates[1] is not None
 
@@ -109,7 +109,7 @@ def test_a_published_adapter_s_base_is_asked_as_the_adapter(folders: dict[str, P
 def test_peft_s_own_class_loads_a_published_adapter_as_its_card_says(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PEFT searches for the base in the current folder. If this no longer fails in other folders, the card can be
+    """PEFT searches for the base in the current folder. Once it finds the base in other folders, the card can be
     shorter."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OSError, match=r"\./base"):
@@ -117,13 +117,13 @@ def test_peft_s_own_class_loads_a_published_adapter_as_its_card_says(
     (code,) = re.findall(r"`(with contextlib.*?)`", (folders["adapter"] / "README.md").read_text())
     found = {"path": folders["adapter"], "contextlib": contextlib, "AutoPeftModelForCausalLM": AutoPeftModelForCausalLM}
     exec(code, found)
-    assert said(found["model"]) == [END] and Path.cwd() == tmp_path
+    assert generated(found["model"]) == [END] and Path.cwd() == tmp_path
 
 
 def test_what_is_tuned_further_stops(base: Path, tuned: dict[str, Path], rows: Path, tmp_path: Path) -> None:
-    """The adapter is merged for the next stage."""
+    """The next stage merges the adapter."""
     job = write_job(tmp_path / "job", "sft", spec("merged"), **{"model": tuned["adapter"], "model.base": base})
-    assert said(AutoModelForCausalLM.from_pretrained(source_of(open_job(job)))) == [END]
+    assert generated(AutoModelForCausalLM.from_pretrained(source_of(open_job(job)))) == [END]
     assert (tuned["adapter"] / ADAPTER).is_dir()
 
 

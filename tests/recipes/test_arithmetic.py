@@ -1,4 +1,4 @@
-"""The example of sums: its rows and reward, and what its recipe makes."""
+"""The example of sums: its rows, its reward, and the results of its recipe."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ FOLDER = ROOT / "workflows/recipes/arithmetic"
 
 @pytest.fixture
 def load(tmp_path: Path) -> Callable[[str], Callable[..., Any]]:
-    """A function of the example's file, by its name, loaded as a user's is."""
+    """Load a function of the example's file by its name, as a user's function is loaded."""
     return lambda name: Function(name=f"{FOLDER / 'sums.py'}:{name}").pinned().load(tmp_path)
 
 
@@ -43,7 +43,8 @@ def test_two_answers_of_three_are_right_in_rows_and_text(load: Load) -> None:
 
 
 def test_a_sum_is_asked_once(load: Load) -> None:
-    """Of equal rows one is kept: a sum that stood there often would keep each of its mistakes, and one right answer."""
+    """Equal rows are reduced to one. Otherwise a frequent sum would keep all of its mistakes, but only one right
+    answer."""
     prompts = [row["prompt"] for row in load("rows")()]
     assert len(prompts) == len(set(prompts)) == 1000
 
@@ -62,7 +63,7 @@ def test_the_rows_own_answers_are_worth_more_than_others(load: Load) -> None:
 
 
 def test_the_recipe_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)  # the recipe names its file from there
+    monkeypatch.chdir(ROOT)  # the recipe's path to the file is relative to it
     planned = CliRunner().invoke(main, [str(FOLDER / "recipe.yaml")])
     assert planned.exit_code == 0, planned.output
     assert "no problem found" in planned.output
@@ -71,10 +72,10 @@ def test_the_recipe_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("vllm")
 def test_grpo_adds_twenty_points_to_sft(tmp_path: Path) -> None:
-    """The recipe as it is shipped, with the first of its three seeds."""
+    """Run the shipped recipe with the first of its three seeds."""
     recipe = yaml.safe_load((FOLDER / "recipe.yaml").read_text()) | {"seeds": 1}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    done = pyflyte(tmp_path, tmp_path / "recipe.yaml", cwd=ROOT)  # the recipe names its file from there
+    done = pyflyte(tmp_path, tmp_path / "recipe.yaml", cwd=ROOT)  # the recipe's path to the file is relative to it
     assert done.returncode == 0, done.stderr[-5000:] + done.stdout[-3000:]
 
     reports = [json.loads(path.read_text()) for path in (tmp_path / "baton/jobs").glob("evaluate-*/output/report.json")]

@@ -8,8 +8,8 @@ from workflows.plan.__main__ import main
 
 
 def test_the_recipe_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its rows are made, its tool is described, and the reward is tried on the rows, as before any run."""
-    monkeypatch.chdir(ROOT)  # the recipe names its file from there
+    """As before any run, its rows are made, its tool is described, and its reward is tried on the rows."""
+    monkeypatch.chdir(ROOT)  # the recipe's path to the file is relative to it
     planned = CliRunner().invoke(main, ["workflows/recipes/calculator/recipe.yaml"])
     assert planned.exit_code == 0, planned.output
     assert "no problem found" in planned.output

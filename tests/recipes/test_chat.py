@@ -1,4 +1,4 @@
-"""The recipe of chat, run as it is shipped, but for its size: SFT on conversations, DPO, evaluation, a server."""
+"""The chat recipe, run as shipped except for its size: SFT on conversations, DPO, evaluation, a server."""
 
 import json
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def assistant(text: str) -> Turn:
 
 
 def chats() -> Iterator[dict[str, Any]]:
-    """Of one turn and of two, with a system's turn, and with a tool."""
+    """Return conversations of one turn and of two, with a system turn, and with a tool."""
     for thing, colour in COLOURS.items():
         asked, *_, again = (user(each.format(thing)) for each in ASKING)
         for asking in ASKING:
@@ -61,16 +61,16 @@ def preferences() -> Iterator[dict[str, Any]]:
 
 
 def small() -> dict[str, Any]:
-    """What is shipped, without what a hub has, and as small as the rows are."""
+    """Return the shipped recipe without data from a hub, with sizes that fit the rows."""
     recipe: dict[str, Any] = yaml.safe_load((ROOT / "workflows/recipes/chat.yaml").read_text())
     recipe["start_from"] = {"model": "./base"}
     for rows in recipe["data"].values():
-        rows["held_out"] = 0.2  # of so few
+        rows["held_out"] = 0.2  # there are only a few rows
     for each in recipe["post_training"]:
         for stage, spec in each.items():
             spec |= SMALL[stage]
             for limit in ("max_prompt_tokens", "max_new_tokens"):
-                spec.pop(limit, None)  # as many as the model has positions
+                spec.pop(limit, None)  # the number of the model's positions becomes the limit
     del recipe["evaluate"]["tasks"]
     recipe["evaluate"]["chat"]["max_new_tokens"] = 16
     recipe["serve"] = {"load": None}
@@ -79,7 +79,7 @@ def small() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the recipe was run."""
+    """The folder in which the recipe was run."""
     folder = tmp_path_factory.mktemp("chat")
     tiny_model(folder / "base", turns=True)
     for name, rows in (("chat", chats()), ("preferences", preferences())):

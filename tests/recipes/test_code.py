@@ -1,4 +1,4 @@
-"""The example of code: HumanEval's own solutions, and its recipes as they are shipped, but for their size."""
+"""The code example: HumanEval's own solutions, and the shipped recipes with smaller sizes."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ if problem := unusable("bubblewrap"):
     pytest.skip(f"bubblewrap: {problem}", allow_module_level=True)
 
 FOLDER = ROOT / "workflows/recipes/code"
-LARGE = {"wall_s": 60.0, "cpu_s": 60}  # on a machine that is busy with other tests
+LARGE = {"wall_s": 60.0, "cpu_s": 60}  # limits for a machine that is busy with other tests
 
 
 def recipe(name: str) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def test_of_humaneval_s_own_solutions_all_pass_and_damaged_none(
 
 
 def doubles() -> Iterator[dict[str, Any]]:
-    """What MBPP's function yields, without the hub."""
+    """Return rows like those that MBPP's function yields, without the hub."""
     for number in range(2, 30):
         asked = f"Write times{number}(x)."
         answer = f"def times{number}(x): return {number} * x"
@@ -76,7 +76,7 @@ def test_grpo_is_rewarded_by_tests(tmp_path: Path) -> None:
     own = {
         line.split()[0]: line.split()[1:3] for line in (job / "log.txt").read_text().splitlines() if "solved" in line
     }
-    assert own["solved"] == ["1", "0"]  # the rows' own programs, and those of other rows
+    assert own["solved"] == ["1", "0"]  # the programs of the rows themselves, and those of other rows
     assert [line["met_a_limit"] for line in metrics(job) if "solved" in line] == [0, 0]
 
 

@@ -1,4 +1,4 @@
-"""The example of a stage of one's own, outside of Baton's folders: run as any other, and served from the cache."""
+"""The example of a user's stage, outside Baton's folders: it runs as any other, and is served from the cache."""
 
 import shutil
 import subprocess

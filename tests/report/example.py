@@ -1,6 +1,6 @@
-"""A whole run's artifacts, sealed by the real functions, with plausible contents and no training.
+"""All artifacts of a run, sealed by the real functions, with plausible contents and without training.
 
-`python -m tests.report.example DIR` makes one, with its report, to look at.
+`python -m tests.report.example DIR` writes a run with its report for viewing.
 """
 
 import json
@@ -35,7 +35,7 @@ RATES = {  # right, brief, distinct, bits per byte
 }
 PROMPT = "What is 17 + 4? ("
 WRITTEN = {"base": "I do not know.", "sft": "About twenty.", "dpo": "It is 22.", "grpo": "It is 21."}
-TIMES = {  # seconds
+TIMES = {  # durations in seconds
     "corpus": 0.0, "tokenizer": 2.6, "shards": 4.2, "pretrain": 214.8, "convert": 2.1, "audit": 7.0,
     "evaluate base": 24.3, "sft": 61.0, "evaluate sft": 24.9, "dpo": 48.2, "evaluate dpo": 23.7, "grpo": 121.5,
     "evaluate grpo": 24.4, "publish": 3.3,
@@ -53,7 +53,7 @@ def seal(
     record: Mapping[str, str] | None = None,
     spec: Mapping[str, Any] | None = None,
 ) -> Path:
-    """One artifact, as an engine leaves it."""
+    """Write one artifact as an engine does."""
     directory.mkdir(parents=True)
     written = {"content.txt": directory.name} | dict(files or {})
     written |= {f"record/{name}": text for name, text in (record or {}).items()}
@@ -62,7 +62,7 @@ def seal(
         (directory / name).write_text(text)
     digests = {name: made_of(path) for name, path in (parents or {}).items()}
     write_manifest(directory, made.kind, dict(facts), dict(spec or {}), digests)
-    made.from_directory(directory)  # the facts are what the artifact's class asks for
+    made.from_directory(directory)  # checks that the facts are those of the artifact's class
     return directory
 
 
@@ -75,7 +75,7 @@ def lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def example_run(root: Path, rates: Mapping[str, tuple[float, ...]] = RATES) -> dict[str, Path]:
-    """Every artifact of pretrain_to_rl, by its name in the run."""
+    """Write every artifact of pretrain_to_rl, and return them by their names in the run."""
     made: dict[str, Path] = {}
     made["corpus"] = seal(
         root / "corpus", Corpus,
@@ -139,7 +139,7 @@ def model(root: Path, label: str, parents: Mapping[str, Path], record: Mapping[s
 
 
 def evaluation(root: Path, label: str, of: Path, corpus: Path, rates: tuple[float, ...], prompts: int = 64) -> Path:
-    """An evaluation whose items are what the metrics say."""
+    """Write an evaluation whose items agree with its metrics."""
     right, brief, distinct, bits = rates
     metrics = {
         "bits_per_byte": metric(bits, "bits per byte", higher_is_better=False),
@@ -180,7 +180,7 @@ def completion(label: str, index: int, right: bool, brief: float) -> dict[str, A
 
 
 def served(failed: int = 0) -> dict[str, Any]:
-    """endpoint.json, as the engine writes it."""
+    """Write endpoint.json as the engine does."""
     levels = [
         {"concurrency": clients, "requests": 32, "failed": failed, "errors": ["Timeout"] * bool(failed), "seconds": 2.0,
          "requests_per_s": 10.0 + clients, "tokens_per_s": 640.0 + 64 * clients,
@@ -245,7 +245,7 @@ def tuning(label: str) -> Iterable[dict[str, float]]:
 
 
 def example_execution(name: str = "20261121-033000-abcdef") -> str:
-    """The spool of an execution in BATON_HOME, as tracking leaves it when the report is made."""
+    """Write the spool of an execution in BATON_HOME, as tracking leaves it when the report is made."""
     folder = execution_folder(name)
     start = 1_795_231_800.0
     write_execution(folder, Execution(name, "pretrain_to_rl", {}, {"commit": "1f" * 20, "dirty": "true"}, "", start))
@@ -258,7 +258,7 @@ def example_execution(name: str = "20261121-033000-abcdef") -> str:
 
 
 def make_report(job_dir: Path, inputs: Mapping[str, Path], **spec: str) -> Path:
-    """Run the engine's work on artifacts; returns the output directory."""
+    """Run the engine's work on artifacts, and return the output directory."""
     job_dir.mkdir(parents=True, exist_ok=True)
     entries: dict[str, dict[str, str]] = {}
     for name, path in inputs.items():

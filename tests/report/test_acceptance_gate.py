@@ -31,7 +31,7 @@ def root(tmp_path: Path) -> Path:
 def evaluation(
     root: Path, label: str, metrics: Mapping[str, dict[str, Any]], rights: list[float] | None = None
 ) -> Results:
-    """Make an evaluation, with items of `sums.right` if they are given."""
+    """Write an evaluation, with items of `sums.right` if they are given."""
     lines = [
         {"evaluator": "sums", "id": str(number), "rewards": {"right": right}}
         for number, right in enumerate(rights or [])
@@ -134,7 +134,7 @@ def test_without_the_evaluation_of_the_start_there_is_nothing_to_compare(root: P
     assert verdict(MODELS, [evaluation(root, "grpo", {"sums.right": metric(0.7)})]) == []
 
 
-def test_a_model_that_its_training_left_as_it_was_is_said(root: Path) -> None:
+def test_a_model_that_its_training_left_as_it_was_is_reported(root: Path) -> None:
     unchanged = Source("grpo", Path(), Manifest("hf_model", "sft", {}, {"label": "grpo"}, parents={"model": "sft"}))
     (said,) = verdict([unchanged], [evaluation(root, "sft", {"sums.right": metric(0.5)})])
     assert said == Text("grpo has the same weights as the model it started from: training changed nothing.")

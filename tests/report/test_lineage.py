@@ -18,7 +18,7 @@ def arrows(*sources: Source) -> set[tuple[str, str]]:
 
 
 def drawn(*sources: Source) -> list[str]:
-    """The classes of the arrows."""
+    """Return the classes of the arrows."""
     page = Reading(lineage(list(sources)))
     return [value or "" for tag, name, value in page.attributes if tag == "path" and name == "class"]
 
@@ -38,7 +38,7 @@ def test_the_order_of_the_artifacts_does_not_matter() -> None:
 
 
 def test_of_equal_contents_the_older_one_is_the_parent() -> None:
-    """A model that was imported and exported again."""
+    """The model was imported and exported again."""
     assert arrows(source("exported", "weights", digest="model"), source("weights", "model"),
                   source("loaded", digest="model")) == {("loaded", "weights"), ("weights", "exported")}  # fmt: skip
     assert arrows(source("a", "y", digest="x"), source("b", "x", digest="y"), source("c", "z", digest="z")) == {
@@ -54,6 +54,6 @@ def test_a_published_model_comes_from_the_model_alone() -> None:
     assert {parent for parent, child in found if child == "published"} == {"sft"}
 
 
-def test_the_graph_is_said_in_words_too() -> None:
+def test_the_graph_is_described_in_words_too() -> None:
     page = Reading(lineage([source("a"), source("b", "a")]))
     assert page.values("aria-label")[0] == "Lineage: a from outside; b from a"

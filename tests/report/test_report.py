@@ -62,7 +62,7 @@ def test_what_a_killed_engine_left_is_no_part_of_it(run: dict[str, Path], tmp_pa
     assert set(verify(make_report(tmp_path / "job", run)).files) == {"report.html", "report.md"}
 
 
-def test_everything_drawn_is_said_and_every_table_has_headers(run: dict[str, Path], tmp_path: Path) -> None:
+def test_everything_drawn_is_described_and_every_table_has_headers(run: dict[str, Path], tmp_path: Path) -> None:
     page = Reading((make_report(tmp_path / "job", run) / "report.html").read_text())
     labels = [value for tag, name, value in page.attributes if tag == "svg" and name == "aria-label"]
     assert len(labels) == page.tags.count("svg") > 10 and all(labels)
@@ -110,7 +110,7 @@ def test_a_model_that_became_worse_is_shown_as_one(tmp_path: Path) -> None:
         ["corpus"],
         ["corpus", "tokenizer", "shards", "pretrain", "base"],  # stopped after convert
         ["corpus", "base", "eval_base"],
-        ["corpus", "dpo", "grpo", "eval_dpo", "eval_grpo", "published"],  # entered at RL
+        ["corpus", "dpo", "grpo", "eval_dpo", "eval_grpo", "published"],  # starts with RL
         ["grpo", "eval_grpo"],
         ["eval_base", "eval_grpo"],
     ],
@@ -134,7 +134,7 @@ def test_the_times_are_those_of_the_execution(run: dict[str, Path], tmp_path: Pa
     assert re.search(r"pretrain +\| 3 min 35 s \| finished", text)
     assert re.search(r"total so far +\| +9 min 26 s", text)
     assert "execution 20261121-033000-abcdef · commit 1f1f1f1f1f with changes" in text
-    assert not re.search(r"\| report ", text)  # it is still being made
+    assert not re.search(r"\| report ", text)  # the report is still being written
 
 
 def test_the_times_have_the_titles_of_the_plan() -> None:
@@ -147,7 +147,7 @@ def test_the_times_have_the_titles_of_the_plan() -> None:
     assert [row[0] for row in table.rows if "chat" in str(row[0])] == ["sft chat", "sft chat seed 1"]
 
 
-def test_an_execution_that_is_not_here_is_said_to_be_missing(run: dict[str, Path], tmp_path: Path) -> None:
+def test_an_execution_that_is_not_here_is_reported_as_missing(run: dict[str, Path], tmp_path: Path) -> None:
     text = (make_report(tmp_path / "job", run, execution="elsewhere") / "report.md").read_text()
     assert "The times of execution elsewhere are not on this machine." in text
 

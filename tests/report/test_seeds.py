@@ -1,4 +1,4 @@
-"""A run whose post-training was repeated with other seeds."""
+"""A run that repeats post-training with other seeds."""
 
 import re
 import shutil
@@ -10,7 +10,7 @@ from tasks.core.manifest import read_manifest, write_manifest
 from tasks.data.artifact import Corpus
 from tests.report.example import RATES, evaluation, made_of, make_report, model, seal
 
-RIGHT = {"grpo": 0.75, "grpo-seed1": 0.80, "grpo-seed2": 0.85}  # mean 80.0 %, sample standard deviation 5.0
+RIGHT = {"grpo": 0.75, "grpo-seed1": 0.80, "grpo-seed2": 0.85}  # the mean is 80.0 %, the sample standard deviation 5.0
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ LABELS = ("base", "sft", "dpo", "grpo")
 
 @pytest.fixture(scope="module", autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One for all tests: a process tracks into one home."""
+    """The home of all tests, since a process tracks into one home."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BATON_HOME", str(tmp_path_factory.mktemp("home")))
         yield
@@ -76,4 +76,4 @@ def test_each_execution_has_a_report_of_its_own(tmp_path: Path, capsys: pytest.C
         after_nothing(spec=ReportSpec(execution=execution), corpus=corpus) for execution in ("one", "one", "two")
     )
     assert first.directory.path == again.directory.path != other.directory.path
-    assert capsys.readouterr().out.count("# Baton\n") == 3  # Flyte's cache never answers for it
+    assert capsys.readouterr().out.count("# Baton\n") == 3  # Flyte's cache never answers for the report

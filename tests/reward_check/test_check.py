@@ -64,7 +64,7 @@ def rows(name: str, some: list[dict[str, Any]], split: str) -> Path:
 
 
 def checked(some: list[dict[str, Any]], *rewards: Any, **options: Any) -> Path:
-    """The job of one list of rewards, on rows of the set `sums`."""
+    """Run the job of a list of rewards on rows of the set `sums`."""
     split = options.setdefault("split", "train")
     one = {"path": "post_training.0.grpo.rewards", "data": "sums", "rewards": [*rewards], **options}
     spec = RewardCheckSpec.model_validate({"lists": [one]}).pinned()

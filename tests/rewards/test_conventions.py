@@ -1,6 +1,6 @@
 """Reward functions in existing conventions: those of TRL's documentation, Axolotl's examples and verl's scores.
 
-Each is written anew here, as a file of its own, and runs as it stands.
+Each was written for this test, as a separate file that runs unchanged.
 """
 
 from collections.abc import Callable

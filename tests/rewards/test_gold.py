@@ -1,4 +1,4 @@
-"""Rewards are checked on the rows' own answers before training."""
+"""The check of rewards on the rows' own answers before training."""
 
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def test_what_is_not_about_the_answer_is_shown_and_passes() -> None:
 def test_tokens_are_made_for_a_reward_that_counts_them() -> None:
     (line,) = check_gold([RewardSpec.model_validate("sums.py:tokens")], SUMS, encode=lambda text: [1] * len(text))
 
-    assert line.own == 1.5  # five answers of one digit, five of two
+    assert line.own == 1.5  # five answers have one digit, five have two
     assert [line.reward for line in checked(SUMS, "sums.py:tokens", "sums.py:right")] == ["right"]
 
 
@@ -107,7 +107,7 @@ def test_without_two_answers_nothing_is_compared(rows: list[dict[str, Any]]) -> 
         ({"prompt": "p", "answer": 4, "solution": "s"}, "4"),
         ({"prompt": "p", "ground_truth": {"tests": []}}, None),
         ({"prompt": "p", "answer": " "}, None),
-        ({"prompt": "p", "completion": "c", "label": False}, None),  # one to avoid
+        ({"prompt": "p", "completion": "c", "label": False}, None),  # a completion to avoid
         ({"prompt": "p", "completion": "c", "kto_tag": 0, "answer": "a"}, "a"),
         ({"prompt": [{"role": "user", "content": "p"}], "solution": "s"}, [{"role": "assistant", "content": "s"}]),
     ],

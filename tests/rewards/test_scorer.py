@@ -1,4 +1,4 @@
-"""Completions are scored by users' functions in subprocesses."""
+"""The scoring of completions by users' functions in subprocesses."""
 
 import os
 import re
@@ -20,7 +20,7 @@ Write = Callable[[str, str], Path]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Write a user's file in the current directory."""
+    """A function that writes a user's file to the current directory."""
     monkeypatch.chdir(tmp_path)
 
     def written(name: str, text: str) -> Path:
@@ -37,7 +37,7 @@ def scored(*rewards: Any, **batch: Any) -> Scores:
         return scorer.score(**{"prompts": ["p"] * len(batch["completions"]), **batch})
 
 
-# What comes out
+# Results
 
 
 def test_several_rewards_and_their_weighted_sum(write: Write) -> None:
@@ -172,7 +172,7 @@ def test_any_text_reaches_a_function(write: Write) -> None:
     assert scored("same.py:f", completions=texts, columns={"text": texts}).total == [1.0] * len(texts)
 
 
-# Apart from the trainer
+# Separation from the trainer
 
 
 def test_a_function_sees_no_secret_of_the_environment(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +258,7 @@ def test_functions_end_with_what_has_left_their_session(write: Write) -> None:
     with Scorer([RewardSpec.model_validate("daemons.py:f")]) as scorer:
         scorer.score(["p", "p"], ["sleep 600 & sleep 600", "trap '' TERM HUP; sleep 600"])
         until = time.monotonic() + 30
-        while len(descendants() - before) < 6 and time.monotonic() < until:  # shells that have just been started
+        while len(descendants() - before) < 6 and time.monotonic() < until:  # waits until the shells have started
             time.sleep(0.05)
         assert len(descendants() - before) >= 6
         daemons = orphans()
@@ -271,7 +271,7 @@ def descendants() -> set[int]:
 
 
 def orphans() -> set[int]:
-    """Processes of this file's functions whose parent has ended."""
+    """Return the processes of this file's functions whose parent has ended."""
     return {
         each.pid
         for each in psutil.process_iter(["ppid", "cmdline"])
@@ -313,7 +313,7 @@ def gone(pid: int) -> bool:
     return False
 
 
-# What fails, is said
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -421,7 +421,7 @@ def test_of_an_asynchronous_function_that_takes_too_long_no_line_of_ours_is_name
 
 
 def test_a_figure_that_is_no_number_is_the_function_s_fault(write: Write) -> None:
-    """Among the trainer's metrics it would look like diverged training."""
+    """Among the trainer's metrics, it would look as if the training had diverged."""
     write("bad.py", "def f(completions, log_metric):\n    log_metric('share', float('nan'))\n")
 
     with pytest.raises(StageError, match=r"reward f raised ValueError: log_metric\('share', nan\).*bad.py, line 2"):

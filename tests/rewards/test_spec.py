@@ -47,7 +47,7 @@ def test_what_its_file_says_is_part_of_what_it_is() -> None:
 
 
 def test_what_a_program_may_import_is_part_of_what_it_is() -> None:
-    """A program that cannot import a module scores otherwise."""
+    """The score of a program changes if it cannot import a module."""
     plain, wider = spec({"code_tests": {}}), spec({"code_tests": {"read": ["/opt/modules"]}})
     assert wider.identity() != plain.identity() == spec({"code_tests": {"read": []}}).identity()
 
@@ -72,7 +72,7 @@ def test_how_it_is_reached_is_not_what_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ({}, "exactly one of function, math, match"),
         ({"math": {}, "match": {}}, "got math and match"),
@@ -85,8 +85,8 @@ def test_how_it_is_reached_is_not_what_it_is() -> None:
         ({"diversity": {}, "weight": 2.0}, "0 to 1: the largest fraction of the other rewards"),
     ],
 )
-def test_what_is_wrong_with_one(words: Any, said: str) -> None:
-    assert re.search(said, problems(words))
+def test_what_is_wrong_with_one(words: Any, message: str) -> None:
+    assert re.search(message, problems(words))
 
 
 @pytest.mark.parametrize("words", ["sums.py:right", "math", {"length": {"at_most": 3}}, "statistics:mean"])

@@ -1,4 +1,4 @@
-"""Thoughts are left out of what is scored, by one rule."""
+"""One rule removes thoughts before completions are scored."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ def test_the_counts_say_what_was_left_out_and_what_has_no_end() -> None:
 def test_a_thought_that_the_prompt_has_begun_and_that_has_no_end_is_no_answer(
     reward: Any, value: float, as_messages: bool
 ) -> None:
-    """The thought was cut off. Rewards for a completion's form get it as in TRL."""
+    """The thought was cut off. Rewards for a completion's form receive it, as in TRL."""
     completion: Any = [{"role": "assistant", "content": "42"}] if as_messages else "42"
     spec = RewardSpec.model_validate(reward)
     with Scorer([spec]) as scorer:

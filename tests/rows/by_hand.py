@@ -1,4 +1,4 @@
-"""Run the row engines by hand: a job directory with a spec.json, and the engine's command."""
+"""Run the row engines by hand, with a job directory, a spec.json and the engine's command."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ def new_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path) -
 
 
 def prepared(directory: Path, **spec: Any) -> Path:
-    """The set of rows that a spec describes."""
+    """Make the set of rows that a spec describes."""
     job = new_job(directory, "rows", spec)
     rows.work(job)
     return job.output

@@ -16,7 +16,7 @@ INSTRUCTION = "Read the question below, think step by step, and write the answer
 
 
 def evidence(held_out: dict[str, Any], row: dict[str, Any], others: int = 0, shared: str = "") -> str:
-    """The rule that a row violates, beside `others`."""
+    """Return the rule that a row violates, given `others`."""
     known = PromptIndex([held_out])
     for other in [row, *({"prompt": f"{shared} {number}"} for number in range(others))]:
         known.note(other)
@@ -87,7 +87,7 @@ def test_found_is_what_a_search_for_the_words_finds(one: list[str], other: list[
 
 
 def near_copies(folder: Path) -> Path:
-    """300 questions, each twice: alone and within a longer prompt."""
+    """Return 300 questions, each alone and within a longer prompt."""
     names = [" ".join(f"{word}{number}" for word in LONG.split()) for number in range(300)]
     return jsonl(
         folder / "rows.jsonl", *({"prompt": prompt} for name in names for prompt in (name, f"Please solve: {name}"))
@@ -106,7 +106,7 @@ def test_a_set_s_own_held_out_part_is_kept_out_of_its_training_part(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("variants", "told"), [(COMMON, False), (2 * COMMON, True)])
-def test_many_variants_of_a_held_out_prompt_stay_and_are_told(variants: int, told: bool, tmp_path: Path) -> None:
+def test_many_variants_of_a_held_out_prompt_stay_and_are_reported(variants: int, told: bool, tmp_path: Path) -> None:
     prompts = [f"Style {number}: {LONG}" for number in range(variants)] + ["How?"]
     rows = [{"prompt": prompt} for prompt in prompts]
     against = [{"prompt": f"Question: {LONG}"}, {"prompt": "Why?"}]

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - the table reads better with a line for each case
-"""Faulty data sets: each is reported with the file, the line and what is expected."""
+"""Faults of data sets, each reported with the file, the line and the expected content."""
 
 import gzip
 import json
@@ -33,14 +33,14 @@ def call(function: Any) -> dict[str, Any]:
 @dataclass(frozen=True)
 class Case:
     fault: str
-    row: Any  # the second line, after a good one
-    expected: str  # in the answer
+    row: Any  # the second line, after a valid one
+    expected: str  # a part of the message
     good: dict[str, Any] = field(default_factory=lambda: CHAT)
     spec: dict[str, Any] = field(default_factory=dict)
 
 
 CASES = [
-    # lines that are no rows
+    # lines without a row
     Case("not JSON", '{"messages": [', "not JSON"),
     Case("a list", [USER, ASSISTANT], "expected a JSON object, not a list"),
     Case("text", '"What is the capital of France?"', "expected a JSON object, not text"),
@@ -90,7 +90,7 @@ CASES = [
     Case("a completion that begins with the user", {"prompt": [USER], "completion": [USER]}, r"completion\[0\].role: assistant, not user", good={"prompt": [USER], "completion": [ASSISTANT]}),
     Case("a completion of several turns", {"prompt": [USER], "completion": [ASSISTANT, USER, ASSISTANT]}, r"completion: one turn of the assistant, as all of it is learned, not 3; write the conversation as messages", good={"prompt": [USER], "completion": [ASSISTANT]}),
     Case("a preference of several turns", {"prompt": [USER], "chosen": [ASSISTANT, USER, ASSISTANT], "rejected": [ASSISTANT | {"content": "No."}]}, r"chosen: one turn of the assistant, as all of it is learned, not 3; move what both share", good={"prompt": [USER], "chosen": [ASSISTANT], "rejected": [ASSISTANT | {"content": "No."}]}),
-    # nothing in it
+    # empty rows
     Case("an empty completion", {"prompt": "a", "completion": " \n"}, "completion: non-empty text expected", good=PAIR),
     Case("an empty prompt", {"prompt": "", "answer": "4"}, "prompt: non-empty text expected", good=TASK),
     Case("an empty turn", chat(USER, {"role": "assistant", "content": ""}), r"messages\[1\].content: non-empty text expected"),
@@ -115,7 +115,7 @@ CASES = [
     Case("an option that leaves out tokens", chat(USER, ASSISTANT, chat_template_kwargs={"tokenize": False}), "chat_template_kwargs.tokenize: a variable"),
     Case("an option that takes the place of the row", chat(USER, ASSISTANT, chat_template_kwargs={"conversations": []}), "chat_template_kwargs.conversations: a variable"),
     Case("options of the template that are text", chat(USER, ASSISTANT, chat_template_kwargs="a"), "chat_template_kwargs: an object, not text"),
-    # not to be learned
+    # turns that must not be learned
     Case("no turn to learn", chat(USER, ASSISTANT | {"weight": 0}), "messages: a turn that is to be learned expected"),
     Case("a fraction of a turn", chat(USER, ASSISTANT | {"weight": 0.5}), r"messages\[1\].weight: a turn is learned or not: .* not 0.5"),
     Case("a number beyond a float", '{"prompt": "a", "answer": 1e400}', "the number 1e400 is beyond a float of 64 bits", good={"prompt": "b"}),
@@ -138,7 +138,7 @@ CASES = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The folder of the source."""
+    """Create the folder of the source."""
     (tmp_path / "in").mkdir()
     return tmp_path / "in"
 
@@ -161,15 +161,15 @@ def test_all_problems_of_the_first_bad_rows_are_reported_together(folder: Path, 
     jsonl(folder / "b.jsonl", PAIR)
     with pytest.raises(StageError) as caught:
         prepared(tmp_path / "job", path=str(folder))
-    said = str(caught.value)
-    assert [line.split(":")[0].strip() for line in said.splitlines() if line.startswith("  ")] == [
+    message = str(caught.value)
+    assert [line.split(":")[0].strip() for line in message.splitlines() if line.startswith("  ")] == [
         "a.jsonl, line 2",
         "a.jsonl, line 3",
         "a.jsonl, line 4",
         "a.jsonl, line 4",
         "b.jsonl, line 1",
     ]
-    assert str(folder) in said and "faulty: drop" in said
+    assert str(folder) in message and "faulty: drop" in message
 
 
 def test_of_a_row_with_many_problems_the_first_are_reported(folder: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ SYSTEM = {"role": "system", "content": "Be brief."}
 
 
 def mapped(row: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    """The converted row, after validation."""
+    """Return the converted row after its validation."""
     converter = FormatConverter(spec.get("columns", {}), spec.get("format"))
     found = converter.mapped(copy.deepcopy(row), "line 1")
     assert converter.format
@@ -133,7 +133,7 @@ def test_a_prompt_within_both_answers_is_taken_out() -> None:
     row = {"chosen": [SYSTEM, USER, ASSISTANT], "rejected": [SYSTEM, USER, WRONG]}
     expected = {"prompt": [SYSTEM, USER], "chosen": [ASSISTANT], "rejected": [WRONG]}
     assert mapped(row) == expected
-    assert mapped(row | {"prompt": QUESTION}) == expected  # UltraFeedback has both
+    assert mapped(row | {"prompt": QUESTION}) == expected  # UltraFeedback has both columns
 
 
 SAID = [USER, ASSISTANT, {"role": "user", "content": "Sure?"}]
@@ -146,7 +146,7 @@ SAID = [USER, ASSISTANT, {"role": "user", "content": "Sure?"}]
         ([USER], [SYSTEM, USER]),
         ([SYSTEM, USER], [SYSTEM, USER]),
         (SAID, SAID),
-        ([USER], SAID),  # the answers differ in their last turn alone
+        ([USER], SAID),  # the answers differ only in their last turn
         (QUESTION, SAID),
         (f" {QUESTION}\n", [SYSTEM, USER]),
     ],
@@ -254,7 +254,7 @@ def test_a_system_prompt_in_its_column_is_the_first_message(row: dict[str, Any],
 def test_a_turn_that_is_not_to_be_learned_is_marked(mark: dict[str, Any]) -> None:
     turns = [USER | {"weight": None}, WRONG | mark, USER, ASSISTANT | {"weight": 1, "train": True, "masked": False}]
     assert mapped({"messages": turns}) == {"messages": [USER, WRONG | {"train": False}, USER, ASSISTANT]}
-    # a prompt is not learned anyway
+    # prompts are not learned anyway
     assert mapped({"prompt": turns[:3], "answer": "4"})["prompt"] == [USER, WRONG, USER]
 
 
@@ -263,7 +263,7 @@ def test_a_turn_that_is_not_to_be_learned_is_marked(mark: dict[str, Any]) -> Non
 )
 def test_a_row_may_say_that_it_is_learned(mark: dict[str, Any]) -> None:
     assert mapped({"messages": [USER, ASSISTANT], **mark}) == {"messages": [USER, ASSISTANT]}
-    assert mapped({"text": "a", "label": 0}) == {"text": "a"}  # a class
+    assert mapped({"text": "a", "label": 0}) == {"text": "a"}  # the class of a text
 
 
 @pytest.mark.parametrize("label", [{"label": False}, {"kto_tag": "true"}, {"label": 1}, {"label": -1}], ids=str)
@@ -301,7 +301,7 @@ def test_columns_are_renamed() -> None:
     }
 
 
-def test_a_format_that_is_said_decides_where_columns_fit_several() -> None:
+def test_a_given_format_decides_where_columns_fit_several() -> None:
     row = {"prompt": QUESTION, "messages": [USER, ASSISTANT], "chosen": [USER, ASSISTANT], "rejected": [USER, WRONG]}
     assert set(mapped(row)) == {"prompt", "chosen", "rejected"}
     assert mapped(row, format="messages") == {"messages": [USER, ASSISTANT]}

@@ -1,4 +1,4 @@
-"""Rows are read from files, data sets and functions."""
+"""Rows from files, data sets and functions."""
 
 import gzip
 import io
@@ -61,7 +61,7 @@ def test_the_files_of_a_folder_or_a_glob_are_read_by_name(path: str, tmp_path: P
 
 
 def test_messages_in_parquet_lose_what_arrow_filled_in(tmp_path: Path) -> None:
-    """But for the content of a turn with calls, where OpenAI's format has null."""
+    """The content of a turn with calls keeps its null, as in OpenAI's format."""
     call = {"type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
     rows: list[dict[str, Any]] = [
         {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call]}], "tools": "[]"},
@@ -85,7 +85,7 @@ def test_text_in_parquet_that_is_not_utf8_is_named(tmp_path: Path) -> None:
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
-    """pandas and SQL joins leave them; as rows the last would be the only one."""
+    """pandas and SQL joins may produce these columns; rows would keep only the last one."""
     table = pa.table([pa.array(["a"]), pa.array(["b"]), pa.array(["c"])], names=["prompt", "completion", "prompt"])
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(StageError, match=r"a\.parquet: there are several columns 'prompt'"):
@@ -111,7 +111,7 @@ def test_a_data_set_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    """A user's folder with a function and the module it imports."""
+    """A user's folder with a function and the module that it imports."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "words.py").write_text("QUESTION = 'What is {} + {}?'\n")
     (tmp_path / "code" / "sums.py").write_text(
@@ -142,14 +142,14 @@ def code(tmp_path: Path) -> Path:
 
 
 def from_function(job: Path, **spec: Any) -> Path:
-    """Forget modules of earlier tests, as an engine process would."""
+    """Make the set of rows of a function, after forgetting the modules of earlier tests, as in a new process."""
     for name in ("sums", "words"):
         sys.modules.pop(name, None)
     return prepared(job, **spec)
 
 
 def spec_of(code: Path, name: str) -> dict[str, Any]:
-    """A function with its embedded source: the folder does not exist when the engine runs."""
+    """Return the spec of a function with its embedded source; the folder does not exist when the engine runs."""
     from tasks.user_code.functions import Function
 
     return Function(name=f"{code / 'sums.py'}:{name}").pinned().model_dump(mode="json")
@@ -202,7 +202,7 @@ def test_what_a_function_gives_is_checked_as_a_file_is(code: Path, tmp_path: Pat
 
 
 def weather(number: int) -> dict[str, Any]:
-    """Every other row has another tool, with another parameter."""
+    """Return rows of which every second one has another tool, with another parameter."""
     name, argument = ("calendar", {"day": number}) if number % 2 else ("weather", {"city": f"city {number}"})
     properties = {each: {"type": "integer" if each == "day" else "string"} for each in argument}
     call = {"type": "function", "function": {"name": name, "arguments": argument}}
@@ -285,13 +285,13 @@ def test_json_in_a_parquet_column_with_a_name_twice_is_refused(tmp_path: Path) -
 
 
 def test_null_that_arrow_has_filled_in_before_is_named(tmp_path: Path) -> None:
-    """A file that was written from a dataset as JSON."""
+    """The file was written from a dataset as JSON."""
     rows = pa.Table.from_pylist(TOOLS).to_pylist()
     made = prepared(tmp_path / "job", path=str(jsonl(tmp_path / "a.jsonl", *rows)), held_out=0.0)
     assert both(made) != TOOLS
-    said = notices(made)
-    assert "tool_calls[].function.arguments has null in 6 rows where Arrow fills in" in said[0]
-    assert "tools[].function.parameters.properties has null in 6 rows" in said[1]
+    notice = notices(made)
+    assert "tool_calls[].function.arguments has null in 6 rows where Arrow fills in" in notice[0]
+    assert "tools[].function.parameters.properties has null in 6 rows" in notice[1]
 
 
 def test_a_column_that_is_null_in_all_first_rows_decides_nothing(tmp_path: Path) -> None:

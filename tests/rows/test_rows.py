@@ -1,4 +1,4 @@
-"""The engine: which rows it keeps, in which split, and how it reports the others."""
+"""The engine: the rows that it keeps, their splits, and its report about the others."""
 
 import json
 import random
@@ -99,10 +99,10 @@ def test_a_summary_is_recorded_and_logged(tmp_path: Path, capsys: pytest.Capture
     rows = prepared(tmp_path / "job", path=str(source))
     assert record(rows)["changes"]["conversations -> messages"] == 51
     assert record(rows)["duplicates"] == 1
-    said = capsys.readouterr().out
-    assert "format sharegpt, rows of kind messages" in said
-    assert "in 51 rows: dropped: id" in said
-    assert "1 duplicates" in said
+    output = capsys.readouterr().out
+    assert "format sharegpt, rows of kind messages" in output
+    assert "in 51 rows: dropped: id" in output
+    assert "1 duplicates" in output
 
 
 def test_an_interrupted_attempt_leaves_no_trace(source: Path, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_an_interrupted_attempt_leaves_no_trace(source: Path, tmp_path: Path) ->
 
 
 def test_rows_of_a_corpus_that_has_held_out_documents_alone(tmp_path: Path) -> None:
-    """The second generation of continuous training may have such a corpus."""
+    """The second generation of continuous training may have this kind of corpus."""
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     held_out, train = SplitWriter(corpus, "held_out"), SplitWriter(corpus, "train")
@@ -174,8 +174,8 @@ def test_a_large_set_takes_little_memory(tmp_path: Path) -> None:
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start)"
     )
     words = [sys.executable, "-c", program, str(job.directory)]
-    said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout
-    assert int(said.split()[-1]) < 20_000  # kB
+    output = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert int(output.split()[-1]) < 20_000  # peak memory in kB
 
 
 def test_columns_that_json_has_no_word_for_make_no_row_faulty(tmp_path: Path) -> None:
@@ -205,8 +205,8 @@ def test_columns_that_json_has_no_word_for_make_no_row_faulty(tmp_path: Path) ->
     assert incomplete == "column year: missing in 1 of 2 rows"
 
 
-def test_rows_may_have_different_columns_and_the_user_is_told(tmp_path: Path) -> None:
-    """Two files of a table may differ in this way. Only a reward can know whether it matters."""
+def test_rows_may_have_different_columns_and_the_user_is_notified(tmp_path: Path) -> None:
+    """Two files of a table may differ in this way. Only a reward can determine whether this matters."""
     rows = [{"prompt": "a", "answer": "4"}, {"prompt": "b", "answer": 4}, {"prompt": "c", "anwser": "4"}]
     made = prepared(tmp_path / "job", path=str(jsonl(tmp_path / "a.jsonl", *rows)), held_out=0.0)
     assert both(made) == rows
@@ -235,7 +235,7 @@ def test_numbers_are_kept_and_one_that_is_rounded_is_named(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("answers", [{"completion": "{}4"}, {"chosen": "{}4", "rejected": " {}5"}])
 def test_answers_that_begin_with_the_prompt_are_named(answers: dict[str, str], tmp_path: Path) -> None:
-    """A set with both the prompt and the full text has such answers."""
+    """A set with both the prompt and the full text has these answers."""
     asked = [f"{number} + 1 = " for number in range(5)]
     both_times = [{"prompt": one} | {name: text.format(one) for name, text in answers.items()} for one in asked[:3]]
     once = [{"prompt": one} | {name: text.format("") for name, text in answers.items()} for one in asked[3:]]
@@ -274,14 +274,14 @@ some_rows = st.lists(
 
 
 def parts(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """The rows of each split of a set."""
+    """Return the rows of each split of a set."""
     with tempfile.TemporaryDirectory() as folder:
         source = jsonl(Path(folder, "a.jsonl"), *[*rows, *ALWAYS])
         made = prepared(Path(folder, "job"), path=str(source), held_out=0.3)
         return {name: [json.dumps(row) for row in split(made, name)] for name in ("train", "held_out")}  # type: ignore[arg-type]
 
 
-ALWAYS = [{"prompt": f"Always {number}", "answer": 0} for number in range(40)]  # so that no part is ever empty
+ALWAYS = [{"prompt": f"Always {number}", "answer": 0} for number in range(40)]  # ensures that no split is ever empty
 
 
 @settings(max_examples=12)

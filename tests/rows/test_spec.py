@@ -1,4 +1,4 @@
-"""Validation of a spec of rows before anything is read."""
+"""Validation of a spec of rows before any data is read."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Two sets of rows as separate tasks under Flyte's local execution: python -m tests.rows.two_sets SPEC SPEC"""
+"""Make two sets of rows as separate tasks under Flyte's local execution: python -m tests.rows.two_sets SPEC SPEC"""
 
 import json
 import sys

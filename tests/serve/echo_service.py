@@ -1,4 +1,4 @@
-"""The proxy in front of a server that echoes bodies, as one process: python -m tests.serve.echo_service"""
+"""Run the proxy in front of a server that echoes bodies, as one process: python -m tests.serve.echo_service"""
 
 import asyncio
 

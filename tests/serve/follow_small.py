@@ -1,4 +1,4 @@
-"""`python -m tasks.serve --follow` with small servers instead of vLLM, so that a version is ready in a second.
+"""Run `python -m tasks.serve --follow` with small servers instead of vLLM, so that a version is ready in a second.
 
 python -m tests.serve.follow_small NAME
 """

@@ -28,7 +28,7 @@ REAL = ("tasks.serve", "--follow", NAME, "--port", "0", "--every", "1")
 
 
 def small_model(directory: Path, behaviour: str = "") -> Path:
-    """A model directory for the small server: only its name, behaviour, and a tokenizer."""
+    """Write a model directory for the small server, which contains only its name, its `behaviour` and a tokenizer."""
     directory.mkdir()
     (directory / "behaviour").write_text(behaviour)
     (directory / "name").write_text(directory.name)
@@ -42,7 +42,7 @@ def digest_of(model: Path) -> str:
 
 
 def publish(model: Path) -> int:
-    """Register it; returns the version."""
+    """Register the model, and return the version."""
     digest = digest_of(model)
     what = Publication(NAME, None, model, digest, "", {"baton.model": digest, "baton.label": "small"})
     return int(register(what, waiting=lambda waited: None))
@@ -58,12 +58,12 @@ class Service:
         return dict(httpx.get(f"{self.url}/baton", trust_env=False).json())
 
     def wait(self, until: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:
-        """Wait for a status; returns it."""
-        found: dict[str, Any] = awaited(lambda: told if until(told := self.baton()) else None, timeout_s, self.log)
+        """Wait for a status, and return it."""
+        found: dict[str, Any] = awaited(lambda: status if until(status := self.baton()) else None, timeout_s, self.log)
         return found
 
     def serves(self, version: int, timeout_s: float = 20) -> None:
-        self.wait(lambda told: bool(told["serving"]) and told["serving"]["version"] == version, timeout_s)
+        self.wait(lambda status: bool(status["serving"]) and status["serving"]["version"] == version, timeout_s)
 
     def family(self) -> list[psutil.Process]:
         me = psutil.Process(self.process.pid)
@@ -72,7 +72,7 @@ class Service:
 
 @contextmanager
 def service(home: Path, words: tuple[str, ...] = SMALL) -> Iterator[Service]:
-    """Run the service; afterwards no process of it is left."""
+    """Run the service, and check that none of its processes is left at the end."""
     log = home / "service.log"
     environment = os.environ | {"BATON_HOME": str(home), "HF_HUB_OFFLINE": "1"}
     with log.open("wb") as stream:
@@ -111,8 +111,8 @@ def _answers(url: str) -> bool:
 
 @dataclass(frozen=True)
 class Answer:
-    by: str  # the digest that the header names
-    said: str  # the digest that the answer itself names
+    header_digest: str
+    body_digest: str
     failure: str = ""
 
 
@@ -122,26 +122,30 @@ async def ask(client: httpx.AsyncClient, url: str, stream: bool) -> Answer:
         answer = await client.post(f"{url}/v1/completions", json=asked)
         if not answer.is_success:
             return Answer("", "", f"{answer.status_code}: {answer.text[:300]}")
-        by, text = answer.headers["x-baton-model"], answer.text
+        header, text = answer.headers["x-baton-model"], answer.text
         if stream:
             parts = [part.removeprefix("data: ") for part in text.strip().split("\n\n")]
-            whole = parts.pop() == "[DONE]" and len(parts) >= 1
-            said = {json.loads(part)["model"] for part in parts}
-            return Answer(by, *said) if whole and len(said) == 1 else Answer(by, "", f"cut off: {text[-300:]}")
-        return Answer(by, answer.json()["model"])
+            complete = parts.pop() == "[DONE]" and len(parts) >= 1
+            models = {json.loads(part)["model"] for part in parts}
+            return (
+                Answer(header, *models)
+                if complete and len(models) == 1
+                else Answer(header, "", f"cut off: {text[-300:]}")
+            )
+        return Answer(header, answer.json()["model"])
     except (httpx.HTTPError, ValueError, KeyError) as error:
         return Answer("", "", repr(error))
 
 
 def under_load(url: str, steps: Callable[[], None], pause_s: float = 0.0) -> list[Answer]:
-    """All responses to 16 clients, half of them streamed, that send requests while `steps` runs, each
-    `pause_s` after its last answer."""
+    """Return all responses to 16 clients, half of them streaming, while `steps` runs. Each client sends a request
+    `pause_s` after its last response."""
 
     async def one(number: int, ended: asyncio.Event) -> list[Answer]:
         found = []
         async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
             for turn in itertools.count(number):
-                last = ended.is_set()  # one more after that: of whoever serves in the end
+                last = ended.is_set()  # each client sends one more request to the last server
                 found.append(await ask(client, url, stream=turn % 2 == 0))
                 if last:
                     break

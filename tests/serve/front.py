@@ -15,7 +15,7 @@ from tasks.serve.switch import Switch
 
 @contextmanager
 def front_of(switch: Switch, limits: RequestLimits | None = None) -> Iterator[str]:
-    """Run a proxy; yields its URL."""
+    """Run a proxy, and yield its URL."""
     with reserve("127.0.0.1", 0) as bound:
         port = bound.getsockname()[1]
         loop, leave = asyncio.new_event_loop(), asyncio.Event()

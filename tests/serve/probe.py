@@ -1,8 +1,8 @@
-"""Open the engine with one model, sample, load another model's weights and sample again, and compare the samples with
-Transformers' results for the first; print JSON. This is a separate process, since vLLM binds the threads of the process
-in which it runs.
+"""Open the engine with one model, sample, load another model's weights and sample again; compare the first samples
+with the results of Transformers, and print JSON. This runs in a separate process, since vLLM binds the threads of
+its process to cores.
 
-    python -m tests.serve.probe MODEL OTHER_MODEL
+python -m tests.serve.probe MODEL OTHER_MODEL
 """
 
 import json

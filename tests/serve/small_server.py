@@ -1,7 +1,8 @@
-"""A server with the parts of OpenAI's API that the proxy and the smoke test need, ready in a second: takes the same
-arguments as vLLM's and responds with its model's digest. `behaviour` in the model's directory makes it misbehave.
+"""A server with the parts of OpenAI's API that the proxy and the smoke test need, ready in a second. It accepts
+vLLM's arguments and responds with its model's digest. The file `behaviour` in the model's directory makes it
+misbehave.
 
-    python -m tests.serve.small_server --model DIR --tokenizer DIR --served-model-name DIGEST NAME --host HOST …
+python -m tests.serve.small_server --model DIR --tokenizer DIR --served-model-name DIGEST NAME --host HOST …
 """
 
 import argparse
@@ -20,7 +21,7 @@ from tokenizers import Tokenizer
 
 from infra.process.parent_watchdog import end_with_launcher
 
-PART_S = 0.02  # between two parts of a streamed answer
+PART_S = 0.02  # the time between two parts of a streamed response
 
 
 def app(digest: str, name: str, behaviour: str = "", tokenizer: Tokenizer | None = None) -> Starlette:

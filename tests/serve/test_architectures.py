@@ -1,4 +1,4 @@
-"""The facts that are read from the sources of vLLM and Transformers agree with their own answers."""
+"""The facts read from the sources of vLLM and Transformers agree with the libraries' own answers."""
 
 import pytest
 import transformers

@@ -1,4 +1,4 @@
-"""The requests that pass the proxy: those for paths of OpenAI's API, with the key."""
+"""The proxy forwards only requests with the key for paths of OpenAI's API."""
 
 import socket
 from collections.abc import Iterator
@@ -25,19 +25,19 @@ WITH_KEY = {"authorization": f"Bearer {KEY}"}
 
 
 def what_arrives() -> Starlette:
-    """Answers every path, with what it got."""
+    """Return a server that answers every path with the request that it received."""
 
-    async def told(request: Request) -> Response:
+    async def echo(request: Request) -> Response:
         seen = {"path": request.url.path, "authorization": request.headers.getlist("authorization")}
         return JSONResponse(seen | {"body": (await request.body()).decode()})
 
     methods = ["GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "HEAD"]
-    return Starlette(routes=[Route("/{path:path}", told, methods=methods)])
+    return Starlette(routes=[Route("/{path:path}", echo, methods=methods)])
 
 
 @pytest.fixture(scope="module")
 def door() -> Iterator[str]:
-    """A proxy that needs the key, with such a server behind it."""
+    """A proxy that requires the key, in front of an echo server."""
     switch = Switch()
     with pytest.MonkeyPatch.context() as patch, running(what_arrives()) as backend:
         patch.setenv("VLLM_API_KEY", KEY)
@@ -106,7 +106,7 @@ def test_the_key_is_checked_before_the_body_is_read(door: str) -> None:
 def test_every_other_path_is_refused_even_with_the_key(door: str, path: str) -> None:
     for method in ("GET", "POST", "OPTIONS"):
         head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Length: 0\r\n\r\n"
-        assert status(door, head) in (400, 404)  # 400: the parser's
+        assert status(door, head) in (400, 404)  # 400 is the parser's status
 
 
 def test_another_path_is_refused_in_openai_s_form(door: str) -> None:
@@ -119,7 +119,7 @@ def test_another_path_is_refused_in_openai_s_form(door: str) -> None:
 def test_nothing_is_upgraded(door: str, path: str) -> None:
     assert status(door, f"GET {path} HTTP/1.1\r\nHost: x\r\n{UPGRADE}\r\n") in (401, 404)
     with_key = f"GET {path} HTTP/1.1\r\nHost: x\r\n{UPGRADE}Authorization: Bearer {KEY}\r\n\r\n"
-    assert status(door, with_key) in (200, 404)  # as a plain request
+    assert status(door, with_key) in (200, 404)  # 200 if it is served as a plain request
 
 
 def test_status_needs_the_key_and_readiness_does_not(door: str) -> None:

@@ -1,4 +1,4 @@
-"""The engine against plain Transformers, on tiny models with random weights."""
+"""The engine, compared with plain Transformers on tiny models with random weights."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from tests.serve.tiny import tiny_model
 from tests.source import last_json
 
 Completions = list[dict[str, Any]]
-CLOSE = 0.08  # nats: bf16 against fp32
+CLOSE = 0.08  # the maximum difference in nats between bf16 and fp32
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def probed(vllm: None, models: tuple[Path, Path]) -> dict[str, Any]:
 
 
 def true_logprobs(model: Path, prompt: list[int], written: list[int], temperature: float = 1.0) -> torch.Tensor:
-    """Log-probabilities by fp32 Transformers of every token at each position of `written`."""
+    """Return the log-probabilities that fp32 Transformers computes for every token at each position of `written`."""
     reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     with torch.no_grad():
         logits = reference(torch.tensor([[*prompt, *written]])).logits[0, len(prompt) - 1 : -1]

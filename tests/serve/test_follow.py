@@ -1,4 +1,4 @@
-"""A service that follows the champion: a real registry, real processes, clients under constant load."""
+"""A service that follows the champion, with a real registry, real processes, and clients under constant load."""
 
 import os
 import shutil
@@ -24,11 +24,11 @@ from tests.serve.follow_small import HEALTH_S
 from tests.serve.followed import NAME, Service, awaited, digest_of, publish, service, small_model, under_load
 from tests.tracking.conftest import Server, empty_store, free_port  # noqa: F401 - a fixture
 
-NOTICED_S = 3.0  # on a busy machine
+NOTICED_S = 3.0  # the limit on a busy machine
 
 
 def published(folder: Path, files: Mapping[str, str] = MappingProxyType({})) -> Path:
-    """A published model's folder with these files."""
+    """Write a published model's folder with these files."""
     folder.mkdir()
     for name, text in files.items():
         (folder / name).write_text(text)
@@ -80,17 +80,17 @@ def test_a_champion_moves_under_sixteen_clients_and_no_request_fails(
         followed.serves(versions["second"])
         for name in ("ill", "dead", "wrong"):
             promote(NAME, versions[name], versions["second"])
-            told = followed.wait(lambda told: bool(told["refused"]), 20)
-            assert (told["refused"]["version"], told["serving"]["version"]) == (versions[name], versions["second"])
+            status = followed.wait(lambda status: bool(status["refused"]), 20)
+            assert (status["refused"]["version"], status["serving"]["version"]) == (versions[name], versions["second"])
             roll_back(NAME)
-            followed.wait(lambda told: told["refused"] is None, 20)
+            followed.wait(lambda status: status["refused"] is None, 20)
         promote(NAME, versions["first"], versions["second"])
         followed.serves(versions["first"])
 
     answers = under_load(followed.url, steps)
     assert [answer.failure for answer in answers if answer.failure] == []
-    assert {answer.by for answer in answers} == {digest_of(models[name]) for name in ("first", "second")}
-    assert all(answer.by == answer.said for answer in answers)
+    assert {answer.header_digest for answer in answers} == {digest_of(models[name]) for name in ("first", "second")}
+    assert all(answer.header_digest == answer.body_digest for answer in answers)
     assert len(answers) > 100
 
 
@@ -115,7 +115,7 @@ def servers(followed: Service) -> list[psutil.Process]:
 @pytest.fixture
 def server_of_the_second(followed: Service, versions: dict[str, int]) -> psutil.Process:
     followed.serves(versions["second"])
-    awaited(lambda: len(servers(followed)) == 1, 20, followed.log)  # the one before has ended
+    awaited(lambda: len(servers(followed)) == 1, 20, followed.log)  # waits until the previous server has ended
     return servers(followed)[0]
 
 
@@ -123,7 +123,7 @@ def test_a_server_that_dies_is_restarted(
     followed: Service, server_of_the_second: psutil.Process, versions: dict[str, int]
 ) -> None:
     server_of_the_second.kill()
-    followed.wait(lambda told: told["serving"] is None, 10)
+    followed.wait(lambda status: status["serving"] is None, 10)
     followed.serves(versions["second"])
 
 
@@ -135,9 +135,9 @@ def test_a_server_that_hangs_is_replaced_and_its_requests_get_an_error(
     answer = httpx.post(f"{followed.url}/v1/completions", json={"model": NAME, "prompt": "def"}, timeout=60)
     assert answer.status_code == 502
     assert time.monotonic() - begun < HEALTH_S + NOTICED_S
-    told = followed.wait(lambda told: bool(told["serving"] or told["restarting"]), 5)
+    status = followed.wait(lambda status: bool(status["serving"] or status["restarting"]), 5)
     followed.serves(versions["second"])
-    assert told["restarting"] is None or "has not been healthy" in told["restarting"]["why"]
+    assert status["restarting"] is None or "has not been healthy" in status["restarting"]["why"]
     assert not server_of_the_second.is_running()
 
 
@@ -156,14 +156,14 @@ def test_a_server_that_dies_while_another_version_loads_is_restarted_at_once(
 ) -> None:
     promote(NAME, versions["ill"], versions["second"])
     try:
-        followed.wait(lambda told: bool(told["coming"]), 10)
+        followed.wait(lambda status: bool(status["coming"]), 10)
         server_of_the_second.kill()
-        told = followed.wait(lambda told: bool(told["restarting"]), 10)
-        assert told["serving"] is None
+        status = followed.wait(lambda status: bool(status["restarting"]), 10)
+        assert status["serving"] is None
         followed.serves(versions["second"])
     finally:
         roll_back(NAME)
-    followed.wait(lambda told: told["coming"] is None and told["refused"] is None, 20)
+    followed.wait(lambda status: status["coming"] is None and status["refused"] is None, 20)
 
 
 def test_without_an_alias_the_last_champion_keeps_serving(
@@ -182,10 +182,10 @@ def test_a_version_that_the_alias_has_left_is_cancelled_while_it_starts(
     followed: Service, versions: dict[str, int]
 ) -> None:
     promote(NAME, versions["ill"], versions["second"])
-    followed.wait(lambda told: bool(told["coming"]), 10)
+    followed.wait(lambda status: bool(status["coming"]), 10)
     roll_back(NAME)
-    told = followed.wait(lambda told: told["coming"] is None, 10)
-    assert (told["refused"], told["serving"]["version"]) == (None, versions["second"])
+    status = followed.wait(lambda status: status["coming"] is None, 10)
+    assert (status["refused"], status["serving"]["version"]) == (None, versions["second"])
     assert "got no request: champion has moved on" in followed.log.read_text()
 
 
@@ -200,7 +200,7 @@ def test_sigterm_finishes_responses_and_leaves_no_process(followed: Service) -> 
 
     client = threading.Thread(target=stream)
     client.start()
-    followed.wait(lambda told: told["serving"]["requests"] == 1, 5)
+    followed.wait(lambda status: status["serving"]["requests"] == 1, 5)
     followed.process.send_signal(signal.SIGTERM)
     assert followed.process.wait(30) == 0
     client.join()
@@ -215,7 +215,7 @@ def test_a_server_that_dies_while_the_registry_hangs_is_restarted(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The model's files came from that registry; they are on this disk."""
+    """The model's files were downloaded from that registry, and are on this disk."""
     shutil.copy(empty_store, tmp_path / "server.db")
     registry = Server(tmp_path / "server.db", free_port())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.uri)
@@ -229,7 +229,7 @@ def test_a_server_that_dies_while_the_registry_hangs_is_restarted(
             assert registry.process
             os.killpg(registry.process.pid, signal.SIGSTOP)
             servers(found)[0].kill()
-            found.wait(lambda told: told["serving"] is None, 5)
+            found.wait(lambda status: status["serving"] is None, 5)
             found.serves(version, 10)
             assert registry.process.poll() is None
     finally:
@@ -253,7 +253,7 @@ def test_a_replacement_gets_the_files_of_the_version_that_serves(
 
 
 def test_a_version_with_the_number_of_another_is_not_that_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A registered model that was deleted and made again begins at version 1, and so does a registry."""
+    """A registered model that was deleted and created again starts at version 1, and so does a new registry."""
     before, after = (Version(NAME, 1, model, f"{model} and its card", "", {}) for model in ("old", "new"))
     active = Active(Switch(), start=lambda _: pytest.fail("is started"), health_s=1, drain_s=1)
     follower = Follower(NAME, "champion", 1, active)
@@ -269,7 +269,8 @@ def test_a_version_with_the_number_of_another_is_not_that_one(tmp_path: Path, mo
     monkeypatch.setattr(follower, "_switch_to", lambda version, stopping: tried.append(version))
     follower.serving = before
     follower._update(threading.Event())
-    assert kept == [{before.content, after.content}] * 2  # of what was fetched, before and after the switch
+    # the models whose downloads are kept, before and after the switch
+    assert kept == [{before.content, after.content}] * 2
     follower.refused = before
     follower._update(threading.Event())
     assert tried == [after, after]
@@ -286,7 +287,7 @@ def test_a_followed_adapter_is_opened_with_the_base_beside_it(tmp_path: Path, mo
     assert follower._model(version).files.weights == folder / "base"
 
 
-def test_a_model_that_is_not_registered_is_told(home: Path) -> None:
+def test_a_model_that_is_not_registered_is_reported(home: Path) -> None:
     active = Active(Switch(), start=lambda _: pytest.fail("is started"), health_s=1, drain_s=1)
     follower = Follower("codr", "champion", 1, active)
     follower._update(threading.Event())

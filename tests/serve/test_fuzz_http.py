@@ -1,5 +1,5 @@
-"""Malformed and hostile HTTP, seeded: the proxy answers 4xx or closes, logs no traceback, reaches no other host, and
-an honest client is answered as ever. BATON_FUZZ: how many connections the long form makes."""
+"""Malformed and hostile HTTP from a seed. The proxy answers 4xx or closes, logs no traceback, reaches no other host,
+and continues to serve an honest client. BATON_FUZZ sets the number of connections of the long form."""
 
 import os
 import random
@@ -26,7 +26,7 @@ from tests.source import ROOT
 SHORT, LONG = 400, int(os.environ.get("BATON_FUZZ", "5000"))
 CLIENTS = 64
 GREW_MB = 60
-PATIENCE_S = 60.0  # the machine may be busy; the proxy closes after two seconds
+PATIENCE_S = 60.0  # the limit on a busy machine; the proxy closes after two seconds
 METHODS = [
     b"GET",
     b"POST",
@@ -127,7 +127,7 @@ def chunks(draw: random.Random) -> bytes:
 
 
 def framed(draw: random.Random) -> tuple[list[bytes], bytes]:
-    """Headers that declare the body's length, and the body."""
+    """Return headers that declare the body's length, and the body."""
     length = b"Content-Length: " + odd(draw, b"3", LENGTHS)
     encoding = b"Transfer-Encoding: " + odd(draw, b"chunked", ENCODINGS)
     both = draw.choice([[length, encoding], [encoding, length], [length, b"Content-Length: 4"], [encoding, encoding]])
@@ -136,7 +136,7 @@ def framed(draw: random.Random) -> tuple[list[bytes], bytes]:
 
 
 def request(draw: random.Random, paths: list[bytes]) -> bytes:
-    """A valid request with some strange parts."""
+    """Return a valid request with some unusual parts."""
     end = odd(draw, b"\r\n", LINE_ENDS)
     line = odd(draw, draw.choice([b"GET", b"POST"]), METHODS) + odd(draw, b" ", [b"\t", b"  ", b""])
     line += draw.choice([b"/v1/echo", draw.choice(paths)]) + odd(draw, b" HTTP/1.1", VERSIONS)
@@ -164,11 +164,12 @@ def case(draw: random.Random, paths: list[bytes]) -> bytes:
 
 
 def statuses(port: int, sent: bytes) -> list[int]:
-    """The response until the proxy closes or waits for missing data."""
+    """Return the status codes of the response until the proxy closes or waits for missing data."""
     found = b""
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as client:
         try:
-            client.sendall(sent)  # and no end: the proxy takes a client that closes its side for gone
+            # leaves the client's side open, since the proxy treats a client that closes it as gone
+            client.sendall(sent)
             while part := client.recv(65536):
                 found += part
         except (ConnectionError, OSError) as error:
@@ -178,7 +179,7 @@ def statuses(port: int, sent: bytes) -> list[int]:
 
 @pytest.fixture
 def front(tmp_path: Path) -> Iterator[tuple[psutil.Process, int, Path]]:
-    """The proxy and its backend, a process each, whose log is checked at the end."""
+    """Run the proxy and its backend, each as a process, and check the log at the end."""
     log = tmp_path / "log"
     with log.open("wb") as stream:
         process = subprocess.Popen(
@@ -210,8 +211,8 @@ def attack(front: tuple[psutil.Process, int, Path], count: int) -> None:
         time.sleep(0.2)
     print(f"{count} connections, answers by status {dict(answers)}, memory +{grew:.0f} MB")
     assert {200, 400} <= answers.keys()
-    said = log.read_text()
-    assert "Traceback" not in said and "rror" not in said, said[-3000:]
+    output = log.read_text()
+    assert "Traceback" not in output and "rror" not in output, output[-3000:]
     assert other.reached == 0
     assert grew < GREW_MB
 

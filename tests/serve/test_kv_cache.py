@@ -11,7 +11,7 @@ GIB = 2**30
 @pytest.mark.parametrize(
     ("config", "tokens", "size"),
     [
-        # "To serve at least one request with the model's max seq len (131072), (4.0 GiB KV cache is needed"
+        # an example: "To serve at least one request with the model's max seq len (131072), (4.0 GiB KV cache is needed"
         (
             Qwen3Config(num_hidden_layers=16, num_attention_heads=8, num_key_value_heads=8, head_dim=64),
             131_072,

@@ -1,4 +1,4 @@
-"""Misbehaving clients on raw sockets, while a well-behaved one is served as usual."""
+"""Misbehaving clients on raw sockets, while a well-behaved client is served as usual."""
 
 import asyncio
 import gzip
@@ -34,7 +34,7 @@ LIMITS = RequestLimits(
     between_bytes_s=1.0,
 )
 GONE = r"reset|Broken pipe"
-HONEST_S = 6.0  # at most, on a machine that is busy with other tests; the quadratic loop took 11 to 22 s
+HONEST_S = 6.0  # the maximum on a machine that is busy with other tests; the quadratic loop took 11 to 22 s
 POST = b"POST /v1/echo HTTP/1.1\r\nHost: x\r\n"
 
 
@@ -108,13 +108,13 @@ def connected(url: str) -> socket.socket:
 
 
 def answered(client: socket.socket) -> bytes:
-    """All data until the proxy closes the connection."""
+    """Return all data until the proxy closes the connection."""
     found = b""
     try:
         while part := client.recv(65536):
             found += part
     except ConnectionResetError:
-        pass  # it was closed while more of the request was under way
+        pass  # the proxy closed the connection during the request
     return found
 
 
@@ -223,7 +223,7 @@ def test_a_client_that_never_reads_is_dropped(front: tuple[Switch, str], url: st
             client.connect(("127.0.0.1", int(url.rpartition(":")[2])))
             client.sendall(b"GET /v1/large HTTP/1.1\r\nHost: x\r\n\r\n")
         assert until(lambda: backend.requests >= 20)
-        assert until(lambda: backend.requests <= 1, 20)  # the honest client's
+        assert until(lambda: backend.requests <= 1, 20)  # the request of the honest client
 
 
 def test_an_answer_that_does_not_begin_is_an_error_in_openai_s_form(url: str) -> None:
@@ -239,8 +239,9 @@ def test_an_answer_that_stalls_is_cut_off_and_does_not_look_complete(url: str) -
 
 
 def test_a_thousand_idle_connections_cost_nothing_and_the_rest_get_503(front: tuple[Switch, str]) -> None:
-    limits = RequestLimits(connections=1010, header_s=600)  # none is idle for too long on a busy machine
-    allow_files(2 * limits.connections)  # both ends are this process's
+    # high enough that no connection is idle for too long on a busy machine
+    limits = RequestLimits(connections=1010, header_s=600)
+    allow_files(2 * limits.connections)  # both ends belong to this process
     with front_of(front[0], limits) as url, ExitStack() as stack:
         with honest_client(url):
             for _ in range(1000):

@@ -1,4 +1,4 @@
-"""An endpoint's page where not all went well."""
+"""An endpoint's page after failures."""
 
 import json
 from pathlib import Path

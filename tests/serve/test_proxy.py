@@ -1,4 +1,4 @@
-"""The proxy in front of real servers: uvicorn and, for misbehaving ones, a bare socket."""
+"""The proxy in front of real servers: uvicorn, and a bare socket as a misbehaving server."""
 
 import socket
 import threading
@@ -148,12 +148,13 @@ def test_no_path_leads_to_another_host(url: str, path: str) -> None:
     with socket.create_connection((host, int(port)), timeout=10) as client:
         client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         status = int(client.recv(100).split()[1])
-    assert status in (400, 404)  # refused as a path, or asked of the backend
+    assert status in (400, 404)  # refused because of its path, or passed to the backend
 
 
 @contextmanager
 def rude_server(answers: int = 1) -> Iterator[tuple[str, list[bytes]]]:
-    """Closes each connection after so many answers, on the next request; yields its URL, and all requests."""
+    """Run a server that closes each connection on the request after a number of answers. Yields its URL and all
+    requests."""
     arrived: list[bytes] = []
 
     def serve(listener: socket.socket) -> None:

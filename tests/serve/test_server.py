@@ -1,4 +1,4 @@
-"""A server process: start, failures, stop. The server is the small one, the processes are real."""
+"""A server process: start, failures, stop. The server is the small one, and the processes are real."""
 
 import socket
 from pathlib import Path
@@ -81,7 +81,7 @@ def test_a_reserved_port_is_the_server_s_and_no_one_else_s() -> None:
     with reserve("127.0.0.1", 0) as held:
         port = held.getsockname()[1]
         with socket.socket() as another, pytest.raises(OSError, match="in use"):
-            another.bind(("127.0.0.1", port))  # without SO_REUSEADDR, as one that dials out is bound
+            another.bind(("127.0.0.1", port))  # binds without SO_REUSEADDR, as an outgoing connection does
         with reserve("127.0.0.1", port) as server:
             server.listen()
             with pytest.raises(ServerFailed, match="choose another --port"):
@@ -134,7 +134,7 @@ def test_either_a_path_or_a_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--follow", "coder", "--base", "."], "--base applies to PATH only"),
         ([".", "--every", "3"], "--every applies to --follow only"),
@@ -149,9 +149,9 @@ def test_either_a_path_or_a_name(tmp_path: Path) -> None:
     ],
 )
 def test_an_option_that_would_have_no_effect_is_refused(
-    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(small_model(tmp_path / "model"))
     ended = CliRunner().invoke(main, words)
     assert ended.exit_code == 2
-    assert told in " ".join(ended.output.replace("│", "").split())
+    assert message in " ".join(ended.output.replace("│", "").split())

@@ -1,4 +1,4 @@
-"""The service with vLLM's server behind it: `make test-serve`, three to six minutes on two cores."""
+"""The service with vLLM's server behind it; `make test-serve` takes three to six minutes on two cores."""
 
 import shutil
 import signal
@@ -52,7 +52,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def spoil_numbers(model: Path) -> None:
-    """A model that loads and is healthy, but computes NaNs."""
+    """Change a model so that it loads and is healthy, but computes NaNs."""
     weights = load_file(model / "model.safetensors")
     weights["model.norm.weight"].fill_(float("nan"))
     save_file(weights, model / "model.safetensors", {"format": "pt"})
@@ -74,26 +74,29 @@ def test_a_champion_moves_under_sixteen_clients_and_no_request_fails(home: Path,
             followed.serves(versions["second"], START_S)
             for name in ("not-a-number", "torn"):
                 promote(NAME, versions[name], versions["second"])
-                told = followed.wait(lambda told: bool(told["refused"]), START_S)
-                assert (told["refused"]["version"], told["serving"]["version"]) == (versions[name], versions["second"])
+                status = followed.wait(lambda status: bool(status["refused"]), START_S)
+                assert (status["refused"]["version"], status["serving"]["version"]) == (
+                    versions[name],
+                    versions["second"],
+                )
                 roll_back(NAME)
-                followed.wait(lambda told: told["refused"] is None, START_S)
+                followed.wait(lambda status: status["refused"] is None, START_S)
             promote(NAME, versions["first"], versions["second"])
             followed.serves(versions["first"], START_S)
 
-        # the new engine has to load on the two cores that the old one answers with
+        # the new engine must load on the two cores that the old one uses to answer
         answers = under_load(followed.url, steps, pause_s=0.1)
     print(f"{len(answers)} answers, {sum(bool(answer.failure) for answer in answers)} failures")
     assert [answer.failure for answer in answers if answer.failure] == []
-    assert {answer.by for answer in answers} == {digest_of(models[name]) for name in ("first", "second")}
-    assert all(answer.by == answer.said for answer in answers)
+    assert {answer.header_digest for answer in answers} == {digest_of(models[name]) for name in ("first", "second")}
+    assert all(answer.header_digest == answer.body_digest for answer in answers)
     assert len(answers) > 1000
 
 
 @pytest.fixture
 def one(home: Path, models: dict[str, Path]) -> Iterator[openai.OpenAI]:  # noqa: F811
     with service(home, ("tasks.serve", str(models["first"]), "--port", "0")) as found:
-        found.wait(lambda told: bool(told["serving"]), START_S)
+        found.wait(lambda status: bool(status["serving"]), START_S)
         yield openai.OpenAI(base_url=f"{found.url}/v1", api_key="none", max_retries=0)
 
 
@@ -109,12 +112,12 @@ def answer(tuned: Path, models: dict[str, Path]) -> str:
     tokenizer = AutoTokenizer.from_pretrained(models["first"])
     prompt = tokenizer(PROMPT, return_tensors="pt")
 
-    def told(model: Any) -> str:
+    def generate(model: Any) -> str:
         ids = model.generate(**prompt, max_new_tokens=8, do_sample=False)
         return str(tokenizer.decode(ids[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True))
 
-    by_base = told(base)
-    by_adapter = told(PeftModel.from_pretrained(base, tuned / ADAPTER))
+    by_base = generate(base)
+    by_adapter = generate(PeftModel.from_pretrained(base, tuned / ADAPTER))
     assert by_base != by_adapter
     return by_adapter
 
@@ -122,7 +125,7 @@ def answer(tuned: Path, models: dict[str, Path]) -> str:
 @pytest.fixture(scope="module")
 def adapter(tuned: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
     with service(tmp_path_factory.mktemp("home"), ("tasks.serve", str(tuned), "--port", "0")) as found:
-        found.wait(lambda told: bool(told["serving"]), START_S)
+        found.wait(lambda status: bool(status["serving"]), START_S)
         yield openai.OpenAI(base_url=f"{found.url}/v1", api_key="none", max_retries=0)
 
 
@@ -136,23 +139,23 @@ def test_one_model_chats_completes_and_says_who_it_is(one: openai.OpenAI, models
 
 @pytest.mark.parametrize("name", [None, "", "sft", "digest"])
 def test_an_adapter_answers_by_whatever_name_it_is_asked(adapter: openai.OpenAI, name: str | None, answer: str) -> None:
-    """vLLM's own server leaves a request without a name to the base."""
+    """vLLM's own server uses the base for a request without a model name."""
     digest = adapter.models.list().data[0].id
     asked = {"model": digest if name == "digest" else name, "prompt": PROMPT, "max_tokens": 8, "temperature": 0}
-    told = adapter.post("/completions", body=asked, cast_to=openai.types.Completion)
-    assert (told.model, told.choices[0].text) == (digest, answer)
+    answered = adapter.post("/completions", body=asked, cast_to=openai.types.Completion)
+    assert (answered.model, answered.choices[0].text) == (digest, answer)
 
 
 def test_an_adapter_gives_log_probabilities_of_several_prompts(adapter: openai.OpenAI) -> None:
     prompts = [f"{PROMPT} {'and more ' * number}" for number in range(8)]
     asked: dict[str, Any] = {"model": "sft", "max_tokens": 1, "echo": True, "logprobs": 1}
 
-    def told(prompt: str | list[str]) -> list[list[float | None]]:
+    def logprobs(prompt: str | list[str]) -> list[list[float | None]]:
         answer = adapter.completions.create(prompt=prompt, **asked)
         return [choice.logprobs.token_logprobs[1:-1] for choice in answer.choices if choice.logprobs]
 
-    together = told(prompts)
-    assert together == [pytest.approx(told(prompt)[0], abs=0.05) for prompt in prompts]
+    together = logprobs(prompts)
+    assert together == [pytest.approx(logprobs(prompt)[0], abs=0.05) for prompt in prompts]
 
 
 def test_an_adapter_s_base_is_not_served(adapter: openai.OpenAI, tuned: Path) -> None:
@@ -190,7 +193,7 @@ def test_a_killed_service_leaves_no_process_of_vllm(home: Path, models: dict[str
 
 
 def test_a_registry_that_is_away_costs_nothing(home: Path, server: Server, tmp_path: Path) -> None:  # noqa: F811
-    """The versions' files come from it; then it is killed, and restarted with another champion."""
+    """The files of the versions come from the registry, which is then killed, and restarted with another champion."""
     models = [small_model(tmp_path / name) for name in ("first", "second")]
     versions = [publish(model) for model in models]
     promote(NAME, versions[0], None)
@@ -208,4 +211,4 @@ def test_a_registry_that_is_away_costs_nothing(home: Path, server: Server, tmp_p
 
         answers = under_load(followed.url, steps)
     assert [answer.failure for answer in answers if answer.failure] == []
-    assert len({answer.by for answer in answers}) == 2
+    assert len({answer.header_digest for answer in answers}) == 2

@@ -1,4 +1,4 @@
-"""A complete model and corpus, made in two seconds: Qwen3's shape, random weights, real text."""
+"""A complete model and corpus, made in two seconds: Qwen3's architecture, random weights, real text."""
 
 import argparse
 import inspect
@@ -18,7 +18,7 @@ POSITIONS = 256
 
 
 def tiny_model(directory: Path, *, seed: int = 0, positions: int = POSITIONS, heads: int = 2) -> Manifest:
-    """A sealed HFModel directory: 2 layers, 64 wide, 600 tokens, bf16."""
+    """Write a sealed HFModel with 2 layers, width 64, 600 tokens, in bf16."""
     tokenizer = _tokenizer()
     tokenizer.save_pretrained(directory)
     torch.manual_seed(seed)
@@ -32,7 +32,7 @@ def tiny_model(directory: Path, *, seed: int = 0, positions: int = POSITIONS, he
         head_dim=32,
         max_position_embeddings=positions,
         tie_word_embeddings=True,
-        initializer_range=0.1,  # sharp enough that a wrong weight shows
+        initializer_range=0.1,  # large enough that a wrong weight shows
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
@@ -52,7 +52,7 @@ def tiny_model(directory: Path, *, seed: int = 0, positions: int = POSITIONS, he
 
 
 def tiny_corpus(directory: Path) -> Manifest:
-    """A sealed corpus whose held-out split is twenty modules of the standard library."""
+    """Write a sealed corpus whose held-out split is twenty modules of the standard library."""
     directory.mkdir()
     writer = SplitWriter(directory, "held_out")
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("c*.py"))[:20]:

@@ -1,5 +1,8 @@
-"""A DAG of two toy stages, run by Flyte in a separate process: python -m tests.stage.chain MAKE_SPEC COUNT_SPEC
-[MAKE_SPEC] prints the two artifacts; a third spec makes another text that is also counted."""
+"""A DAG of two toy stages, run by Flyte in a separate process.
+
+python -m tests.stage.chain MAKE_SPEC COUNT_SPEC [MAKE_SPEC] prints the two artifacts; with a third spec, another
+text is made and counted.
+"""
 
 import json
 import os
@@ -24,14 +27,14 @@ COUNT = Engine("count", "tests.stage.engines", version="1")
 
 
 class Text(Artifact):
-    """The text that was made."""
+    """The text of the stage `make`."""
 
     kind = "text"
     letters: int
 
 
 class Count(Artifact):
-    """The number of times that a letter occurs in a text."""
+    """The number of occurrences of a letter in a text."""
 
     kind = "count"
     found: int
@@ -39,13 +42,13 @@ class Count(Artifact):
 
 @stage(MAKE, image=images.DATA)
 def make(spec: MakeSpec) -> Text:
-    """Makes the text."""
+    """Make the text."""
     return run(MAKE, Text, spec)
 
 
 @stage(COUNT, image=images.DATA)
 def count(spec: CountSpec, text: Text, more: list[Text]) -> Count:
-    """Counts its letters."""
+    """Count a letter in the text."""
     return run(COUNT, Count, spec, text=text, more=more)
 
 
@@ -56,21 +59,21 @@ class Made(NamedTuple):
 
 @workflow
 def chain(make_spec: MakeSpec, count_spec: CountSpec) -> Made:
-    """Make, then count."""
+    """Make a text, then count its letter."""
     text = make(spec=make_spec)
     return Made(text, count(spec=count_spec, text=text, more=[]))
 
 
 @workflow
 def longer_chain(make_spec: MakeSpec, count_spec: CountSpec, more_spec: MakeSpec) -> Made:
-    """Make twice, then count both."""
+    """Make two texts, then count both."""
     text = make(spec=make_spec)
     return Made(text, count(spec=count_spec, text=text, more=[make(spec=more_spec)]))
 
 
 @dynamic
 def calls(make_spec: MakeSpec, count_spec: CountSpec) -> Made:
-    """The same as calls of a DAG, which know what is made of what."""
+    """Return the same stages as calls of a DAG, which know their inputs."""
     dag = Calls()
     text = dag.add("text", "make", make_spec)
     dag.add("count", "count", count_spec, text=text, more=[])

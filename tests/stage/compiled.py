@@ -1,4 +1,4 @@
-"""A dynamic's DAG as its pod compiles it, and the keys under which Flyte's catalog would look up its nodes."""
+"""A dynamic's DAG as its pod compiles it, and the keys that Flyte's catalog uses for its nodes."""
 
 from typing import Any
 
@@ -33,11 +33,11 @@ def settings(pinned: list[Image]) -> SerializationSettings:
 
 
 def job_spec(recipe: Recipe, pinned: list[Image] = IMAGES) -> Any:
-    """The DynamicJobSpec."""
+    """Return the DynamicJobSpec."""
     context = FlyteContextManager.current_context()
     state = context.new_execution_state().with_params(mode=ExecutionState.Mode.TASK_EXECUTION)
     dynamic: Any = compiled_dag
-    dynamic._wf = None  # a pod compiles once
+    dynamic._wf = None  # a pod compiles only once
     with FlyteContextManager.with_context(
         context.with_execution_state(state).with_serialization_settings(settings(pinned))
     ) as pod:
@@ -53,7 +53,7 @@ def templates(spec: Any) -> dict[str, TaskTemplate]:
 
 
 def nodes(spec: Any) -> dict[str, list[Any]]:
-    """The nodes of each stage."""
+    """Return the nodes of each stage."""
     found: dict[str, list[Any]] = {}
     for node in spec.nodes:
         found.setdefault(node.task_node.reference_id.name.rpartition(".")[2], []).append(node)
@@ -79,7 +79,7 @@ def _bound(binding: BindingData) -> bytes:
 
 
 def options(node: Any) -> Options:
-    """A node's options."""
+    """Return a node's options."""
     (binding,) = [each.binding for each in node.inputs if each.var == OPTIONS]
     found: Options = TypeEngine.to_python_value(FlyteContextManager.current_context(), Literal(binding.scalar), Options)
     return found

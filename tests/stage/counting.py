@@ -1,5 +1,5 @@
-"""A toy training: an engine with checkpoints and metrics that takes its time. Each start leaves the step that it
-begins behind in the file that TOY_STARTS names."""
+"""A toy training: a slow engine with checkpoints and metrics. Each start appends the step that it continues from to
+the file that TOY_STARTS names."""
 
 import os
 import signal

@@ -1,5 +1,5 @@
-"""Two toy engines in one module: `make` writes a text, `count` counts its letters. Each start leaves
-the stage's name in the file that TOY_STARTS names."""
+"""Two toy engines in one module: `make` writes a text, `count` counts one of its letters. Each start appends the
+stage's name to the file that TOY_STARTS names."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from tasks.core.spec import StageSpec
 
 
 class MakeSpec(StageSpec):
-    """A text, so many times."""
+    """A text, and the number of its repetitions."""
 
     text: str = Field("ab", description="what to write")
     times: int = Field(1, ge=1, description="how often")

@@ -1,4 +1,4 @@
-"""A stage on two nodes that share no folder, only S3: processes in separate homes, as a placement starts them."""
+"""A stage on two nodes that share only S3 and no folder: processes in separate homes, as a placement starts them."""
 
 import socket
 from pathlib import Path
@@ -16,9 +16,9 @@ class Nodes:
         self.pods = [start(s3, folder, storage, *words, NODE_RANK=str(rank), **meeting) for rank in (0, 1)]
 
     def succeed(self) -> Pod:
-        """Both end well; returns the first, which has the result."""
-        _, said = self.pods[1].process.communicate()
-        assert self.pods[1].process.returncode == 0, said[-5000:]
+        """Wait until both succeed, and return the first node, which has the result."""
+        _, output = self.pods[1].process.communicate()
+        assert self.pods[1].process.returncode == 0, output[-5000:]
         return self.pods[0]
 
     def kill(self) -> None:

@@ -1,6 +1,6 @@
-"""A stage in a pod of a Flyte cluster: a process in a fresh home, of which S3 alone outlives it.
+"""A stage in a pod of a Flyte cluster: a process in a fresh home, of which only the data in S3 persists.
 
-python -m tests.stage.pod ENDPOINT STAGE SPEC [DATA …]   prints where the artifact is, and its digest
+python -m tests.stage.pod ENDPOINT STAGE SPEC [DATA …] prints the place of the artifact and its digest.
 """
 
 import json
@@ -25,7 +25,7 @@ from tests.source import ROOT
 
 @dataclass
 class Pod:
-    """One attempt at a stage. What it has on its disk is gone when it is deleted."""
+    """One attempt at a stage. The files on its disk are lost when it is deleted."""
 
     home: Path
     process: subprocess.Popen[str]
@@ -37,7 +37,7 @@ class Pod:
         return made | {"said": err}
 
     def kill(self) -> None:
-        """The node is gone: every process of the pod at once."""
+        """Kill every process of the pod at once, as if its node were lost."""
         os.killpg(self.process.pid, signal.SIGSTOP)
         kill_tree(self.process.pid)
         self.process.communicate()
@@ -58,18 +58,18 @@ class Pod:
         return [json.loads(line) for line in (self.job / "metrics.jsonl").read_text().splitlines()]
 
     def starts(self) -> list[int]:
-        """The steps behind which its engine began."""
+        """Return the step that each start of the engine continued from."""
         path = self.home / "starts"
         return [int(line) for line in path.read_text().split()] if path.exists() else []
 
     def starts_made(self) -> list[str]:
-        """The stages whose toy engines were started."""
+        """Return the stages whose toy engines were started."""
         path = self.home / "starts"
         return path.read_text().split() if path.exists() else []
 
 
 def start(server: S3, folder: Path, storage: str, *words: str, **environment: str) -> Pod:
-    """A pod whose storage is `storage`, with a fresh home in a folder."""
+    """Start a pod whose storage is `storage`, with a fresh home in a folder."""
     home = folder / uuid4().hex
     home.mkdir()
     own = {"BATON_HOME": str(home), "BATON_STORAGE": storage, "TOY_STARTS": str(home / "starts")}
@@ -177,10 +177,11 @@ STAGES: dict[str, Callable[..., Any]] = {
 
 
 if __name__ == "__main__":
-    ballast = b"-" * (int(os.environ.get("POD_BALLAST_MIB", "0")) << 20)  # makes the stage's own process large
+    # increases the memory of the stage's own process
+    ballast = b"-" * (int(os.environ.get("POD_BALLAST_MIB", "0")) << 20)
     try:
         with S3(sys.argv[1]).flyte(Path(os.environ["BATON_HOME"]) / "flyte"):
             made = STAGES[sys.argv[2]](*sys.argv[3:])
-    except IgnoreOutputs:  # of a node that is not the first
+    except IgnoreOutputs:  # raised on all nodes but the first
         sys.exit()
     print(json.dumps({"place": made.place, "digest": made.digest}))

@@ -1,4 +1,5 @@
-"""On a cluster, too, a stage is made again when its result would be another, and never for where or how it is made."""
+"""On a cluster, too, a stage is recomputed when its result would change, and not when only the way of computing it
+changes."""
 
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_how_a_result_is_reached_is_in_no_key(usual: Any, how: dict[str, Any]) -
     assert keys(other) == keys(usual)
     (node,) = nodes(other)["pretrain"]
     upstream = {"corpus": [], "tokenizer": ["corpus"], "shards": ["corpus", "tokenizer"], "pretrain": ["shards"]}
-    assert options(node) == Options(title="pretrain", upstream=upstream, fields=how)  # and the pod gets them
+    assert options(node) == Options(title="pretrain", upstream=upstream, fields=how)  # the pod receives them
 
 
 def test_what_the_result_is_is_in_the_key(usual: Any) -> None:

@@ -1,4 +1,5 @@
-"""A full disk and a damaged cache under `pyflyte run`: a message, never a traceback, and the same command goes on."""
+"""After a full disk or with a damaged cache, `pyflyte run` prints a message without a traceback, and the same
+command continues the run."""
 
 import json
 import os
@@ -46,7 +47,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def home(finished: Path) -> Iterator[Path]:
-    """The same home, as it was."""
+    """A fresh copy of the same home."""
     kept = finished.with_name("kept")
     shutil.copytree(finished / "flyte-cache", kept)
     (finished.parent / "starts").write_text("")
@@ -100,7 +101,7 @@ def test_a_damaged_cache_is_named(flyte_cache: Path, how: str) -> None:
 @pytest.mark.parametrize("entry", [b"", os.urandom(300), b"\x80\x04garbage"], ids=["empty", "bytes", "pickle"])
 def test_an_entry_that_is_garbage_counts_as_not_cached(flyte_cache: Path, entry: bytes) -> None:
     assert infra.flyte.cache.get(*ENTRY) is not None
-    mode = 4 if entry.startswith(b"\x80") else 1  # diskcache's pickle and raw
+    mode = 4 if entry.startswith(b"\x80") else 1  # the modes of diskcache for pickled and raw values
     with sqlite3.connect(flyte_cache / "cache.db") as cache:
         cache.execute("UPDATE Cache SET value = ?, mode = ?, filename = NULL", (entry, mode))
     assert infra.flyte.cache.get(*ENTRY) is None
@@ -110,19 +111,19 @@ def test_an_entry_that_is_garbage_counts_as_not_cached(flyte_cache: Path, entry:
 def test_moving_a_damaged_cache_aside_is_enough(home: Path, how: str) -> None:
     damage(home / "flyte-cache", how)
     ended = run(home)
-    said = ended.stdout + ended.stderr
-    assert ended.returncode == 1 and "Traceback" not in said
-    assert "cache.db: Flyte's cache cannot be read" in said
-    (fix,) = [line.strip("│ ") for line in said.splitlines() if "  mkdir " in line]
+    output = ended.stdout + ended.stderr
+    assert ended.returncode == 1 and "Traceback" not in output
+    assert "cache.db: Flyte's cache cannot be read" in output
+    (fix,) = [line.strip("│ ") for line in output.splitlines() if "  mkdir " in line]
     subprocess.run(fix, shell=True, check=True)
     assert run(home).returncode == 0
-    assert started(home) == []  # nothing was made a second time
+    assert started(home) == []  # nothing was recomputed
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("entry", [b"", os.urandom(300), b"\x80\x04garbage"], ids=["empty", "bytes", "pickle"])
 def test_a_run_goes_on_where_an_entry_is_garbage(home: Path, entry: bytes) -> None:
-    mode = 4 if entry.startswith(b"\x80") else 1  # diskcache's pickle and raw
+    mode = 4 if entry.startswith(b"\x80") else 1  # the modes of diskcache for pickled and raw values
     with sqlite3.connect(home / "flyte-cache" / "cache.db") as cache:
         cache.execute("UPDATE Cache SET value = ?, mode = ?, filename = NULL", (entry, mode))
     ended = run(home)
@@ -146,7 +147,7 @@ def test_bits_that_flip_in_an_entry_change_no_result(home: Path) -> None:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A separate disk of 3 MB, which is mounted memory."""
+    """A separate disk of 3 MB, mounted in memory."""
     place = tmp_path / "disk"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]
@@ -173,10 +174,10 @@ def test_a_disk_that_is_full_at_any_moment_is_a_message_and_the_run_goes_on_late
     (home.parent / "starts").write_text("")
     filler = fill(disk, leave << 10)
     ended = run(home, times=200_000)  # 400 kB
-    said = ended.stdout + ended.stderr
-    assert ended.returncode == 1, said
-    assert "Traceback" not in said and len(said.splitlines()) < 25, said
-    assert "full" in said or "no space left" in said.lower()
+    output = ended.stdout + ended.stderr
+    assert ended.returncode == 1, output
+    assert "Traceback" not in output and len(output.splitlines()) < 25, output
+    assert "full" in output or "no space left" in output.lower()
     filler.unlink()
     again = run(home, times=200_000)
     assert again.returncode == 0, again.stdout + again.stderr
@@ -191,9 +192,9 @@ def test_a_full_disk_of_the_job_folder_alone_is_a_message(disk: Path, tmp_path: 
     (home / "jobs").symlink_to(disk / "jobs")
     fill(disk, 24 << 10)
     ended = run(home, times=200_000)
-    said = ended.stdout + ended.stderr
-    assert ended.returncode == 1 and "Traceback" not in said
-    assert "full" in said or "no space left" in said.lower()
+    output = ended.stdout + ended.stderr
+    assert ended.returncode == 1 and "Traceback" not in output
+    assert "full" in output or "no space left" in output.lower()
     assert list(home.glob("executions/*/make/run.json"))  # the record is on another disk
 
 

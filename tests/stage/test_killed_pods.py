@@ -1,4 +1,4 @@
-"""A stage in one pod after another: processes in separate homes, with S3 between them."""
+"""A stage in consecutive pods: processes in separate homes that share S3."""
 
 import json
 import os
@@ -26,7 +26,7 @@ SPEC: dict[str, Any] = {"steps": 40, "every": 5, "step_s": 0.25}
 
 
 class Cluster:
-    """Pods of one job."""
+    """The pods of one job."""
 
     def __init__(self, server: S3, folder: Path) -> None:
         self.server, self.folder, self.storage = server, folder, f"{server.address}/{uuid4().hex}"
@@ -35,7 +35,7 @@ class Cluster:
         return start(self.server, self.folder, self.storage, "counting", json.dumps(SPEC | changes))
 
     def kept(self) -> list[int]:
-        """The steps whose checkpoints are in storage."""
+        """Return the steps whose checkpoints are in storage."""
         keys = self.server.keys(f"{self.storage}/jobs".removeprefix("s3://flyte/"))
         return sorted(int(key.split("/step-")[1].split("/")[0]) for key in keys if key.endswith("manifest.json"))
 
@@ -62,14 +62,14 @@ def test_a_killed_pod_is_continued_in_a_fresh_one_and_what_is_done_is_found(clus
     assert made["digest"] == undisturbed(cluster.folder)
     address, _, identity = made["place"].rpartition("/")
     assert (address, digest_in(identity)) == (f"{cluster.storage}/artifacts", made["digest"])
-    assert cluster.kept() == []  # of no more use
+    assert cluster.kept() == []  # they are not needed any more
     third = cluster.pod()
     again = third.succeed()
     assert (again["place"], again["digest"], third.starts()) == (made["place"], made["digest"], [])
 
 
 def undisturbed(folder: Path) -> str:
-    """The digest of the same job on a separate disk."""
+    """The digest of the same job, run on a separate disk without interruption."""
     job = write_job(folder / "undisturbed", "counting", "text", SPEC | {"step_s": 0})
     words = [sys.executable, "-m", "tests.stage.counting", str(job)]
     subprocess.run(words, cwd=ROOT, env=os.environ | {"TOY_STARTS": str(folder / "starts")}, check=True)

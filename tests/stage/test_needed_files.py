@@ -1,4 +1,4 @@
-"""A pod fetches the files that its stage needs, and no others: corpora and checkpoints are larger than its disk."""
+"""A pod fetches only the files that its stage needs, since corpora and checkpoints are larger than its disk."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ def corpus(
     sources: Sequence[str] = (),
     known: Sequence[str] = (),
 ) -> str:
-    """The address of a corpus with a document in each split, of each source; an increment."""
+    """Send an increment with a document in each split of each source, and return its address."""
     place.mkdir()
     named: list[str | None] = [*sources] or [None]
     parts: list[tuple[Split, str | None]] = [("held_out", None), *(("train", name) for name in named)]
@@ -48,13 +48,13 @@ def corpus(
 
 
 def _send(folder: Path, kind: str, facts: dict[str, Any], storage: str) -> str:
-    """The address of a sealed folder."""
+    """Send a sealed folder, and return its address."""
     write_manifest(folder, kind, facts)
     return send(str(folder), storage)
 
 
 def fetched(pod: Pod) -> list[str]:
-    """The names of the files in its cache, without manifests."""
+    """Return the names of the files in a pod's cache, without manifests."""
     cached = [path for folder in ("artifacts", "parts") for path in (pod.home / folder).rglob("*")]
     files = [path for path in cached if path.is_file() and path.suffix != ".lock"]
     return sorted(path.name for path in files if path.name != "manifest.json")
@@ -76,7 +76,7 @@ def test_held_out_text_is_merged_without_the_training_text(s3: S3, tmp_path: Pat
 
 
 def send_inputs(tmp_path: Path, storage: str, sources: Sequence[str]) -> tuple[str, str]:
-    """The addresses of a corpus with these sources and of a tokenizer."""
+    """Send a corpus with these sources and a tokenizer, and return their addresses."""
     tokenizer = folder(tmp_path / "tokenizer", byte_level())
     facts = {"vocab_size": 400, "eos_id": 0, "pad_id": 1}
     known = _send(tokenizer, "tokenizer", facts, storage)
@@ -88,7 +88,8 @@ def parquet(pod: Pod) -> list[str]:
 
 
 def tokenized(s3: S3, tmp_path: Path, sources: Sequence[str]) -> tuple[list[list[str]], list[int]]:
-    """The files that each of two pods fetches of a corpus with these sources, and the number of parts it makes."""
+    """Tokenize a corpus with these sources in two pods. Return the files that each pod fetched, and the number of
+    parts."""
     with s3.flyte(tmp_path):
         storage = f"{s3.address}/{uuid4().hex}"
         source, known = send_inputs(tmp_path, storage, sources)
@@ -131,7 +132,7 @@ def test_the_pod_after_the_shares_fetches_only_files_with_missing_parts(s3: S3, 
         alone = start(s3, tmp_path, anew, "tokenize", "{}", *sources)
         assert alone.succeed()["digest"] == made["digest"]
     assert len(parquet(alone)) == 8
-    assert len(parquet(last)) <= 2  # one with which the encoder is chosen, and the one with the lost part
+    assert len(parquet(last)) <= 2  # one to choose the encoder, and the one with the lost part
     assert lost in s3.keys(lost)
 
 

@@ -1,4 +1,4 @@
-"""The log of a pod with a trivial stage, which has only the stage's own words. Everything goes over a real S3
+"""The log of a pod with a trivial stage contains only the stage's own output. All data passes through a real S3
 server."""
 
 import os
@@ -28,7 +28,7 @@ KEYS = {"FLYTE_AWS_ACCESS_KEY_ID": "x", "FLYTE_AWS_SECRET_ACCESS_KEY": "x", "AWS
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
-    """An S3 server's address; it has a bucket `flyte` with the code and a stage's inputs."""
+    """The address of an S3 server that has a bucket `flyte` with the code and a stage's inputs."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -41,8 +41,8 @@ def s3() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def said(s3: str, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, str]:
-    """A pod's log, without and with what our tasks' containers have in their environment."""
+def logs(s3: str, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, str]:
+    """A pod's log, without and with the environment of Baton's task containers."""
     folder = tmp_path_factory.mktemp("pod")
     with tarfile.open(folder / "fast.tar.gz", "w:gz") as tar:
         for name in ("images", "infra", "tasks", "tests/__init__.py", "tests/stage"):
@@ -53,7 +53,7 @@ def said(s3: str, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, str]:
     (folder / "inputs.pb").write_bytes(literals.to_flyte_idl().SerializeToString())
     while True:
         try:
-            put(f"{s3}/flyte", b"")  # the bucket
+            put(f"{s3}/flyte", b"")  # creates the bucket
             break
         except OSError:
             time.sleep(0.2)
@@ -68,7 +68,7 @@ def put(address: str, content: bytes) -> None:
 
 
 def pod(home: Path, s3: str, environment: dict[str, str]) -> str:
-    """The command line that Flyte gives to a pod, run as it would be; what it leaves on its streams."""
+    """Run the command line that Flyte gives to a pod, and return its output."""
     home.mkdir()
     flyte = {
         "FLYTE_INTERNAL_EXECUTION_ID": "e1",
@@ -95,11 +95,11 @@ def pod(home: Path, s3: str, environment: dict[str, str]) -> str:
     return ended.stdout
 
 
-def test_open_sessions_are_not_errors(said: dict[bool, str]) -> None:
-    assert "✓ make" in said[True]
-    assert "Unclosed" not in said[True] and "Traceback" not in said[True]
+def test_open_sessions_are_not_errors(logs: dict[bool, str]) -> None:
+    assert "✓ make" in logs[True]
+    assert "Unclosed" not in logs[True] and "Traceback" not in logs[True]
 
 
-def test_flytekit_still_calls_them_errors(said: dict[bool, str]) -> None:
+def test_flytekit_still_calls_them_errors(logs: dict[bool, str]) -> None:
     """If this fails, infra.flyte.install.filter_pod_log can be removed."""
-    assert "Unclosed client session" in said[False]
+    assert "Unclosed client session" in logs[False]

@@ -172,7 +172,7 @@ def test_every_family_has_retries_for_what_another_pod_may_cure() -> None:
 
 
 def test_a_task_s_method_is_overridden_once() -> None:
-    """The behaviour of a stage's call is in one class, tasks/stage_task.py."""
+    """The behavior of a stage's call is in one class, tasks/stage_task.py."""
     decided, offered = (
         {name for name, value in vars(kind).items() if callable(value)} for kind in (StageTask, FlyteTask)
     )

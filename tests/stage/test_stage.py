@@ -1,4 +1,4 @@
-"""A stage under Flyte's local execution: when it is run, and when its result is taken from the cache."""
+"""A stage under Flyte's local execution: when it runs, and when its result comes from the cache."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ from tests.stage.engines import CountSpec
 
 forked.load("flytekit", "mlflow", "mlflow.store.tracking.sqlalchemy_store", "pandas", "pyarrow")
 
-# what job.py sets on the only machine of a job
+# the variables that job.py sets on the only machine of a job
 MACHINE = {ATTEMPT: "a", NODES: "1", RESTARTS: "0", START: "s", "NODE_RANK": "0"}
 
 
@@ -29,7 +29,7 @@ class Run:
     ran: list[str]  # the stages whose engines were started
     text: dict[str, Any]
     count: dict[str, Any]
-    said: str
+    output: str
 
 
 def chain(
@@ -40,7 +40,7 @@ def chain(
     job: str = "",
     dag: bool = False,
 ) -> Run:
-    """`dag`: run the stages as calls of a DAG, and not as a workflow that calls them."""
+    """Run the chain. With `dag`, the stages run as calls of a DAG, and not as a workflow that calls them."""
     starts = home / "starts"
     starts.unlink(missing_ok=True)
     specs = [json.dumps(spec) for spec in (make, count or {}, *more)]
@@ -52,22 +52,22 @@ def chain(
         for name, value in environment.items():
             patch.setenv(name, value)
         ended = forked.program(log, "tests.stage.chain", *specs).wait()
-    said = log.read_text()
-    assert ended == 0, said
-    ((text, counted),) = [json.loads(line) for line in said.splitlines() if line.startswith("[{")]
+    output = log.read_text()
+    assert ended == 0, output
+    ((text, counted),) = [json.loads(line) for line in output.splitlines() if line.startswith("[{")]
     ran = starts.read_text().split() if starts.exists() else []
-    return Run(ran, text, counted, said)
+    return Run(ran, text, counted, output)
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One home for all: each test leaves everything as complete as it was."""
+    """The home of all tests; each test leaves its files complete."""
     return tmp_path_factory.mktemp("home")
 
 
 @pytest.fixture(scope="module")
 def first(home: Path) -> Run:
-    """The chain, run once."""
+    """The result of the chain's first run."""
     return chain(home, {"text": "ab", "times": 2})
 
 
@@ -98,7 +98,7 @@ def test_equal_files_with_another_fact_run_what_can_read_it(home: Path, first: R
 
 
 def test_a_stage_finds_no_path_time_or_title_in_its_input(first: Run) -> None:
-    job = open_job(job_of(first.count))  # as by hand: the views are made again
+    job = open_job(job_of(first.count))  # opens the job by hand, which creates the views again
     given = job.input("text")
     try:
         assert given == job.directory / "inputs" / "text"
@@ -125,7 +125,7 @@ def job_of(made: dict[str, Any]) -> Path:
 
 @pytest.fixture(scope="module")
 def longer(home: Path, first: Run) -> Run:
-    """The same chain with a list of one more text."""
+    """The result of the same chain with one more text in a list."""
     return chain(home, {"text": "ab", "times": 2}, None, {"text": "aaa"})
 
 
@@ -155,12 +155,12 @@ def test_an_empty_list_leaves_no_trace_in_the_identity(first: Run) -> None:
 
 @pytest.fixture(scope="module")
 def of_calls(home: Path, first: Run) -> Run:
-    """The chain as calls of a DAG, whose cache keys are others than those of a workflow's inputs."""
+    """The chain as calls of a DAG, whose cache keys differ from those of a workflow's inputs."""
     return chain(home, {"text": "ab", "times": 2}, dag=True)
 
 
 @pytest.mark.parametrize("gone", ["", "text.txt", "manifest.json"])
-def test_files_that_are_gone_are_made_again_when_a_stage_reads_them(home: Path, of_calls: Run, gone: str) -> None:
+def test_files_that_are_gone_are_recomputed_when_a_stage_reads_them(home: Path, of_calls: Run, gone: str) -> None:
     assert of_calls.ran == []
     path = Path(of_calls.text["path"], gone)
     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -169,23 +169,23 @@ def test_files_that_are_gone_are_made_again_when_a_stage_reads_them(home: Path, 
     assert Path(again.text["path"], "text.txt").read_text() == "abab"
 
 
-def test_files_that_are_gone_and_that_no_stage_reads_are_not_made_again(home: Path, of_calls: Run) -> None:
+def test_files_that_are_gone_and_that_no_stage_reads_are_not_recomputed(home: Path, of_calls: Run) -> None:
     folder = Path(of_calls.text["path"])
     shutil.rmtree(folder)
     again = chain(home, {"text": "ab", "times": 2}, dag=True)
     assert again.ran == [] and not folder.exists()
     assert again.count == of_calls.count
-    assert "text           cached, its files are gone" in again.said
+    assert "text           cached, its files are gone" in again.output
 
 
-def test_files_that_are_gone_are_made_again_for_a_stage_whose_own_files_are_damaged(home: Path, of_calls: Run) -> None:
+def test_files_that_are_gone_are_recomputed_for_a_stage_whose_own_files_are_damaged(home: Path, of_calls: Run) -> None:
     shutil.rmtree(of_calls.text["path"], ignore_errors=True)
     (Path(of_calls.count["path"]) / "count.json").write_text("{}")
     again = chain(home, {"text": "ab", "times": 2}, dag=True)
     assert again.ran == ["make", "count"] and again.count == of_calls.count
 
 
-def test_files_that_are_gone_are_made_again_where_a_workflow_calls_the_stages_itself(home: Path, first: Run) -> None:
+def test_files_that_are_gone_are_recomputed_where_a_workflow_calls_the_stages_itself(home: Path, first: Run) -> None:
     shutil.rmtree(first.text["path"])
     again = chain(home, {"text": "ab", "times": 2})
     assert again.ran == ["make"] and again.count == first.count
@@ -197,18 +197,18 @@ def test_a_home_that_was_moved_has_everything_still(home: Path, first: Run, tmp_
     home.rename(moved)
     try:
         again = chain(moved, {"text": "ab", "times": 2})
-        assert again.ran == [] and "again" not in again.said
+        assert again.ran == [] and "again" not in again.output
         assert again.text["path"] == first.text["path"].replace(str(home), str(moved))
     finally:
         moved.rename(home)
 
 
 @pytest.mark.parametrize("content", ["abba", "aba"], ids=["changed", "cut short"])
-def test_damaged_files_are_named_and_made_again(home: Path, first: Run, content: str) -> None:
+def test_damaged_files_are_named_and_recomputed(home: Path, first: Run, content: str) -> None:
     Path(first.text["path"], "text.txt").write_text(content)
     again = chain(home, {"text": "ab", "times": 2})
     assert again.ran == ["make"]
-    assert "text.txt" in again.said
+    assert "text.txt" in again.output
     assert Path(again.text["path"], "text.txt").read_text() == "abab"
 
 
@@ -223,7 +223,7 @@ def test_a_finished_job_is_found_again_without_flyte_s_cache(home: Path, first: 
 def test_what_was_made_before_facts_were_in_keys_is_found_also_if_its_input_is_recomputed(tmp_path: Path) -> None:
     made = chain(tmp_path, {"text": "ab"})
     of_text, of_count = job_of(made.text), job_of(made.count)
-    for file in tmp_path.glob("jobs/*/**/manifest.json"):  # as the version before wrote them
+    for file in tmp_path.glob("jobs/*/**/manifest.json"):  # the format of the previous version
         content = json.loads(file.read_text())
         file.write_text(json.dumps({name: content[name] for name in content if name not in ("identity", "display")}))
     digest, engine = read_manifest(of_text / "output").digest, Engine("count", "tests.stage.engines", "1")

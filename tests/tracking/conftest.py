@@ -1,4 +1,4 @@
-"""Real stores: an SQLite file made once and copied, and `mlflow server` processes on loopback."""
+"""Real stores: an SQLite file that is created once and copied, and `mlflow server` processes on loopback."""
 
 import os
 import shutil
@@ -22,12 +22,12 @@ from infra.tracking.execution import close_execution
 from infra.tracking.sqlite import make_tables
 from infra.tracking.store import prepare_client, tracking_uri
 
-START_S = 120  # a server's start on a busy machine
+START_S = 120  # the start of a server on a busy machine
 
 
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An SQLite file with MLflow's tables and nothing in them."""
+    """An SQLite file with MLflow's tables and no rows."""
     prepare_client()
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     make_tables(f"sqlite:///{path}")
@@ -49,7 +49,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -> 
 
 
 def close() -> None:
-    """Leave the execution and its thread behind before the environment points somewhere else."""
+    """Close the execution and its thread before the environment refers to another store."""
     close_execution()
     for thread in threading.enumerate():
         if thread.name == "tracking":
@@ -58,7 +58,7 @@ def close() -> None:
 
 @dataclass
 class Server:
-    """An `mlflow server` process that can be killed and started again on the same port and store."""
+    """An `mlflow server` process that can be killed and restarted on the same port and store."""
 
     store: Path
     port: int
@@ -74,7 +74,7 @@ class Server:
             [sys.executable, "-m", "mlflow", *words],
             cwd=self.store.parent,
             env=os.environ
-            | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},  # three more processes, of MLflow's own jobs
+            | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},  # MLflow's own jobs would be three more processes
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -100,7 +100,7 @@ class Server:
 
 @pytest.fixture
 def sleeping_server(home: Path, empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """A server that MLFLOW_TRACKING_URI points to, not started yet."""
+    """A server that MLFLOW_TRACKING_URI refers to and that is not started yet."""
     (tmp_path / "server").mkdir()
     store = tmp_path / "server" / "server.db"
     shutil.copy(empty_store, store)
@@ -114,7 +114,7 @@ def sleeping_server(home: Path, empty_store: Path, tmp_path: Path, monkeypatch: 
 
 @pytest.fixture
 def server(sleeping_server: Server) -> Server:
-    """The same, started."""
+    """The same server after its start."""
     sleeping_server.start()
     return sleeping_server
 
@@ -135,6 +135,6 @@ def runs(role: str, execution: str | None = None) -> list[Run]:
 
 
 def curve(run: Run, name: str) -> list[tuple[int, float]]:
-    """(step, value) of each point that the store has of a metric."""
+    """Return (step, value) of each point of a metric in the store."""
     history = MlflowClient(tracking_uri()).get_metric_history(run.info.run_id, name)
     return sorted((point.step, point.value) for point in history)

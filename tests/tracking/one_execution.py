@@ -1,5 +1,5 @@
-"""A small execution in a separate process: `python -m tests.tracking.one_execution NAME JOB_DIR POINTS [hang]`. With
-`cached`, its POINTS are stages from the cache, and it ends without output, as a run does."""
+"""Run a small execution in a separate process: `python -m tests.tracking.one_execution NAME JOB_DIR POINTS [hang]`.
+With `cached`, POINTS is the number of stages from the cache, and the execution ends without output, as a run does."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from infra.tracking.record import note_cached, tracked
 
 
 def write_points(job_dir: Path, steps: range, pause_s: float = 0.0) -> None:
-    """Append to metrics.jsonl as an engine does."""
+    """Append points to metrics.jsonl as an engine does."""
     job_dir.mkdir(parents=True, exist_ok=True)
     for step in steps:
         with (job_dir / "metrics.jsonl").open("a") as stream:

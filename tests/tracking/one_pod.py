@@ -1,5 +1,5 @@
-"""A pod of a Flyte cluster that shares nothing: `python -m tests.tracking.one_pod TITLE JOB [begin|last|fail|…]…
---raw-output-data-prefix s3://raw/ab/POD`. Its home is new; the execution is in its environment, as Flyte's is."""
+"""Run a pod of a Flyte cluster that shares nothing: `python -m tests.tracking.one_pod TITLE JOB [begin|last|fail|…]…
+--raw-output-data-prefix s3://raw/ab/POD`. Its home is new; the execution is in its environment, as in Flyte."""
 
 import sys
 import tempfile

@@ -1,4 +1,4 @@
-"""The machine of a run."""
+"""The recorded machine of a run."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from infra.tracking.machine import links, machine
 from infra.tracking.remote_run import JOB, remote_place
 
 
-def test_the_machine_is_said() -> None:
+def test_the_machine_is_reported() -> None:
     found = machine()
     assert found["cores"] == str(len(os.sched_getaffinity(0)))
     assert found["host"] and found["processor"] and float(found["memory_gb"]) > 0

@@ -1,4 +1,4 @@
-"""Reading metrics.jsonl from where it was left."""
+"""Incremental reading of metrics.jsonl."""
 
 import json
 import tempfile

@@ -1,4 +1,4 @@
-"""One Flyte execution whose pods share only MLflow's server: each is a process with its own home."""
+"""One Flyte execution whose pods share only MLflow's server; each pod is a process with its own home."""
 
 import os
 import shutil
@@ -35,12 +35,13 @@ WAIT_S = 500.0
 
 @pytest.fixture(scope="module", autouse=True)
 def server(empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server for all."""
+    """The server of all tests."""
     store = tmp_path_factory.mktemp("server") / "server.db"
     shutil.copy(empty_store, store)
     found = Server(store, free_port())
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("BATON_EXECUTION", raising=False)  # of an earlier test's execution: it would win over Flyte's
+        # the execution of an earlier test, which would take precedence over Flyte's
+        patch.delenv("BATON_EXECUTION", raising=False)
         patch.setenv("MLFLOW_TRACKING_URI", found.uri)
         patch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")  # the machine may be busy
         found.start()
@@ -50,7 +51,7 @@ def server(empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @dataclass(frozen=True)
 class Flyte:
-    """One execution of a cluster, and what MLflow has of it."""
+    """One execution of a cluster, and its runs in MLflow."""
 
     folder: Path
     id: str
@@ -103,7 +104,7 @@ def test_pods_that_start_at_one_moment_stand_under_one_parent(flyte: Flyte) -> N
     assert parent.data.tags["baton.name"] == "nightly"
     assert parent.data.params["pretrain.steps"] == "3"
     assert parent.data.tags["mlflow.source.git.commit"] == "fast0c0ffee"
-    assert parent.info.status == "RUNNING"  # nobody knows whether more will come
+    assert parent.info.status == "RUNNING"  # more stages may follow
     stages = flyte.stages()
     assert sorted(str(run.info.run_name) for run in stages) == names
     assert {run.data.tags["mlflow.parentRunId"] for run in stages} == {parent.info.run_id}
@@ -137,7 +138,7 @@ def test_a_killed_attempt_is_ended_by_the_next(flyte: Flyte) -> None:
     *_, done = flyte.stages()
     assert done.info.status == "FINISHED"
     assert len(curve(done, "loss")) == 3
-    assert [run.info.status for run in flyte.parents()] == ["RUNNING"]  # taken up again
+    assert [run.info.status for run in flyte.parents()] == ["RUNNING"]  # opened again
 
 
 def test_a_pod_that_was_taken_for_lost_and_lives_on_ends_without_an_error(flyte: Flyte) -> None:
@@ -155,7 +156,7 @@ def test_a_pod_that_was_taken_for_lost_and_lives_on_ends_without_an_error(flyte:
 def test_an_abort_is_recorded_though_mlflow_answers_late(
     flyte: Flyte, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pod waits for as long as Kubernetes lets it."""
+    """The pod waits for as long as Kubernetes allows."""
     monkeypatch.setenv("BATON_STOP_GRACE_S", "120")
     pod = flyte.pod("n0-0-dn3", "pretrain", "pretrain-0", "hang")
     assert pod.stdout is not None and pod.stdout.readline() == "pushed\n"
@@ -172,13 +173,13 @@ def test_an_abort_is_recorded_though_mlflow_answers_late(
 
 
 def test_a_stage_is_closed_before_its_execution(flyte: Flyte, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that Kubernetes may kill the pod at any moment."""
+    """Therefore Kubernetes may kill the pod at any moment."""
     monkeypatch.setenv("BATON_STOP_GRACE_S", "120")
     pod = flyte.pod("n0-0-dn3", "pretrain", "pretrain-0", "hang")
     assert pod.stdout is not None and pod.stdout.readline() == "pushed\n"
     pod.send_signal(signal.SIGTERM)
     while pod.poll() is None:
-        (parent,), (stage,) = flyte.parents(), flyte.stages()  # in this order
+        (parent,), (stage,) = flyte.parents(), flyte.stages()  # the order matters
         assert parent.info.status == "RUNNING" or stage.info.status == "KILLED"
     assert flyte.parents()[0].info.status == "KILLED"
 
@@ -215,7 +216,7 @@ def test_an_execution_stays_failed_when_its_other_pods_are_ended(flyte: Flyte, j
 
 
 class Admin(admin_pb2_grpc.AdminServiceServicer):
-    """Flyte's admin, as far as it says how an execution is."""
+    """A replacement for Flyte's admin service that reports the state of an execution."""
 
     def __init__(self, phase: int, started: bool) -> None:
         self.phase, self.started = phase, started
@@ -274,7 +275,7 @@ def test_an_execution_that_is_aborted_while_it_waits_has_ended_all_the_same(flyt
     assert after.info.end_time >= after.info.start_time
 
 
-def test_a_flyte_that_cannot_be_asked_is_said_and_fails(flyte: Flyte) -> None:
+def test_a_flyte_that_cannot_be_asked_is_reported_and_fails(flyte: Flyte) -> None:
     """An example is a wrong name of a Helm release. The CronJob's exit code reports the failure."""
     flyte.ran("n0", "", "", "begin")
     done = synced(flyte, f"127.0.0.1:{free_port()}")
@@ -320,7 +321,7 @@ def test_a_stage_whose_execution_was_deleted_for_good_does_not_stop_the_sync(
 
 
 def test_a_run_that_was_merged_and_reopened_is_no_execution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two pods began one execution: one merged the other's run, which the other set to running a moment later."""
+    """Two pods started one execution. One merged the other's run, which the other then set to running again."""
     monkeypatch.setenv("HOME", str(tmp_path))
     client = MlflowClient(tracking_uri())
     experiment = baton_experiment(client)

@@ -1,4 +1,4 @@
-"""Executions in separate processes that are killed or run at the same time."""
+"""Executions in separate processes that are killed, or that run at the same time."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ def in_a_process(*words: str) -> subprocess.Popen[str]:
 
 @pytest.mark.long
 def test_two_executions_share_a_new_store(home: Path, tmp_path: Path) -> None:
-    (home / "mlflow.db").unlink()  # so that both find no tables
+    (home / "mlflow.db").unlink()  # neither process finds tables
     both = [in_a_process(name, str(tmp_path / name), "400") for name in ("one", "two")]
     assert [process.wait(timeout=200) for process in both] == [0, 0]
     subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], check=True)
@@ -58,7 +58,7 @@ def test_a_killed_process_is_seen_as_killed_and_its_metrics_arrive(home: Path, t
     (parent,), (run,) = runs("execution"), runs("stage")
     assert (parent.info.status, run.info.status) == ("KILLED", "KILLED")
     assert [step for step, _ in curve(run, "loss")] == list(range(45))
-    assert killed - 5 < parent.info.end_time / 1000 < killed + 1  # its last sign of life
+    assert killed - 5 < parent.info.end_time / 1000 < killed + 1  # the time of its last heartbeat
     assert parent.data.metrics["duration_s"] > 1
 
 

@@ -1,4 +1,4 @@
-"""Uploads that are interrupted, repeated, late, or concurrent."""
+"""Uploads that are interrupted, repeated, late or concurrent."""
 
 import json
 import os
@@ -40,7 +40,7 @@ POINTS = [(step, 1 / (step + 1)) for step in range(40)]
 
 
 def delivered(home: Path, tmp_path: Path) -> Path:
-    """The folder of an execution that is over and in MLflow."""
+    """The folder of an execution that has ended and is in MLflow."""
     begin_execution("one", {"seed": 1})
     folder = current_execution("one")
     with tracked("pretrain", tmp_path / "job", spec={"lr": 0.1}, inputs={}):
@@ -95,7 +95,7 @@ def test_what_a_lost_store_missed_is_delivered_by_the_next_run(
     assert [is_delivered(folder) for folder in executions()] == [True, False]
 
 
-def test_the_loss_of_the_store_is_said_once(
+def test_the_loss_of_the_store_is_reported_once(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     begin_execution("one", {})
@@ -106,10 +106,10 @@ def test_the_loss_of_the_store_is_said_once(
         for _ in range(3):
             write_points(tmp_path / "job", range(2))
             flush(WAIT_S)
-    said = capfd.readouterr()
-    assert said.out == ""
-    assert len(said.err.splitlines()) == 1
-    assert "its records are kept in" in said.err
+    output = capfd.readouterr()
+    assert output.out == ""
+    assert len(output.err.splitlines()) == 1
+    assert "its records are kept in" in output.err
 
 
 def test_a_pod_says_that_undelivered_records_are_lost_with_it(
@@ -121,11 +121,11 @@ def test_a_pod_says_that_undelivered_records_are_lost_with_it(
     flush(WAIT_S)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
     assert not end_execution()
-    said = capfd.readouterr().err
-    assert "its records are on this pod's disk, and lost with it if" in said
-    assert "did not accept are lost with this pod's disk" in said
-    assert "the next run of the recipe finds and records it" in said
-    assert "kept" not in said and "remain in" not in said and "Ctrl-C" not in said
+    output = capfd.readouterr().err
+    assert "its records are on this pod's disk, and lost with it if" in output
+    assert "did not accept are lost with this pod's disk" in output
+    assert "the next run of the recipe finds and records it" in output
+    assert "kept" not in output and "remain in" not in output and "Ctrl-C" not in output
 
 
 def test_sync_says_what_it_cannot_deliver(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,8 +163,8 @@ def test_a_kill_between_a_push_and_its_note_leaves_no_step_twice(
     spooled(folder, 1, job)
     push_execution(folder)
     note = folder / "stage-0" / "pushed.json"
-    note.write_text(json.dumps(json.loads(note.read_text()) | {"offset": 0}))  # as of before the push
-    newest_steps.cache_clear()  # another process resumes, from the checkpoint of step 10
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"offset": 0}))  # the note before the push
+    newest_steps.cache_clear()  # another process resumes from the checkpoint of step 10
     Job(job, "pretrain", "checkpoint", {}, {}).forget_after(10)
     write_points(job, range(11, 40))
     push_execution(folder)
@@ -173,7 +173,7 @@ def test_a_kill_between_a_push_and_its_note_leaves_no_step_twice(
 
 
 def spooled(folder: Path, stages: int, job: Path | None = None) -> None:
-    """An execution that is at work, with stages that are."""
+    """Return an execution that is running, with running stages."""
     write_execution(folder, Execution(folder.name, "one", {}, {}, "command", time.time()))
     for number in range(stages):
         run = StageRun(f"stage {number}", {}, {}, str(job) if job else None, {}, {}, time.time() + number)
@@ -181,7 +181,7 @@ def spooled(folder: Path, stages: int, job: Path | None = None) -> None:
 
 
 def test_an_execution_is_closed_after_its_stages(home: Path) -> None:
-    """Otherwise an interruption would leave running stages under a closed execution, which is never looked at again."""
+    """Otherwise an interruption would leave running stages under a closed execution, which is never checked again."""
     folder = home / "executions" / "20260101-000000-000-abcd"
     spooled(folder, 5)
     for stage in stage_folders(folder):
@@ -193,7 +193,7 @@ def test_an_execution_is_closed_after_its_stages(home: Path) -> None:
         nonlocal sent
         sent += 1
         if sent == 3:
-            raise KeyboardInterrupt  # no more time
+            raise KeyboardInterrupt  # the time is over
 
     with pytest.raises(KeyboardInterrupt):
         push_execution(folder, progressed=progressed)
@@ -224,7 +224,7 @@ def test_a_record_that_cannot_be_read_is_named_and_the_others_are_delivered(home
 
 @pytest.fixture
 def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The store is a server that takes ada's password alone; yields its certificate, which it signed itself."""
+    """A store on a server that accepts only ada's password; yields the server's self-signed certificate."""
     certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     words = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
     files = ["-keyout", str(key), "-out", str(certificate)]

@@ -61,7 +61,7 @@ def test_a_stage_has_its_parameters_digests_facts_versions_and_duration(home: Pa
     assert run.data.params["model.rope.base"] == "10000.0"
     assert run.data.params["sources"] == '["a", "b"]'
     assert run.data.params["note"] == "null"
-    assert len(run.data.params["text"]) == 6000  # as much as MLflow takes
+    assert len(run.data.params["text"]) == 6000  # the maximum length that MLflow accepts
     tags = run.data.tags
     assert tags["baton.input.data"] == "d" * 64
     assert (tags["baton.output.kind"], tags["baton.output"]) == ("megatron_checkpoint", "c" * 64)
@@ -77,7 +77,7 @@ def test_a_stage_has_its_parameters_digests_facts_versions_and_duration(home: Pa
 
 def test_the_whole_metric_curve_arrives(home: Path, tmp_path: Path) -> None:
     with tracked("pretrain", tmp_path / "job", spec={}, inputs={}):
-        write_points(tmp_path / "job", range(2500))  # more than MLflow takes at once
+        write_points(tmp_path / "job", range(2500))  # more than MLflow accepts in one request
     flush(WAIT_S)
     (run,) = runs("stage")
     assert curve(run, "loss") == [(step, 1 / (step + 1)) for step in range(2500)]
@@ -111,7 +111,7 @@ def test_a_job_that_a_later_execution_resumes_gives_it_the_whole_curve(home: Pat
     end_execution("KILLED")
     begin_execution("second", {})
     with tracked("pretrain", tmp_path / "job", spec={}, inputs={}):
-        write_points(tmp_path / "job", range(20, 50))  # the checkpoint was at step 20: ten steps are repeated
+        write_points(tmp_path / "job", range(20, 50))  # the checkpoint was at step 20, so ten steps are repeated
     flush(WAIT_S)
     end_execution()
 
@@ -124,7 +124,7 @@ def test_steps_that_a_resumed_engine_takes_again_are_there_once(home: Path, tmp_
     with tracked("pretrain", tmp_path / "job", spec={}, inputs={}):
         write_points(tmp_path / "job", range(30))
         flush(WAIT_S)
-        Job(tmp_path / "job", "pretrain", "checkpoint", {}, {}).forget_after(4)  # resumed from step 4, long ago
+        Job(tmp_path / "job", "pretrain", "checkpoint", {}, {}).forget_after(4)  # an earlier resume from step 4
         write_points(tmp_path / "job", range(5, 60))
     flush(WAIT_S)
     (run,) = runs("stage")
@@ -150,7 +150,7 @@ def test_after_a_roll_back_a_curve_has_the_steps_that_were_trained_in_the_end(ho
         id, started = run.info.run_id, run.info.start_time / 1000
         assert facts.curves(connection, id)["loss"] == [(float(step), loss) for step, loss in enumerate(trained, 1)]
         assert [loss for _, loss in facts.curves(connection, id, since=started)["loss"]] == trained
-    assert len(curve(run, "loss")) == 10 + 10  # MLflow keeps those that were rolled back too
+    assert len(curve(run, "loss")) == 10 + 10  # MLflow also keeps the points that were rolled back
 
 
 def test_a_stage_from_the_cache_is_recorded_as_such(home: Path) -> None:
@@ -176,9 +176,10 @@ def test_a_cached_stage_says_what_it_was_made_of_but_not_over_what_was_made_here
     note_cached("sft", "hf_model", "e" * 64, {}, spec={"lr": 1}, inputs={"model": "b" * 64}, job_dir=job)
     with tracked("dpo", tmp_path / "dpo", spec={}, inputs={}) as record:
         record.log_output("hf_model", "d" * 64, {})
-    note_cached("dpo", "hf_model", "d" * 64, {}, job_dir=tmp_path / "dpo")  # taken up again
+    note_cached("dpo", "hf_model", "d" * 64, {}, job_dir=tmp_path / "dpo")  # opened again
     flush(WAIT_S)
-    by_name = {run.info.run_name: run for run in runs("stage")}  # they start within one of MLflow's milliseconds
+    # their start times may be equal in MLflow, which stores milliseconds
+    by_name = {run.info.run_name: run for run in runs("stage")}
     cached, made = by_name["sft"], by_name["dpo"]
     assert (cached.data.params, cached.data.tags["baton.input.model"]) == ({"lr": "1"}, "b" * 64)
     assert (cached.data.tags["baton.cached"], made.data.tags["baton.cached"]) == ("true", "false")

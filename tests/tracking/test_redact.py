@@ -213,7 +213,7 @@ def test_what_follows_a_private_key_stays() -> None:
 
 @pytest.mark.parametrize("folder", ["infra", "tasks", "workflows", "images"])
 def test_no_message_of_ours_is_bent(folder: str) -> None:
-    """Redaction leaves every text in the code unchanged, with a name in its gaps."""
+    """Redaction leaves every text in the code unchanged, with a name in its placeholders."""
     for path in Path(folder).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.JoinedStr):

@@ -1,4 +1,4 @@
-"""Relations of artifacts to the inputs of their runs."""
+"""The relations of artifacts to the inputs of their runs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The SQLite store's file: created once, never overwritten, and a named error if it is missing or damaged."""
+"""The file of the SQLite store: created once, never overwritten, and with a named error if it is missing or damaged."""
 
 import multiprocessing
 import os
@@ -34,7 +34,7 @@ def publish(number: int) -> None:
 
 @pytest.mark.long
 def test_a_reader_never_makes_a_store_while_the_file_is_moved_away_and_back(home: Path) -> None:
-    """A restore or a remount, while a service asks which version is the champion all the time."""
+    """This happens during a restore or a remount, while a service keeps looking up the champion."""
     for number in (1, 2):
         publish(number)
     store, away = home / "mlflow.db", home / "away.db"
@@ -58,7 +58,7 @@ def test_a_reader_never_makes_a_store_while_the_file_is_moved_away_and_back(home
         store.rename(away)
         time.sleep(0.05)
         assert not store.exists(), "a reader has made a new store"
-        os.link(away, store)  # fails if there is one
+        os.link(away, store)  # fails if the file exists
         away.unlink()
         time.sleep(0.05)
     ended.set()
@@ -70,8 +70,8 @@ def test_a_reader_never_makes_a_store_while_the_file_is_moved_away_and_back(home
 
 
 def look_for_long() -> None:
-    """Look up the champion for ten seconds while the file comes and goes. This runs in a separate process, which loads
-    MLflow."""
+    """Look up the champion for ten seconds while the file is moved away and back. This runs in a separate process,
+    which loads MLflow."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:
@@ -103,7 +103,7 @@ def test_a_store_that_came_back_meanwhile_is_not_written_over(home: Path, monkey
     store, away = home / "mlflow.db", home / "away.db"
     store.rename(away)
 
-    def returns(*words: object) -> None:  # at the last moment before the new one gets its name
+    def returns(*words: object) -> None:  # called just before the new file gets its name
         if not store.exists():
             away.rename(store)
 
@@ -180,8 +180,8 @@ def test_a_damaged_store_is_named_with_the_way_out(home: Path, how: str) -> None
 
 
 def test_a_reader_leaves_the_schema_of_an_older_store_alone(home: Path) -> None:
-    """MLflow would migrate it, and the MLflow that wrote it could not open it afterwards."""
-    execute(home / "mlflow.db", "UPDATE alembic_version SET version_num = '0584bdc529eb'")  # MLflow 2.22
+    """MLflow would migrate the schema, and the version that wrote it could not open it afterwards."""
+    execute(home / "mlflow.db", "UPDATE alembic_version SET version_num = '0584bdc529eb'")  # the schema of MLflow 2.22
     before = (home / "mlflow.db").read_bytes()
     with pytest.raises(StageError, match=r"older MLflow .*\n  cp .*\n  .*mlflow db upgrade sqlite:///"):
         versions(NAME)
@@ -214,9 +214,9 @@ def test_every_command_names_a_damaged_store_without_a_traceback(home: Path, com
     words = [sys.executable, "-m", *COMMANDS[command]]
     ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
     assert ended.returncode == 1
-    said = ended.stdout + ended.stderr
-    assert "mlflow.db" in said and "sync --all" in said
-    assert command == "a run" or "Traceback" not in said  # a plain script shows the error that a person gets
+    output = ended.stdout + ended.stderr
+    assert "mlflow.db" in output and "sync --all" in output
+    assert command == "a run" or "Traceback" not in output  # a plain script shows the error that a person gets
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""A user's function: found by its name, carried as source, imported elsewhere."""
+"""A user's function is found by its name, carried as source, and imported elsewhere."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ def right(completions, answer, **kwargs):
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with sums.py, which imports words.py; it is the current one. What is imported is forgotten again."""
+    """The current folder, with sums.py, which imports words.py. Imported modules are forgotten at the end."""
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "sums.py").write_text(SUMS)
@@ -49,7 +49,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-# Identified by its meaning
+# Identity by meaning
 
 
 def test_a_comment_changes_no_key_and_stays_in_the_source_that_is_executed(project: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_changed_meaning_of_an_imported_file_changes_the_key(project: Path) ->
     assert function("sums.py:right").pinned().identity() != before
 
 
-# Found, carried, imported
+# Finding, carrying and importing a function
 
 
 def test_the_source_of_the_file_and_of_what_it_imports_travels_in_the_spec(project: Path, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_an_installed_function_is_known_by_its_package_s_version(project: Path, 
     assert (function("statistics:mean").pinned().version or "").startswith("python 3.")
 
 
-# What is wrong is said before anything is run
+# Errors before any code is run
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_what_is_wrong_with_a_name(project: Path, name: str, words: str) -> None
 
 @pytest.mark.parametrize("name", ["sums.py", "words.py"])
 def test_a_file_in_another_encoding_is_refused(project: Path, name: str) -> None:
-    """The copy would be in UTF-8, and be read in the encoding that it declares."""
+    """The copy would be in UTF-8, but would be read in the encoding that it declares."""
     source = (project / name).read_text() + "# the price in £\n"
     (project / name).write_bytes(f"# -*- coding: latin-1 -*-\n{source}".encode("latin-1"))
     (problem,) = function("sums.py:right").problems()
@@ -227,7 +227,7 @@ def test_a_name_has_a_place_and_a_function(name: object) -> None:
         Function.model_validate(name)
 
 
-# Errors while it is imported
+# Errors during the import
 
 
 def test_an_error_of_an_import_says_file_and_line(project: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The text of a function's files without what no result depends on."""
+"""The text of a function's files without the parts that no result depends on."""
 
 import ast
 import sysconfig

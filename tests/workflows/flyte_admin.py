@@ -1,4 +1,4 @@
-"""Flyte's admin service for registrations: stores what it receives."""
+"""Flyte's admin service for registrations, which stores the requests that it receives."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +39,7 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):  # type: ignore[misc]
 
 @contextmanager
 def admin() -> Iterator[tuple[Admin, str]]:
-    """The service, on a port of this machine: (it, its address)."""
+    """Run the service on a port of this machine; yields the service and its address."""
     service, server = Admin(), grpc.server(ThreadPoolExecutor(4))
     admin_pb2_grpc.add_AdminServiceServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")

@@ -1,9 +1,9 @@
-"""The output of `python -m workflows.plan` if SkyPilot has catalogs, in one separate process, since loading SkyPilot
-takes seconds:
+"""Print the output of `python -m workflows.plan` with SkyPilot's catalogs, for several recipes in one separate
+process, since loading SkyPilot takes seconds.
 
-python -m tests.workflows.priced FOLDER    for each FOLDER/<name>.yaml: its exit code and words, as JSON
+python -m tests.workflows.priced FOLDER prints the exit code and the output for each FOLDER/<name>.yaml, as JSON.
 
-Run it in a HOME with catalogs. `nowhere.yaml` is planned before any cloud is enabled, the others after.
+Run it in a HOME with catalogs. `nowhere.yaml` is planned before any cloud is enabled, the other recipes afterwards.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from workflows.plan.__main__ import main
 
 
 def enable(*clouds: str) -> None:
-    """Write the note that `sky check` would write."""
+    """Write the file that `sky check` would write."""
     global_user_state.initialize_and_get_db()
     global_user_state.set_allowed_clouds(check._get_workspace_allowed_clouds("default"), "default")
     for capability in (CloudCapability.COMPUTE, CloudCapability.STORAGE):
@@ -27,14 +27,14 @@ def enable(*clouds: str) -> None:
 
 
 def planned(recipe: Path, *more: str) -> tuple[int, str]:
-    """Exit code and output."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    """Plan a recipe, and return the exit code and the output."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         try:
             main([str(recipe), *more])
         except SystemExit as end:
-            return int(end.code or 0), said.getvalue()
-    raise AssertionError("it exits")
+            return int(end.code or 0), output.getvalue()
+    raise AssertionError("main did not exit")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The example's rows and rewards in the recipes of tests, by absolute paths."""
+"""The rows and rewards of the example, with absolute paths, for the recipes of tests."""
 
 from typing import Any
 

@@ -1,6 +1,7 @@
-"""Continuous training on prose, judged by bits per byte alone and by a metric of the user's own: every engine is real.
+"""Continuous training on prose, judged by bits per byte alone and by a user's metric, with real engines.
 
-Animals speak. On Monday half of them do; on Tuesday the others; on Wednesday each says what is another's.
+The texts name the sounds of animals. Texts about half of the animals arrive on Monday, and about the others on
+Tuesday; on Wednesday each animal makes another animal's sound.
 """
 
 import random
@@ -73,7 +74,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 def arrive(folder: Path, day: str, sounds: dict[str, str]) -> None:
-    """Thirty texts in which these animals say this."""
+    """Write thirty texts in which these animals make these sounds."""
     luck = random.Random(day)
     for number in range(30):
         told = (f"{luck.choice(WHEN)} the {animal} says {sounds[animal]}." for animal in luck.choices([*sounds], k=40))
@@ -82,7 +83,7 @@ def arrive(folder: Path, day: str, sounds: dict[str, str]) -> None:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """Return the outcomes of each recipe's generations."""
+    """The outcomes of each recipe's generations."""
     folder = tmp_path_factory.mktemp("animals")
     (folder / "incoming").mkdir()
     (folder / "own.py").write_text(OWN)
@@ -99,7 +100,8 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         set_here.setenv("PYTHONPATH", str(ROOT))
         for day, sounds in days.items():
             arrive(folder / "incoming", day, sounds)
-            for name in RECIPES if day != "wednesday" else [ASKED]:  # test_five_days.py promotes by bits
+            # test_five_days.py tests promotions by bits per byte
+            for name in RECIPES if day != "wednesday" else [ASKED]:
                 run(name)
         return {name: [each.outcome for each in generations(name)] for name in RECIPES}
 

@@ -1,4 +1,4 @@
-"""Invalid recipes, each with the faulty field: all are found before any compute."""
+"""Invalid recipes, each with the path of the faulty field. All problems are found before any compute."""
 
 import copy
 import json
@@ -23,7 +23,7 @@ Change = Callable[[dict[str, Any]], None]
 
 
 def put(path: str, value: Any) -> Change:
-    """The recipe with one field set."""
+    """Return a change that sets one field."""
 
     def change(recipe: dict[str, Any]) -> None:
         *parents, last = path.split(".")
@@ -36,7 +36,7 @@ def put(path: str, value: Any) -> Change:
 
 
 def drop(*names: str) -> Change:
-    """The recipe without some sections."""
+    """Return a change that removes sections."""
 
     def change(recipe: dict[str, Any]) -> None:
         for name in names:
@@ -53,7 +53,7 @@ def both(one: Change, other: Change) -> Change:
     return change
 
 
-# name of the case: (change, the path of the field that is reported, words of what is allowed)
+# name of the case: (change, the path of the reported field, a part of the message)
 CASES: dict[str, tuple[Change, str, str]] = {
     # unknown fields
     "unknown section": (put("pretrian", {}), "pretrian", "did you mean pretrain"),
@@ -67,7 +67,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "a mixture beside the sources": (put("pretrain.mixture", {"a": {"weight": 1.0}}), "pretrain.mixture", "from corpus.sources"),
     "a state of the text": (put("corpus.state", "as yesterday"), "corpus.state", "unset: state of the source at the start of the run; filled in by Baton"),
     "a state in a step of a curation": (put("corpus.curate", [{"decontaminate": {"against": ["evaluate"], "index": "x"}}]), "corpus.curate.0.decontaminate.index", "filled in by Baton"),
-    # required fields that are missing in what a list or a step holds
+    # required fields that are missing in an item of a list or a step
     "languages without a language": (put("corpus.curate", [{"language": {}}]), "corpus.curate.0.language.keep", "is required"),
     "a classifier without labels": (put("corpus.curate", [{"classifier": {"model": "x.bin"}}]), "corpus.curate.0.classifier.keep", "is required"),
     "no rules": (put("corpus.curate", [{"pii": {}}, {"quality": {}}]), "corpus.curate.1.quality.rules", "is required"),
@@ -83,7 +83,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "a null for a number": (put("pretrain.steps", None), "pretrain.steps", "valid integer"),
     "not a number": (put("pretrain.optimizer.lr", float("nan")), "pretrain.optimizer.lr", "finite number"),
     "infinity": (put("pretrain.optimizer.lr", float("inf")), "pretrain.optimizer.lr", "finite number"),
-    # what looks like another type
+    # values that look like another type
     "a truth value for a section": (put("shards", True), "shards", "write `shards: {}`"),
     "a word for a section": (put("shards", "on"), "shards", "write `shards: {}`"),
     "a truth value for a number": (put("pretrain.steps", True), "pretrain.steps", "valid integer"),
@@ -93,7 +93,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "a whole number written as a fraction": (put("pretrain.steps", 350.0), "pretrain.steps", "valid integer"),
     "a number for a truth value": (put("pretrain.mask_documents", 1), "pretrain.mask_documents", "valid boolean"),
     "a truth value for a device's memory": (put("post_training.0.sft.placement", {"memory_gb": True}), "post_training.0.sft.placement.memory_gb", "valid number"),
-    # outside of the bounds
+    # out of bounds
     "no steps": (put("pretrain.steps", 0), "pretrain.steps", "greater than or equal to 1"),
     "negative steps": (put("post_training.0.sft.steps", -1), "post_training.0.sft.steps", "greater than or equal to 1"),
     "negative learning rate": (put("post_training.1.dpo.learning_rate", -1e-4), "post_training.1.dpo.learning_rate", "greater than 0"),
@@ -122,7 +122,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "a pod's timeout of centuries": (put("corpus.pod", {"timeout": 2**62}), "corpus.pod.timeout", "less than or equal to"),
     "cores beyond counting": (put("corpus.pod", {"resources": {"cpu": 1e308}}), "corpus.pod.resources.cpu", "less than or equal to"),
     "memory of a thousand digits": (put("corpus.pod", {"resources": {"memory": "9" * 1000 + "Gi"}}), "corpus.pod.resources.memory", "pattern"),
-    # not one of the choices
+    # values that are not one of the choices
     "unknown precision": (put("pretrain.precision", "fp64"), "pretrain.precision", "'bf16', 'fp32' or 'fp8'"),
     "unknown engine": (put("pretrain.engine", "fsdp3"), "pretrain.engine", "'megatron'"),
     "unknown decay": (put("pretrain.optimizer.decay", "step"), "pretrain.optimizer.decay", "'cosine'"),
@@ -205,7 +205,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
         "data.more.held_out",
         "trains on the set",
     ),
-    # in a list
+    # items of a list
     "an unknown field of a second corpus": (put("more_corpora", [{}, {"held": 0.1}]), "more_corpora.1.held", "did you mean held_out"),
     "a second corpus without its path": (put("more_corpora", [{"source": {"kind": "files"}}]), "more_corpora.0.source.path", "is required"),
     "a corpus that is not a section": (put("more_corpora", [5]), "more_corpora.0", "a mapping of fields"),
@@ -213,7 +213,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "a missing folder of a second corpus": (
         put("more_corpora", [{"source": {"kind": "files", "path": "/no/such"}}]), "more_corpora.0.source.path", "does not exist",
     ),
-    # what the hardware cannot do
+    # insufficient hardware
     "a layout that cannot be, where its price has a limit": (
         both(put("pretrain.layout", {"context": 37}), put("pretrain.placement", {"cpus": 4, "max_price_per_run": 5})),
         "pretrain.layout.processes",
@@ -247,7 +247,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
         put("more_corpora", [{"placement": {"setup": "curl -H 'Authorization: Bearer hunter22' x"}}]), "more_corpora.0.placement.setup", "placement.secrets",
     ),
     "a secret in place of its name": (put("post_training.0.sft.placement", {"secrets": ["hunter-2"]}), "post_training.0.sft.placement.secrets.0", "pattern"),
-    # what is not there
+    # missing files, models and functions
     "a missing folder": (put("corpus.source", {"kind": "files", "path": "/no/such"}), "corpus.source.path", "does not exist"),
     "a glob without a match": (put("corpus.source", {"kind": "jsonl", "path": "/no/*.jsonl"}), "corpus.source.path", "matches"),
     "a missing model": (put("start_from", {"model": "/no/model"}), "start_from.model", "existing folder"),
@@ -309,15 +309,16 @@ def test_a_wrong_recipe_is_answered_with_path_value_and_way_out(name: str) -> No
         put("post_training.0.sft.placement", {"secrets": ["hunter2-in-place-of-its-name"]}),
     ],
 )
-def test_a_secret_is_not_said_back(change: Change) -> None:
+def test_a_secret_is_not_printed_back(change: Change) -> None:
     with pytest.raises(RecipeError) as caught:
         checked(Recipe.model_validate(recipe_with(change)))
     assert "hunter2" not in caught.value.message
-    assert "hunter2" not in json.dumps([shown(problem) for problem in caught.value.problems])  # plan --json
+    # the output of plan --json
+    assert "hunter2" not in json.dumps([shown(problem) for problem in caught.value.problems])
 
 
 def test_a_secret_that_is_not_set_is_named() -> None:
-    pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")  # a machine without it starts no jobs
+    pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")  # a machine without SkyPilot starts no jobs
     with pytest.raises(RecipeError, match=r"sft\.placement\.secrets\.0[^$]*export NO_SUCH_SECRET"):
         checked(
             checked(
@@ -330,10 +331,10 @@ def test_a_secret_that_is_not_set_is_named() -> None:
 
 def test_all_problems_are_reported_at_once() -> None:
     def change(recipe: dict[str, Any]) -> None:
-        put("pretrain.step", 5)(recipe)  # pydantic's
-        put("post_training.0.sft.layout", {"micro_batch": 5})(recipe)  # across fields, in another section
-        put("corpus.source", {"kind": "files", "path": "/no/such"})(recipe)  # of this machine
-        drop("tokenizer")(recipe)  # of the chain
+        put("pretrain.step", 5)(recipe)  # an error of pydantic
+        put("post_training.0.sft.layout", {"micro_batch": 5})(recipe)  # a check across fields, in another section
+        put("corpus.source", {"kind": "files", "path": "/no/such"})(recipe)  # depends on this machine
+        drop("tokenizer")(recipe)  # depends on the chain
 
     with pytest.raises(RecipeError) as caught:
         load(json.dumps(recipe_with(change)), Recipe.model_validate, check=checked)
@@ -347,7 +348,7 @@ def test_a_wrong_value_leaves_only_what_depends_on_its_section_unchecked() -> No
         put("post_training.0.sft.layout", {"micro_batch": 5})(recipe)
         put("corpus.source", {"kind": "files", "path": "/no/such"})(recipe)
         drop("tokenizer")(recipe)
-        put("evaluate.statements.max_new_tokens", 600)(recipe)  # more than the model's positions: looked at later
+        put("evaluate.statements.max_new_tokens", 600)(recipe)  # exceeds the model's positions, which is checked later
 
     with pytest.raises(RecipeError, match="once the values are correct") as caught:
         load(json.dumps(recipe_with(change)), Recipe.model_validate, check=checked)
@@ -419,18 +420,18 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path, section: str, field: 
 
 
 def test_another_tokenizer_than_that_of_the_model_it_starts_from_is_refused(tmp_path: Path) -> None:
-    """The same number of tokens, at other ids: nothing else would notice."""
+    """It has the same number of tokens at other ids, which no other check would detect."""
     started = put("init_from", {"model": str(folder(tmp_path / "model", byte_level(END, PAD)))})
-    for tokenizer, said in (
+    for tokenizer, message in (
         ({"vocab_size": 4096}, "None.* the tokenizer of init_from.model"),
         (
             {"existing": str(folder(tmp_path / "other", byte_level(PAD, END)))},
             r"2 ids are other tokens; 0, for example",
         ),
     ):
-        with pytest.raises(RecipeError, match=f"(?s)tokenizer.existing: .*{said}"):
+        with pytest.raises(RecipeError, match=f"(?s)tokenizer.existing: .*{message}"):
             checked(Recipe.model_validate(recipe_with(started) | {"tokenizer": tokenizer}))
-    with pytest.raises(RecipeError) as caught:  # it lacks weights
+    with pytest.raises(RecipeError) as caught:  # the model has no weights
         checked(Recipe.model_validate(recipe_with(started) | {"tokenizer": {"existing": str(tmp_path / "model")}}))
     assert not any(problem.path.startswith("tokenizer") for problem in caught.value.problems)
 
@@ -479,7 +480,7 @@ def test_the_first_rows_are_looked_at(row: dict[str, Any], field: str, words: st
 def test_files_that_a_stage_s_identity_cannot_have_are_a_problem_among_others_of_the_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder of a task of lm-eval is part of what determines its results."""
+    """The folder of a task of lm-eval is part of the stage's identity."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"task": "mine", "dataset_path": "json"}))
     exams = {"mine": {"lm_eval": [str(tmp_path / "mine.yaml")]}, "other": {"lm_eval": ["no/such.yaml"]}}

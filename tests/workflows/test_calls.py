@@ -1,4 +1,4 @@
-"""The DAG as data, and the run and the plan that walk it."""
+"""The DAG as data, and its use by the run and the plan."""
 
 import os
 import subprocess
@@ -60,7 +60,8 @@ def test_further_corpora_and_their_shards_are_numbered() -> None:
 
 
 def test_a_metric_of_lm_eval_is_checked_before_anything_is_tuned() -> None:
-    """Its name is known from the base model's evaluation; the names of other metrics, before the run."""
+    """The metric's name is known from the base model's evaluation; the names of other metrics are known before the
+    run."""
     measured = LAPTOP["evaluate"] | {"exam": {"lm_eval": ["piqa"]}}
     dag = calls(
         Recipe.model_validate(LAPTOP | {"evaluate": measured, "publish": LAPTOP["publish"] | {"best": "exam.piqa.acc"}})

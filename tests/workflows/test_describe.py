@@ -1,4 +1,4 @@
-"""The recipe's reference: a JSON schema for editors, a page for the docs."""
+"""The recipe's reference: a JSON schema for editors and a page for the docs."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A dynamic part of a DAG in its pod: its stages' resources, and retries when the store was unreachable."""
+"""A dynamic part of a DAG in its pod: the resources of its stages, and retries when the store is unreachable."""
 
 import os
 import signal
@@ -88,7 +88,7 @@ def test_what_a_person_must_change_is_not_tried_again(pod: None) -> None:
 def test_a_pod_that_fails_or_is_deleted_ends_the_execution(
     pod: None, error: str, raised: type[BaseException], status: str
 ) -> None:
-    """There are no stages yet whose pods would."""
+    """There is no stage yet whose pod would end the execution."""
     with pytest.raises(raised):
         run(CPU, error)
     (execution,) = runs("execution")
@@ -125,7 +125,7 @@ LARGE = {"layers": 24, "hidden": 1024, "heads": 16, "kv_heads": 8, "ffn_hidden":
 
 
 def test_a_large_model_needs_gpus_whatever_the_recipe_leaves_out() -> None:
-    """Some 0.4 B weights: the smallest that people take for chat."""
+    """The model has about 0.4 B weights, the size of the smallest chat models."""
     large = CPU | {"pretrain": {"model": LARGE}, "serve": {}, "evaluate": {"bits_per_byte": {}}}
     stages = ("pretrain", GRPO_STAGE, "evaluate", "serve")
     assert [of(large, stage).gpu for stage in stages] == 4 * [1]
@@ -154,7 +154,7 @@ def test_a_recipe_that_says_how_many_gpus_has_the_rest_to_suit() -> None:
 
 
 def tuned(resources: dict[str, Any]) -> dict[str, Any]:
-    """A recipe's post-training, in a pod with these resources."""
+    """Return a recipe with post-training in a pod with these resources."""
     return {"data": DATA, "post_training": [{"grpo": GRPO["grpo"] | {"pod": {"resources": resources}}}]}
 
 

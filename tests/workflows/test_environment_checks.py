@@ -1,4 +1,4 @@
-"""Environments that cannot be used are reported before any compute."""
+"""Unusable environments are reported before any compute."""
 
 import json
 from pathlib import Path

@@ -41,7 +41,7 @@ def test_parquet_says_how_many_it_has_and_compressed_lines_do_not(tmp_path: Path
 
 
 def test_grpo_goes_over_prompts_and_not_over_completions(rows: RowsSpec) -> None:
-    """140 steps of 512 completions, 8 of a prompt, over 7,099 rows: 1.26 epochs."""
+    """140 steps of 512 completions, with 8 per prompt, over 7,099 rows are 1.26 epochs."""
     spec = GRPOSpec(steps=140, batch_size=512, generations=8)
     assert of_tuning(spec, rows, {"rows": 7099}).text() == "1.26 over 7,099 rows: repeated"
 
@@ -54,7 +54,7 @@ def test_kto_goes_over_completions_and_a_preference_is_two(rows: RowsSpec, tmp_p
     assert of_tuning(spec, rows, {}).text() == "2.31 over about 410 rows: repeated"
 
 
-def test_what_is_not_known_is_said(rows: RowsSpec) -> None:
+def test_what_is_not_known_is_reported(rows: RowsSpec) -> None:
     packed = of_tuning(SFTSpec(packing=True), rows, {})
     assert packed.text() == "not known before the run (several rows are packed into a sequence)"
     pairs = DPOSpec.model_validate({"pairs": {"rewards": ["a.py:b"]}})

@@ -1,4 +1,4 @@
-"""`pyflyte run --remote --copy all` uploads what runs in a pod, and nothing else."""
+"""`pyflyte run --remote --copy all` uploads the code that pods run, and nothing else."""
 
 import ast
 import shutil
@@ -14,7 +14,7 @@ from flytekit.tools.fast_registration import FastPackageOptions, fast_package
 from tests.source import ROOT
 
 PRODUCT = ("images", "infra", "tasks", "workflows")
-COMMANDS = ("describe", "remote", "rollback", "schedule", "uploads", "version")  # of a user's machine
+COMMANDS = ("describe", "remote", "rollback", "schedule", "uploads", "version")  # modules for a user's machine
 LEFT_BEHIND = [
     "tests/",
     ".git",
@@ -44,7 +44,7 @@ def pod(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in [name for name in listed if name and (ROOT / name).is_file()]:
         (clone / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, clone / name)
-    for name in (".venv/lib/large.so", ".baton/jobs/log.txt"):  # where there is no git to say that they are ignored
+    for name in (".venv/lib/large.so", ".baton/jobs/log.txt"):  # ignored paths, in a folder without git
         (clone / name).parent.mkdir(parents=True)
         (clone / name).touch()
     there = tmp_path_factory.mktemp("archive")
@@ -77,7 +77,7 @@ def test_all_that_a_stage_loads_is_in_it(pod: Path) -> None:
 
 
 def test_what_a_stage_s_modules_import_is_in_the_pod(pod: Path) -> None:
-    """At the top level: what a function imports may be for a user's machine."""
+    """Only imports at the top level count, since a function may import modules for a user's machine."""
     missing = []
     for path in (pod / "tasks").rglob("*.py"):
         for node in ast.parse(path.read_text()).body:

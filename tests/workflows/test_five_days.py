@@ -1,10 +1,10 @@
-"""Five days of continuous training, as the schedule runs them, by a clock of the test's own.
+"""Five days of continuous training, run by the schedule with a simulated clock.
 
-    Mon  the first text: the first champion
-    Tue  new text, an edited and a deleted file; the run is started twice at once
-    Wed  corrupted text: the candidate is worse, and its text is set aside
-    Thu  nothing new
-    Fri  new text; the run is killed in mid-training and started again
+    Mon  the first text; the result is the first champion
+    Tue  new text, an edited file and a deleted file; two runs start at the same time
+    Wed  corrupted text; the candidate is worse, and its text is set aside
+    Thu  no new text
+    Fri  new text; the run is killed during training and restarted
 
 Every process, engine and store is real.
 """
@@ -65,7 +65,7 @@ RECIPE: dict[str, Any] = {
     "publish": {"name": NAME},
     "schedule": {"retries": NIGHTLY.retries},
 }  # fmt: skip
-# what these days add to the recipe, which other tests of continuous training use too
+# settings of these days, which other tests of continuous training use too
 TWO_SOURCES: dict[str, Any] = {
     "sources": {
         "code": {"kind": "files", "path": "incoming", "weight": 0.9},
@@ -79,7 +79,7 @@ TWO_SOURCES: dict[str, Any] = {
 
 @dataclass
 class World:
-    """The folder that text arrives in, the clock, and what the days printed."""
+    """The folder where text arrives, the clock, and the output of the days."""
 
     folder: Path
     moment: datetime = datetime(2026, 11, 22, 20, tzinfo=UTC)  # Sunday evening
@@ -119,13 +119,13 @@ def tuesday(world: World) -> None:
 
 
 def wednesday(world: World) -> None:
-    for name in FIRST:  # every line backwards: the same tokens, and nothing to learn from them that helps
+    for name in FIRST:  # reversed lines have the same tokens, and training on them does not help
         lines = (LIBRARY / f"{name}.py").read_text().splitlines()
         (world.incoming / f"corrupted-{name}.txt").write_text("\n".join(line[::-1] for line in lines))
 
 
 def thursday(world: World) -> None:
-    """Nothing arrives."""
+    """No text arrives."""
 
 
 def friday(world: World) -> None:
@@ -146,7 +146,7 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         "def keep(document):\n    return '# unwanted' not in document.text or 'unwanted'\n"
     )
     (folder / "recipe.yaml").write_text(yaml.safe_dump(RECIPE | {"corpus": TWO_SOURCES}))
-    set_here = pytest.MonkeyPatch()  # what a person's shell would have: the home, the recipe, the folder
+    set_here = pytest.MonkeyPatch()  # the environment of a person's shell: the home, the recipe, the folder
     set_here.chdir(folder)
     set_here.setenv("BATON_HOME", str(folder / "baton"))
     set_here.setenv("BATON_CONTINUOUS", str(folder / "recipe.yaml"))
@@ -156,7 +156,7 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     def start(plan: Plan) -> None:
         day = next(days, None)
         if day is None:
-            raise KeyboardInterrupt  # the week is over
+            raise KeyboardInterrupt  # the end of the week
         day(world)
         began = time.monotonic()
         world.codes.append(run_plan(plan, sleep))
@@ -176,7 +176,7 @@ def _in_background(work: Callable[[], None]) -> None:
 
 
 def _start_a_second_run(world: World) -> None:
-    """While the first is tokenizing or later."""
+    """Start a second run while the first one is tokenizing or later."""
     before = set(_jobs(world, "shards"))
     _wait_until(lambda: set(_jobs(world, "shards")) - before)
     command = [str(Path(sys.executable).with_name("pyflyte")), "run", str(LAUNCH_PLANS), NIGHTLY.name]
@@ -185,7 +185,7 @@ def _start_a_second_run(world: World) -> None:
 
 
 def _kill_in_mid_training(world: World) -> None:
-    """kill -9 of the whole run once it has a checkpoint."""
+    """Kill the run and its children with kill -9 once it has a checkpoint."""
     before = set(_jobs(world, "pretrain"))
 
     def step() -> int:
@@ -208,7 +208,7 @@ def _jobs(world: World, stage: str) -> list[Path]:
 def _wait_until(ready: Callable[[], Any], patience_s: float = 300) -> None:
     ends = time.monotonic() + patience_s
     while not ready():
-        assert time.monotonic() < ends, "it did not come to that"
+        assert time.monotonic() < ends, "the condition was not met in time"
         time.sleep(0.05)
 
 
@@ -235,7 +235,7 @@ def test_the_overlapping_start_waits_and_finds_nothing_to_do(week: World) -> Non
 
 
 def test_the_empty_day_ends_in_seconds(week: World) -> None:
-    assert week.seconds[3] < 60  # on two busy cores; it is mostly imports
+    assert week.seconds[3] < 60  # seconds on two busy cores, mostly for imports
 
 
 def test_no_document_is_trained_on_twice(week: World) -> None:
@@ -253,7 +253,7 @@ def test_what_a_day_dropped_is_counted(week: World) -> None:
     assert facts["sources"]["notes"]["documents"] == 0
 
 
-def test_the_edited_and_the_deleted_file_are_told_of(week: World) -> None:
+def test_the_edited_and_the_deleted_file_are_reported(week: World) -> None:
     changes = _changes(by_number()[2])
     assert [each["source"] for each in changes["edited"]] == [f"code/{EDITED}.py"]
     assert [each["source"] for each in changes["deleted"]] == [f"code/{DELETED}.py"]
@@ -293,7 +293,7 @@ def test_the_text_of_two_generations_is_one_data_set(week: World) -> None:
     ]
     assert [name for name in parents if name.startswith("more")] == ["more.0"]
     assert [made.parents[f"data.{number}"] for number in (0, 1)] == [_digest(number, "shards") for number in (1, 2)]
-    assert made.parents["corpora.0"] == _digest(1, "corpus")  # of which some text is gone
+    assert made.parents["corpora.0"] == _digest(1, "corpus")  # some text of this corpus was deleted
 
 
 def test_every_model_s_lineage_is_whole(week: World) -> None:

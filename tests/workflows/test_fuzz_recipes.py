@@ -1,8 +1,8 @@
-"""Recipes that are broken at random: each is answered within seconds, in words and with exit code 2, or it is planned.
+"""Randomly broken recipes. Each is planned, or refused within seconds with a message and exit code 2.
 
-Half are shipped recipes whose text is damaged, a quarter have fields replaced, and a quarter have sections made from the
-schema: steps in lists, placements, layouts, with fields left out, at their bounds or of the wrong kind. BATON_FUZZ is
-how many the long form tries.
+Half of them are shipped recipes with damaged text, a quarter have replaced fields, and a quarter have sections
+generated from the schema: steps in lists, placements, layouts, with fields missing, at their bounds or of the wrong
+type. BATON_FUZZ sets the number of recipes of the long form.
 """
 
 import copy
@@ -47,7 +47,7 @@ VALUES: list[Any] = [
 
 
 def broken_text(chance: random.Random) -> bytes:
-    """A shipped recipe's text, damaged; now and then nothing but noise."""
+    """Return a shipped recipe's damaged text, or sometimes only noise."""
     if chance.random() < 0.05:
         return chance.randbytes(chance.randrange(2000))
     lines = chance.choice(RECIPES).splitlines(keepends=True)
@@ -80,13 +80,13 @@ def broken_text(chance: random.Random) -> bytes:
 
 
 def bomb(width: int) -> str:
-    """Aliases of aliases, on one line."""
+    """Return aliases of aliases, on one line."""
     levels = ["&b0 x", *(f"&b{level} [{', '.join([f'*b{level - 1}'] * width)}]" for level in range(1, width + 1))]
     return f"[{', '.join(levels)}]"
 
 
 def broken_recipe(chance: random.Random) -> Any:
-    """A shipped recipe's content with some fields replaced, removed, added or moved."""
+    """Return a shipped recipe's content with some fields replaced, removed, added or moved."""
     recipe = yaml.safe_load(chance.choice(RECIPES))
     for _ in range(chance.randint(1, 5)):
         holder, name = chance.choice(list(places(recipe)))
@@ -106,7 +106,7 @@ def broken_recipe(chance: random.Random) -> Any:
 
 
 def sprouted(chance: random.Random) -> Any:
-    """A shipped recipe with some sections made from the schema."""
+    """Return a shipped recipe with some sections generated from the schema."""
     recipe = yaml.safe_load(chance.choice(RECIPES))
     for _ in range(chance.randint(1, 3)):
         name = chance.choice(list(ContinuousRecipe.model_fields))
@@ -121,7 +121,7 @@ def sprouted(chance: random.Random) -> Any:
 
 
 def section(model: type[BaseModel], chance: random.Random, depth: int) -> dict[str, Any]:
-    """Some fields of a model, mostly with values that suit them."""
+    """Return some fields of a model, mostly with valid values."""
     fields = list(model.model_fields.items())
     most = chance.choice([0, 1, 2, 4])
     chosen = chance.sample(fields, min(most, len(fields)))
@@ -131,7 +131,7 @@ def section(model: type[BaseModel], chance: random.Random, depth: int) -> dict[s
 
 
 def value_of(field: FieldInfo, chance: random.Random, depth: int = 0) -> Any:
-    """A value for a field: one of its kind, at its bounds, or of another kind."""
+    """Return a value for a field: one of its type, at its bounds, or of another type."""
     if chance.random() < 0.05 or depth > 6:
         return copy.deepcopy(chance.choice(VALUES))
     bounds = [
@@ -149,7 +149,7 @@ def value_of(field: FieldInfo, chance: random.Random, depth: int = 0) -> Any:
 
 
 def of_kind(annotation: Any, chance: random.Random, depth: int) -> Any:
-    """A value of a type."""
+    """Return a value of a type."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return section(annotation, chance, depth)
     origin, inner = get_origin(annotation), get_args(annotation)
@@ -174,7 +174,7 @@ def of_kind(annotation: Any, chance: random.Random, depth: int) -> Any:
 
 
 def places(value: Any) -> Any:
-    """Every field and item, as what it is in and its name there."""
+    """Yield the container and the name of every field and item."""
     for name, item in value.items() if isinstance(value, dict) else enumerate(value):
         yield value, name
         if isinstance(item, dict | list):
@@ -182,7 +182,7 @@ def places(value: Any) -> Any:
 
 
 def fields() -> list[str]:
-    """The names of all fields of a recipe."""
+    """Return the names of all fields of a recipe."""
     schema = recipe_of({}).model_json_schema()
     found = {name for model in [schema, *schema["$defs"].values()] for name in model.get("properties", {})}
     return sorted(found | {"pretrian", "x", ""})
@@ -190,13 +190,13 @@ def fields() -> list[str]:
 
 FIELDS = fields()
 NAMES = ["a", "web", "chat", "statements", "x" * 70, "", "1", "old.bits_per_byte"]
-TEXTS = [each for each in VALUES if isinstance(each, str) and each != "/"]  # that is searched for minutes
+TEXTS = [each for each in VALUES if isinstance(each, str) and each != "/"]  # searching / takes minutes
 NUMBERS = [0, 1, -1, 2, 3, 7, 8, 37, 64, 0.5, 1e-300, 1e308, 2**31, 2**63 - 1]
 
 
 def seconds_of(read: Callable[[], Recipe]) -> float:
-    """Return the CPU time of this process until the answer, since the machine may have other work. An exception other
-    than a RecipeError is a fault."""
+    """Return the CPU time of this process until the answer, since other processes may be running. Exceptions other
+    than RecipeError fail the test."""
     started = time.process_time()
     try:
         recipe: BaseModel | None = read()
@@ -216,7 +216,7 @@ def seconds_of(read: Callable[[], Recipe]) -> float:
 
 
 def fuzz(folder: Path, many: int, seed: int) -> float:
-    """The longest answer of so many recipes, in seconds."""
+    """Return the longest time of these recipes in seconds."""
     longest = 0.0
     for number in range(seed, seed + many):
         chance = random.Random(number)
@@ -247,7 +247,7 @@ def test_many_recipes_that_are_broken_at_random(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("option", ["run", "plan", "schedule"])
 def test_a_command_ends_with_2_and_without_a_traceback(tmp_path: Path, option: str) -> None:
-    """The commands are started as by a user: with an alias bomb, and with a file that is cut off in the middle."""
+    """The commands run as a user would start them, with an alias bomb and with a truncated file."""
     (tmp_path / "recipe.yaml").write_text(f"name: 024\nbomb: {bomb(9)}\n")
     commands = {
         "run": [str(Path(sys.executable).with_name("pyflyte")), "run", "workflows/pretrain_to_rl.py", "pretrain_to_rl"],

@@ -1,4 +1,4 @@
-"""The artifacts of earlier generations, read from storage, and what a recipe must have in common with them."""
+"""The artifacts of earlier generations, read from storage, and the fields in which a recipe must agree with them."""
 
 import shutil
 from pathlib import Path
@@ -61,7 +61,7 @@ def problems_of(recipe: dict[str, Any]) -> dict[str, str]:
 
 
 def first_night(folder: Path, recipe: dict[str, Any], start: dict[str, Any] | None = None) -> None:
-    """One promoted generation of the recipe in the registry, with weights to start from or without."""
+    """Register one promoted generation of the recipe, with or without weights to start from."""
     tokenizer = TokenizerSpec.model_validate(recipe["tokenizer"]).model_dump(mode="json")
     pretrain = PretrainSpec.model_validate(recipe["pretrain"]).model_dump(mode="json")
     parts = {"tokenizer": sealed(folder / "tokenizer", Tokenizer, {}, tokenizer)}
@@ -157,11 +157,11 @@ def test_a_part_that_is_gone_is_an_error_of_the_user_not_of_the_program(tmp_path
         parts(generations(made.NAME), "corpus")
 
 
-def test_what_cannot_be_compared_is_told(
+def test_what_cannot_be_compared_is_reported(
     tmp_path: Path, recipe: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     first_night(tmp_path, recipe)
     manifest = tmp_path / "checkpoint" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"precision"', '"dtype"'))  # another version's field
+    manifest.write_text(manifest.read_text().replace('"precision"', '"dtype"'))  # a field of another version
     assert problems_of(recipe) == {}
     assert "not compared with those of earlier generations: " in capsys.readouterr().err

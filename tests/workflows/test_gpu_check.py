@@ -1,4 +1,4 @@
-"""`python -m workflows.gpu_check`: its results on this machine, with toy sizes on a CPU."""
+"""The results of `python -m workflows.gpu_check` on this machine, with toy sizes on a CPU."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.source import ROOT
 from workflows.gpu_check.steps import STEPS
 
 COMMAND = [sys.executable, "-m", "workflows.gpu_check"]
-QUICK = ("gemm", "export")  # and what they work on
+QUICK = ("gemm", "export")  # the quick steps, and those whose results they use
 SLOW = ("resume", "audit", "vllm", "sft", "dpo", "grpo", "pretrain-1b", "layers", "serve", "two-gpus")
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
@@ -37,7 +37,7 @@ def steps_of(home: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home in which the quick steps have been tried."""
+    """A home in which the quick steps were run."""
     home = tmp_path_factory.mktemp("home")
     ended = check(home, "--tiny", "--minutes", "60", *only(*QUICK))
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -46,7 +46,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def longer(home: Path) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    """The check of the longer steps, and what became of each."""
+    """The check of the longer steps, and the result of each."""
     ended = check(home, "--tiny", "--minutes", "60", *only(*SLOW))
     return ended, steps_of(home)
 
@@ -146,7 +146,7 @@ def start(home: Path, words: list[str]) -> subprocess.Popen[bytes]:
 
 
 def wait_for_step(home: Path, process: subprocess.Popen[bytes], step: str) -> psutil.Process:
-    """Wait until an engine of the step is at work, and return the step's process."""
+    """Wait until an engine of the step is running, and return the step's process."""
     while not list(home.glob(f"gpu-check/*/steps/{step}/*/log.txt")):
         assert process.poll() is None
         time.sleep(0.02)

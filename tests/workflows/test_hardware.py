@@ -1,4 +1,4 @@
-"""A recipe's hardware requirements, checked before the start on several kinds of machines."""
+"""A recipe's hardware requirements, checked before the start for several kinds of machines."""
 
 import importlib.util
 from typing import Any
@@ -31,20 +31,21 @@ SPEC = PretrainSpec(model=ModelSpec(vocab_size=4096))
 
 
 def looked_up(context: RunContext) -> list[Problem]:
-    """Look up the hardware for a part of a recipe, which has no DAG."""
+    """Look up the hardware for a part of a recipe that has no DAG."""
     checks = [check for name, several in CHECKS.items() if name not in FOR_A_DAG for check in several]
     return [problem for check in checks for problem in check(context)]
 
 
 def problems(machine: Machine, spec: PretrainSpec, **more: Any) -> list[Problem]:
-    """Return the problems with the hardware. A pretraining alone has only these, and that its shards are missing."""
+    """Return the problems with the hardware. The only other problem of a recipe with pretraining alone is that its
+    shards are missing."""
     context = RunContext({"pretrain": spec, **more}, machine)
     problems = looked_up(context)
     return [problem for problem in problems if problem.path.startswith("pretrain.") and "disk" not in problem.allowed]
 
 
 def large(**layout: Any) -> PretrainSpec:
-    """Llama 3 8B."""
+    """The spec of Llama 3 8B."""
     return PretrainSpec(model=LLAMA_3_8B, sequence_length=4096, global_batch=256, layout=Layout(**layout))
 
 
@@ -87,7 +88,7 @@ def test_more_nodes_are_named_when_nothing_else_helps() -> None:
     assert _layout(problem.allowed).nodes > 1
 
 
-def test_what_fits_nowhere_is_told_so() -> None:
+def test_what_fits_nowhere_is_reported() -> None:
     (problem,) = problems(LAPTOP, large(processes=1, micro_batch=1, device="L4"))
     assert "no layout of it fits" in problem.allowed
 
@@ -212,7 +213,7 @@ def test_vllm_s_share_holds_the_model() -> None:
 
 @pytest.mark.parametrize("device", ["L4", None])
 def test_the_kv_cache_of_what_is_sampled_has_room(device: str | None) -> None:
-    """The cache must have room for a sequence of the engine's length. Without a device, this is a CPU's."""
+    """The cache must have room for a sequence of the engine's length. Without a device, it is in a CPU's memory."""
     model = HALF_A_BILLION.model_copy(update={"max_positions": 2**20, "kv_heads": HALF_A_BILLION.heads})
     sft = {"data": "rows", "layout": {"micro_batch": 1}}
     sums: dict[str, Any] = {"data": "rows", "rewards": ["match"]}
@@ -268,7 +269,7 @@ def test_fp8_is_fine_on_the_device_that_has_it() -> None:
     assert problems(LAPTOP, SPEC.model_copy(update={"precision": "fp8", "layout": Layout(device="H100")})) == []
 
 
-# -- what follows ------------------------------------------------------------------------------------
+# -- suggested layouts -------------------------------------------------------------------------------
 
 
 def test_what_hugging_face_cannot_say_is_named() -> None:
@@ -290,6 +291,6 @@ def test_every_family_can_be_converted(model: ModelSpec) -> None:
 
 
 def _layout(words: str) -> Layout:
-    """The layout in «use layout: {…}»."""
+    """Return the layout in «use layout: {…}»."""
     (found,) = [part for part in words.split("; ") if part.startswith("use layout: ")]
     return Layout.model_validate(yaml.safe_load(found.removeprefix("use ").rpartition(", which")[0])["layout"])

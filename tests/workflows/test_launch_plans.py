@@ -27,7 +27,7 @@ RECIPE: dict[str, Any] = yaml.safe_load((ROOT / "workflows/recipes/continuous.ya
 def register(
     folder: Path, store: str, *, version: str | None = None, **recipe: Any
 ) -> tuple[Any, subprocess.CompletedProcess[str]]:
-    """`pyflyte register` for a recipe of somebody's own: what reaches a cluster, and how it ended."""
+    """Run `pyflyte register` for a user's recipe. Return the service with its requests, and the ended process."""
     path = folder / "mine.yaml"
     path.write_text(yaml.safe_dump(RECIPE | recipe))
     mine = os.environ | {"BATON_CONTINUOUS": str(path), "BATON_HOME": str(folder)}
@@ -48,7 +48,7 @@ def register(
 
 @pytest.fixture(scope="module")
 def registration(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
-    """Register a valid recipe, and return the objects that reached the cluster and the output."""
+    """The service with the objects of a valid recipe, and the output of the registration."""
     schedule = {"continue_training": "30 1 * * *", "notify": ["me@here.org"]}
     service, done = register(tmp_path_factory.mktemp("recipe"), "http://mlflow.example", schedule=schedule)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -57,17 +57,17 @@ def registration(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
 
 @pytest.fixture(scope="module")
 def registered(registration: tuple[Any, str]) -> dict[str, Any]:
-    """The launch plans by their names."""
+    """The launch plans by name."""
     service, _ = registration
     assert {each.id.name for each in service.workflows} >= {"workflows.continuous.continue_training"}
     assert {each.id.name for each in service.tasks} >= {"tasks.promote.task.promote", "workflows.continuous.ingest"}
     return {each.id.name: each for each in service.launch_plans}
 
 
-def test_who_tells_people_is_said(registration: tuple[Any, str]) -> None:
-    _, said = registration
-    assert "schedule.notify: me@here.org: Flyte's admin sends emails only if an email service is set up" in said
-    assert "MLFLOW_TRACKING_URI is not set" not in said
+def test_who_notifies_people_is_reported(registration: tuple[Any, str]) -> None:
+    _, output = registration
+    assert "schedule.notify: me@here.org: Flyte's admin sends emails only if an email service is set up" in output
+    assert "MLFLOW_TRACKING_URI is not set" not in output
 
 
 @pytest.mark.long
@@ -94,7 +94,7 @@ def test_every_plan_is_registered_under_the_version(registered: dict[str, Any]) 
         ("weekly", "0 4 * * 0", "workflows.continuous.refresh_rl"),
     ],
 )
-def test_a_plan_says_what_runs_when_alone_and_who_is_told(
+def test_a_plan_says_what_runs_when_alone_and_who_is_notified(
     registered: dict[str, Any], name: str, cron: str, workflow: str
 ) -> None:
     plan = registered[name].spec
@@ -124,7 +124,7 @@ def test_a_version_is_made_of_the_code_and_the_recipe() -> None:
 
 
 def test_what_goes_into_templates_is_in_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flyte refuses another template under a known version."""
+    """Flyte refuses a changed template under a known version."""
     ours = ContinuousRecipe.model_validate(RECIPE)
     found = [version(ours), version(ours, {"baton-data": "r/baton-data:1"}), version(ours, {}, ["A=1"])]
     monkeypatch.setenv("BATON_SECRETS", "TOKEN")

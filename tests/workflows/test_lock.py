@@ -1,4 +1,4 @@
-"""One run at a time for one model."""
+"""Only one run at a time per model."""
 
 import subprocess
 import sys
@@ -10,13 +10,13 @@ HOLD = "import sys; from workflows.continuous_training.lock import exclusive\nwi
 
 
 def holder() -> subprocess.Popen[str]:
-    """Another process that is at work on the model."""
+    """Another process that is working on the model."""
     process = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout and process.stdout.readline() == "in\n"
     return process
 
 
-def test_a_run_that_may_not_wait_is_told_so() -> None:
+def test_a_run_that_may_not_wait_does_not_get_the_lock() -> None:
     with holder(), exclusive("model", "skip") as free:
         assert not free
 

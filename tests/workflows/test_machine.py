@@ -1,4 +1,4 @@
-"""A recipe's requirements of this machine. Without a GPU: fakes of the driver's files and of libcuda."""
+"""A recipe's requirements of this machine. Machines without a GPU use fakes of the driver's files and of libcuda."""
 
 import json
 import os
@@ -85,7 +85,7 @@ def test_a_gpu_for_each_process() -> None:
     assert [path for path, _ in on_a_gpu(TWO_H100, pretrain=many)] == ["pretrain.layout.processes"]
 
 
-def test_torch_s_build_for_cpus_is_told_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_s_build_for_cpus_is_reported_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "cuda_of_torch", lambda: None)
     assert "TORCH_BACKEND=cuda" in on_a_gpu(TWO_H100, pretrain=ON_H100)[0][1]
     (remark,) = remarks(RunContext({"pretrain": PretrainSpec()}, TWO_H100))
@@ -93,7 +93,7 @@ def test_torch_s_build_for_cpus_is_told_where_there_is_a_gpu(monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("cuda_build")
-def test_stages_that_use_one_of_several_gpus_are_told() -> None:
+def test_stages_that_use_one_of_several_gpus_are_reported() -> None:
     (remark,) = remarks(RunContext({"evaluate": BITS}, TWO_H100))
     assert remark.startswith("2 GPUs are visible; evaluate use only the first")
 
@@ -108,7 +108,7 @@ def test_stages_that_use_one_of_several_gpus_are_told() -> None:
         ("12.8", None, "driver 525.60.13 or newer, required by torch's CUDA 12.8; libcuda.so.1 is missing"),
     ],
 )
-def test_a_driver_that_is_too_old_is_told_with_one_that_is_not(torch: str, driver: int | None, words: str) -> None:
+def test_a_driver_that_is_too_old_is_reported_with_one_that_is_not(torch: str, driver: int | None, words: str) -> None:
     (problem,) = driver_problems("pretrain", torch, driver)
     assert words in problem.allowed
 
@@ -120,13 +120,15 @@ def test_a_driver_of_the_same_major_version_will_do(torch: str, driver: int) -> 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to make a libcuda with")
 def test_the_driver_s_cuda_is_what_libcuda_says(tmp_path: Path) -> None:
-    """A library of one function in place of NVIDIA's."""
+    """A library with one function replaces NVIDIA's."""
     (tmp_path / "cuda.c").write_text("int cuDriverGetVersion(int *version) { *version = 12040; return 0; }")
     subprocess.run(["gcc", "-shared", "-o", tmp_path / "libcuda.so.1", tmp_path / "cuda.c"], check=True)
     program = "from workflows.checks.machine import cuda_of_driver; print(cuda_of_driver())"
     environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    said = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
-    assert said.stdout.strip() == "12040"
+    output = subprocess.run(
+        [sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True
+    )
+    assert output.stdout.strip() == "12040"
 
 
 def test_torch_s_cuda_is_read_without_importing_it() -> None:
@@ -151,7 +153,7 @@ NO_ADDRESSES = ["file:///mlruns", "./mlruns", "foo", "http://[bad", "http://", "
 
 
 @pytest.mark.parametrize("uri", NO_ADDRESSES)
-def test_what_is_no_address_of_a_tracking_store_is_told_before_the_run(
+def test_what_is_no_address_of_a_tracking_store_is_reported_before_the_run(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
@@ -164,7 +166,7 @@ def test_what_is_no_address_of_a_tracking_store_is_told_before_the_run(
 
 
 @pytest.mark.parametrize("name", ["a?b", "feature%2Fx", "/".join(["h" * 200] * 3)])
-def test_a_home_whose_path_is_no_address_of_a_store_is_told_before_the_run(
+def test_a_home_whose_path_is_no_address_of_a_store_is_reported_before_the_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -204,7 +206,7 @@ def offline(specs: dict[str, Any], environment: dict[str, str]) -> dict[str, str
     return {each.path: each.allowed for each in offline_problems(RunContext(specs, NONE), environment)}
 
 
-def test_what_is_of_a_forbidden_hub_is_told(tmp_path: Path) -> None:
+def test_what_is_of_a_forbidden_hub_is_reported(tmp_path: Path) -> None:
     found = offline(OF_THE_HUB, {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)})
     assert [*found] == ["corpus.source.name", "tokenizer.existing", "data.chat.huggingface.name"]
     assert "HF_HUB_OFFLINE=1 disables: unset it to download owner/text" in found["corpus.source.name"]

@@ -50,7 +50,7 @@ def problems(folder: Path, **sections: Any) -> list[Problem]:
 
 
 def of_class(folder: Path, config: PretrainedConfig) -> Path:
-    """A model of another class, with the tiny model's tokenizer."""
+    """Write a model of another class, with the tiny model's tokenizer."""
     tiny_model(folder)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     return folder
@@ -66,7 +66,7 @@ def test_an_activation_that_vllm_lacks_is_refused(tmp_path: Path) -> None:
     assert (
         found.allowed == "a model with hidden_act: silu, the only activation of vLLM's LlamaForCausalLM; this one: gelu"
     )
-    assert problems(llama, post_training=[SFT]) == []  # no stage opens vLLM
+    assert problems(llama, post_training=[SFT]) == []  # no stage uses vLLM
 
 
 def test_an_adapter_of_a_layer_that_the_model_lacks_is_refused_with_those_that_it_has(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_the_stage_that_cannot_run_it_is_named(
     assert problems(folder, post_training=[SFT]) == []
 
 
-def head_of_its_own(folder: Path) -> None:
+def separate_head(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] + 1
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
@@ -136,7 +136,7 @@ def torn(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (head_of_its_own, "lm_head.weight differs from model.embed_tokens.weight"),
+        (separate_head, "lm_head.weight differs from model.embed_tokens.weight"),
         (without_a_tensor, "model.layers.1.mlp.up_proj.weight is missing"),
         (quantized, "its weights are quantized (config.json: awq)"),
         (torn, "model.safetensors: cannot be read (it is truncated"),

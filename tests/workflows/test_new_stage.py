@@ -1,4 +1,5 @@
-"""A stage with a new kind of artifact is its package, here tests/workflows/words, and a call in workflows/dag/calls.py."""
+"""A stage with a new kind of artifact requires only its package, here tests/workflows/words, and a call in
+workflows/dag/calls.py."""
 
 import json
 import os
@@ -69,7 +70,7 @@ def test_it_is_planned_run_cached_and_reported(tree: Path) -> None:
     ran(tree, *run)
     (report,) = tree.glob("home/jobs/report-*/output/report.html")
     (counted,) = tree.glob("home/jobs/words-*/output/words.json")
-    words = counted.read_text()  # one in each document: "not"
+    words = counted.read_text()  # one occurrence of "not" in each document
     assert 0 < int(words) < 10
     assert f"The text has {words} words." in (page := report.read_text()) and "measured" in page
     records = [json.loads(path.read_text()) for path in tree.glob("home/executions/*/*/run.json")]

@@ -41,7 +41,7 @@ def replayed(*versions: int, whole: bool = True) -> list[Replayed]:
 
 
 def later(**changes: Any) -> Night:
-    """The night after two accepted generations."""
+    """Return the state of the night after two accepted generations."""
     given: dict[str, Any] = {"accepted": [1, 2], "data_sets": [replayed(1), replayed(2)], "has_champion": True}
     return Night(NEW, 4096, **given | changes)
 
@@ -109,7 +109,8 @@ def test_a_metric_of_lm_eval_is_looked_up_in_the_champion_s_evaluation_before_an
     dag = trained(recipe(**EXAM), later())
     assert titles(dag)[2:5] == ["evaluate-champion", "check-metric", "pretrain"]
     assert next(call.after for call in dag if call.title == "pretrain") == ("check-metric",)
-    assert "check-metric" not in titles(trained(recipe(), later()))  # other metrics are known before the run
+    # the names of other metrics are known before the run
+    assert "check-metric" not in titles(trained(recipe(), later()))
     assert "check-metric" not in titles(trained(recipe(**EXAM), later(has_champion=False)))
 
 

@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {"steps": 3, "batch_size": 8, "layout": {"micro_batch": 
 
 
 def block(language: str) -> str:
-    """The page's first block of that language."""
+    """Return the page's first block of a language."""
     return next(found.text for found in page_blocks(ROOT / "docs/post-training.md") if found.language == language)
 
 
@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     words = [PYFLYTE, "run", str(ROOT / "workflows/pretrain_to_rl.py"), "pretrain_to_rl", "--recipe", "recipe.yaml"]
     environment = os.environ | {"BATON_HOME": str(folder / "baton"), "HF_HUB_OFFLINE": "1"}
-    environment.pop("PYTHONPATH", None)  # the folder is the user's own
+    environment.pop("PYTHONPATH", None)  # a user's folder works without it
     done = subprocess.run(
         words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
@@ -64,14 +64,14 @@ def test_each_model_is_evaluated_by_the_reward(folder: Path) -> None:
         read_manifest(made) for stage in ("sft", "grpo") for made in (folder / "baton/jobs").glob(f"{stage}-*/output")
     ]
     assert {each.facts["label"] for each in models} == {"sft", "grpo"}
-    # by digest: steps without any reward leave the model as it was, whose report is there
+    # compared by digest, since steps without any reward do not change the model, which then shares the report of its start
     assert {each.digest for each in models} < {report["model_digest"] for report in reports}
     for report in reports:
         assert {"sums.right", "sums.pass@1", "sums.pass@4"} <= report["metrics"].keys()
 
 
 def test_the_best_model_is_published(folder: Path) -> None:
-    """Its card has the stage that trained it."""
+    """Its card shows the stage that trained it."""
     (card,) = (folder / "baton/jobs").glob("publish-*/output/README.md")
     (choice,) = (folder / "baton/jobs").glob("choose-*/output/manifest.json")
     label = json.loads(choice.read_text())["facts"]["label"]

@@ -1,4 +1,5 @@
-"""All problems are reported at once: of any two planted problems, both; what depends on a wrong value comes later."""
+"""All problems are reported at once: of any two planted problems, both are found. Checks that depend on a wrong
+value come later."""
 
 import copy
 import itertools
@@ -21,12 +22,12 @@ ON_ITS_OWN = "a field that is set to this is left out"
 
 
 class Planted(NamedTuple):
-    """One thing wrong with the laptop's recipe."""
+    """A problem in the laptop's recipe."""
 
     path: str  # the field that is set
     value: Any
-    said: str  # the field that is reported
-    words: str  # of the answer
+    reported: str  # the reported field
+    words: str  # a part of the message
 
 
 PLANTED = [
@@ -36,7 +37,7 @@ PLANTED = [
     Planted("pretrain.model.layer", 5, "pretrain.model.layer", "did you mean layers"),
     Planted("corpus.source.path", "x", "corpus.source.path", "unknown"),
     Planted("post_training.0.sft.placement.node", 2, "post_training.0.sft.placement.node", "did you mean nodes"),
-    # of another type
+    # wrong types
     Planted("name", 5, "name", "valid string"),
     Planted("shards", "on", "shards", "write `shards: {}`"),
     Planted("publish", 3, "publish", "write `publish: {}`"),
@@ -48,7 +49,7 @@ PLANTED = [
     Planted("tokenizer.vocab_size", True, "tokenizer.vocab_size", "valid integer"),
     Planted("post_training.0.sft.seed", None, "post_training.0.sft.seed", "valid integer"),
     Planted("evaluate.statements.prompts", 1.5, "evaluate.statements.prompts", "valid integer"),
-    # outside of the bounds, or not one of the choices
+    # out of bounds, or not one of the choices
     Planted("pretrain.model.hidden", 0, "pretrain.model.hidden", "greater than or equal"),
     Planted("pretrain.optimizer.beta2", 1.0, "pretrain.optimizer.beta2", "less than 1"),
     Planted("pretrain.global_batch", -1, "pretrain.global_batch", "greater than or equal"),
@@ -71,7 +72,7 @@ PLANTED = [
     Planted("post_training.2.grpo.generations", 7, "post_training.2.grpo.generations", "divisor"),
     Planted("serve.load.concurrency", [2, 1], "serve.load.concurrency", "begin with 1"),
     Planted("publish.alias", "latest", "publish.alias", "other than latest"),
-    # stages that do not fit together, and what is not there
+    # stages that do not fit together, and missing files
     Planted("pretrain.sequence_length", 1024, "pretrain.sequence_length", "max_positions"),
     Planted("pretrain.model.head_dim", 16, "pretrain.model.head_dim", "vLLM"),
     Planted("pretrain.model.vocab_size", 4000, "pretrain.model.vocab_size", "(4096)"),
@@ -112,11 +113,11 @@ def hidden(found: list[Problem], *planted: Planted) -> list[Planted]:
     return [
         each
         for each in planted
-        if not any(problem.path == each.said and each.words in problem.allowed for problem in found)
+        if not any(problem.path == each.reported and each.words in problem.allowed for problem in found)
     ]
 
 
-# (what is hidden, what hides it): it is about the other's field, which is not known, or not there
+# (hidden problem, the one that hides it): the first depends on a field that is unknown or missing because of the second
 NOT_KNOWN = {
     ("pretrain.layout.micro_batch", "pretrain.global_batch"),
     ("pretrain.batch_warmup", "pretrain.global_batch"),
@@ -134,7 +135,7 @@ OF_SEVERAL_SECTIONS = [each for each in PLANTED[37:] if each.path not in ("token
 
 
 def _section(planted: Planted) -> str:
-    return planted.said.partition(".")[0]
+    return planted.reported.partition(".")[0]
 
 
 def test_there_are_forty_problems_to_plant() -> None:
@@ -147,7 +148,7 @@ def test_a_problem_is_reported(planted: Planted) -> None:
 
 
 def check(pairs: list[tuple[Planted, Planted]]) -> None:
-    """Both problems are reported, and nothing that neither of them brings."""
+    """Check that both problems are reported, and no problem that neither of them causes."""
     alone = {planted.path: {each.path for each in refused(planted).problems} for pair in pairs for planted in pair}
     for one, other in pairs:
         error = refused(one, other)

@@ -29,7 +29,7 @@ CATALOGS = {
         "p5.4xlarge,H100,1,24,256,,8,,us-east-1,us-east-1a,x86_64",
     ],
     "lambda": ["gpu_8x_a100,A100-80GB,8,128,2000,,20,,europe-1,europe-1,x86_64"],
-    "runpod": ["8x_A100,A100-80GB,8,128,2000,,10,8,EU,EU-1,x86_64"],  # SkyPilot has no several nodes there
+    "runpod": ["8x_A100,A100-80GB,8,128,2000,,10,8,EU,EU-1,x86_64"],  # SkyPilot supports only one node there
 }
 A100S = {"accelerators": ["A100-80GB:8"], "nodes": 2}
 PLACEMENTS: dict[str, dict[str, Any]] = {
@@ -46,7 +46,7 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
 
 
 def recipe(placement: dict[str, Any]) -> dict[str, Any]:
-    """The 3b recipe, with its pretraining placed, and without the tuning: this machine has no room for that."""
+    """Return the 3b recipe with its pretraining placed, and without the tuning, for which this machine has no room."""
     given: dict[str, Any] = yaml.safe_load((ROOT / "workflows/recipes/3b.yaml").read_text())
     del given["post_training"]
     given["pretrain"]["placement"] = placement
@@ -55,7 +55,7 @@ def recipe(placement: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with catalogs, and the recipes."""
+    """A home with catalogs and the recipes."""
     home = tmp_path_factory.mktemp("home")
     for cloud, rows in CATALOGS.items():
         catalog = home / ".sky/catalogs/v8" / cloud / "vms.csv"
@@ -95,7 +95,7 @@ def plans(home: Path) -> dict[str, tuple[int, str]]:
 
 
 def pretrain(plans: dict[str, tuple[int, str]], name: str) -> dict[str, Any]:
-    """The stage in the plan for machines."""
+    """Return the stage in the plan for machines."""
     stage: dict[str, Any]
     (stage,) = (each for each in json.loads(plans[f"{name} --json"][1])["stages"] if each["name"] == "pretrain")
     return stage
@@ -118,13 +118,14 @@ def test_a_list_in_order_is_tried_in_its_order_and_takes_as_long_as_each_acceler
 ) -> None:
     first, second, *_ = pretrain(plans, "in_order")["quotes"]["found"]
     assert [each["offer"]["accelerator"] for each in (first, second)] == ["H100", "A100-80GB"]
-    assert second["hours"] / first["hours"] == pytest.approx(989.4 / 312, rel=0.01)  # and starting, on both
+    # the hours include the start, which takes the same time on both
+    assert second["hours"] / first["hours"] == pytest.approx(989.4 / 312, rel=0.01)
     assert (first["spot"], first["on_demand"]) == (None, first["hours"] * 2 * 60)
     assert first["expected"] == first["on_demand"]
 
 
 def test_cost_is_hours_times_the_price(plans: dict[str, tuple[int, str]]) -> None:
-    code, said = plans["cheapest"]
+    code, output = plans["cheapest"]
     assert code == 0
     stage = pretrain(plans, "cheapest")
     assert stage["need"]["flops"] == pytest.approx(1.36e21, rel=0.01)
@@ -135,9 +136,9 @@ def test_cost_is_hours_times_the_price(plans: dict[str, tuple[int, str]]) -> Non
         "at 40% of peak (--mfu)",
         "1. aws/us-east-1 2 x p4de (8 A100-80GB), spot $24.00 per hour (on-demand $80.00), $4,5",
     ):
-        assert words in said
-    assert f"cost        expected ${stage['hours'] * 24:,.2f}; all spot ${stage['hours'] * 24:,.2f}" in said
-    assert f"all on-demand ${stage['hours'] * 40:,.2f}" in said
+        assert words in output
+    assert f"cost        expected ${stage['hours'] * 24:,.2f}; all spot ${stage['hours'] * 24:,.2f}" in output
+    assert f"all on-demand ${stage['hours'] * 40:,.2f}" in output
 
 
 def test_the_cost_of_several_stages_is_added_up(plans: dict[str, tuple[int, str]]) -> None:
@@ -152,23 +153,23 @@ def test_a_stage_of_ones_own_costs_the_hours_that_the_recipe_says(plans: dict[st
     (own,) = (each for each in json.loads(plans["several --json"][1])["stages"] if each["name"] == "own")
     quote = own["quotes"]["found"][0]
     assert own["hours"] == 2 and quote["expected"] == 2 * quote["offer"]["on_demand_price"] > 0
-    code, said = plans["several"]
-    assert code == 2 and "stages.0.placement.time_limit_h: 1.0" in said and "for 2.0 h; or less to compute" in said
+    code, output = plans["several"]
+    assert code == 2 and "stages.0.placement.time_limit_h: 1.0" in output and "for 2.0 h; or less to compute" in output
 
 
 def test_a_limit_by_the_run_is_a_problem_and_the_plan_is_shown_all_the_same(
     plans: dict[str, tuple[int, str]],
 ) -> None:
-    code, said = plans["dear"]
+    code, output = plans["dear"]
     assert code == 2
-    assert "pretrain.placement.max_price_per_run: 6000.0" in said
-    assert "at 40% of its peak" in said
-    assert "lambda/europe-1 2 x gpu_8x_a100" in said
+    assert "pretrain.placement.max_price_per_run: 6000.0" in output
+    assert "at 40% of its peak" in output
+    assert "lambda/europe-1 2 x gpu_8x_a100" in output
 
 
 def test_a_limit_that_holds_at_another_mfu_is_none_there(plans: dict[str, tuple[int, str]]) -> None:
-    code, said = plans["dear --mfu 0.8"]
-    assert (code, "at 80% of peak" in said) == (0, True)
+    code, output = plans["dear --mfu 0.8"]
+    assert (code, "at 80% of peak" in output) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -180,14 +181,14 @@ def test_a_limit_that_holds_at_another_mfu_is_none_there(plans: dict[str, tuple[
     ],
 )
 def test_other_limits(plans: dict[str, tuple[int, str]], name: str, path: str, words: str) -> None:
-    code, said = plans[name]
+    code, output = plans[name]
     assert code == 2
-    assert path in said
-    assert words in said
+    assert path in output
+    assert words in output
 
 
 def test_a_place_over_the_price_by_the_hour_is_not_tried(plans: dict[str, tuple[int, str]]) -> None:
-    """SkyPilot's own limit lets an instance be had wherever it is, when it is cheap enough somewhere."""
+    """SkyPilot's own limit admits an instance at any price once it is cheap enough in one place."""
     assert plans["dear_elsewhere"][0] == 0
     tried = [quote["offer"]["place"] for quote in pretrain(plans, "dear_elsewhere")["quotes"]["found"]]
     assert tried == ["aws/us-east-1"]
@@ -199,14 +200,14 @@ def test_what_is_excluded_is_not_tried(plans: dict[str, tuple[int, str]]) -> Non
 
 
 def test_without_a_cloud_it_says_so_and_the_rest(plans: dict[str, tuple[int, str]]) -> None:
-    code, said = plans["nowhere"]
+    code, output = plans["nowhere"]
     assert code == 0
-    assert "prices      not known: SkyPilot has no cloud enabled on this machine; run `sky check`" in said
-    assert "memory      49.3 GB on each A100-80GB (80 GB)" in said
+    assert "prices      not known: SkyPilot has no cloud enabled on this machine; run `sky check`" in output
+    assert "memory      49.3 GB on each A100-80GB (80 GB)" in output
 
 
 def test_pyflyte_run_refuses_what_is_over_its_limit(plans: dict[str, tuple[int, str]], home: Path) -> None:
-    """After `plans`, which has enabled the clouds."""
+    """This needs `plans`, which has enabled the clouds."""
     words = [str(BIN / "pyflyte"), "run", "workflows/pretrain_to_rl.py", "pretrain_to_rl"]
     words += ["--recipe", str(home / "dear.yaml")]
     ended = subprocess.run(words, cwd=ROOT, env=environment(home), check=False, capture_output=True, text=True)

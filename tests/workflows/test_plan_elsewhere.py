@@ -1,4 +1,4 @@
-"""A plan for a machine that is not at hand, of a model that is on the hub: here a server of files."""
+"""A plan for another machine, with a model of the hub, which is a file server here."""
 
 import json
 import os
@@ -34,7 +34,7 @@ SFT = {"data": "chat", "steps": 100, "batch_size": 8}
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A hub with one model, as environment variables."""
+    """The environment variables of a hub with one model."""
     folder = tmp_path / "hub" / "owner" / "name" / "resolve" / "main"
     folder.mkdir(parents=True)
     model(folder, "8B")
@@ -72,12 +72,12 @@ def test_a_model_of_the_hub_is_planned_for_eight_gpus(hub: dict[str, str], tmp_p
 def test_without_its_config_nothing_is_promised(tmp_path: Path) -> None:
     """The tests have HF_HUB_OFFLINE=1."""
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe(tmp_path, "owner/name")))
-    said = CliRunner().invoke(main, [str(tmp_path / "recipe.yaml")]).output
+    output = CliRunner().invoke(main, [str(tmp_path / "recipe.yaml")]).output
     assert (
         "not known: start_from.model: owner/name: it is not in the hub's cache, and HF_HUB_OFFLINE disables the hub: the "
         "size, memory and hours of the stages that use it are not known"
-    ) in said
-    assert said.endswith("no problem found in what is known\n")
+    ) in output
+    assert output.endswith("no problem found in what is known\n")
 
 
 def test_a_family_without_an_estimate_is_named(tmp_path: Path) -> None:

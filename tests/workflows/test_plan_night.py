@@ -1,4 +1,4 @@
-"""`python -m workflows.plan` of a continuous recipe: the next night, by what the registry has."""
+"""`python -m workflows.plan` plans the next night of a continuous recipe from the state of the registry."""
 
 import json
 from pathlib import Path
@@ -51,7 +51,7 @@ own, after version 1: 12 stages, 0 of them cached
 
 @pytest.fixture
 def recipe(home: Path, tmp_path: Path) -> dict[str, Any]:
-    """A night on the texts of a folder, and a refresh."""
+    """A recipe for a night on the texts of a folder, and for a refresh."""
     (tmp_path / "incoming").mkdir()
     for number in range(20):
         (tmp_path / f"incoming/{number}.txt").write_text(f"It rained for {number} days.")
@@ -78,7 +78,7 @@ def plan(recipe: dict[str, Any]) -> Examined:
 
 
 def generation(folder: Path, recipe: dict[str, Any], corpus: Path) -> None:
-    """A promoted version in the registry that was made from a corpus."""
+    """Register a promoted version that was trained on this corpus."""
     spec = ContinuousRecipe.model_validate(recipe).pretrain.model_dump(mode="json")
     shards: dict[str, Any] = {
         "tokens": 10_000,
@@ -108,10 +108,10 @@ def generation(folder: Path, recipe: dict[str, Any], corpus: Path) -> None:
 
 def test_the_first_night_trains_a_tokenizer_and_a_model(recipe: dict[str, Any]) -> None:
     planned = plan(recipe)
-    said = "\n".join(planned.lines())
-    assert said.startswith(FIRST_NIGHT)
-    assert "own-tuned, if the new version of baton-test is promoted: 8 stages" in said
-    assert f"training begins: {made.NAME} has no accepted version" in said
+    output = "\n".join(planned.lines())
+    assert output.startswith(FIRST_NIGHT)
+    assert "own-tuned, if the new version of baton-test is promoted: 8 stages" in output
+    assert f"training begins: {made.NAME} has no accepted version" in output
     (pretrain,) = (stage for stage in planned.stages if stage.name == "pretrain")
     assert pretrain.spec == ContinuousRecipe.model_validate(recipe).pretraining()
 
@@ -119,17 +119,17 @@ def test_the_first_night_trains_a_tokenizer_and_a_model(recipe: dict[str, Any]) 
 def test_a_later_night_continues_from_the_newest_version(recipe: dict[str, Any], tmp_path: Path) -> None:
     generation(tmp_path, recipe, made.corpus(tmp_path / "corpus"))
     planned = plan(recipe)
-    said = "\n".join(planned.lines())
-    assert said.startswith(LATER_NIGHT) and LATER_NIGHT in (ROOT / "docs/continuous.md").read_text()
+    output = "\n".join(planned.lines())
+    assert output.startswith(LATER_NIGHT) and LATER_NIGHT in (ROOT / "docs/continuous.md").read_text()
     assert (
         "epochs      1.01 over about 10,000 new tokens: repeated\n              1.01 over 10,000 replayed tokens"
-        in said
+        in output
     )
     assert planned.night == (
         "training continues from version 1; how much text is new is known only in the night: the plan assumes 10,000 "
         "tokens, as many as version 1 had"
     )
-    assert "own-tuned, if the new version of baton-test is promoted: 8 stages" in said
+    assert "own-tuned, if the new version of baton-test is promoted: 8 stages" in output
 
 
 def test_a_night_without_new_text_trains_nothing_and_tunes_the_champion_if_that_is_due(

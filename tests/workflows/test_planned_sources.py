@@ -1,4 +1,4 @@
-"""The named sources in a plan: tokens, shares and epochs, exact or estimated."""
+"""The named sources in a plan: exact or estimated tokens, shares and epochs."""
 
 from pathlib import Path
 from typing import Any

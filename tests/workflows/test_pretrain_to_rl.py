@@ -1,4 +1,4 @@
-"""The workflow by `pyflyte run`, with every real engine, on a tiny recipe."""
+"""The workflow run by `pyflyte run` on a tiny recipe, with every real engine."""
 
 import json
 import os
@@ -62,7 +62,7 @@ TINY: dict[str, Any] = {
 
 
 def prepare(folder: Path, recipe: dict[str, Any]) -> Path:
-    """A working folder: a few files of the standard library, and the recipe."""
+    """Write a working folder with a few files of the standard library and the recipe, and return the recipe's path."""
     sources = folder / "sources"
     sources.mkdir(parents=True)
     library = Path(os.__file__).parent
@@ -108,7 +108,7 @@ def run(vllm: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, sub
 
 
 def models(folder: Path) -> set[str]:
-    """The digests of the run's models. Two steps of GRPO whose rewards are all alike leave its model as it was."""
+    """Return the digests of the run's models. Two steps of GRPO whose rewards are all equal do not change its model."""
     return {read_manifest(output_of(folder, stage)).digest for stage in ("convert", "sft", "dpo", "grpo")}
 
 
@@ -154,7 +154,7 @@ def test_mlflow_has_a_parent_and_a_child_for_each_stage(run: tuple[Path, Any]) -
     parents = [each for each in runs if "mlflow.parentRunId" not in each.data.tags]
     children = [each for each in runs if "mlflow.parentRunId" in each.data.tags]
     assert len(parents) == 1
-    assert len(children) == len(STAGES) + len(models(run[0])) + 1  # and the report
+    assert len(children) == len(STAGES) + len(models(run[0])) + 1  # one for the report
     assert {each.info.status for each in runs} == {"FINISHED"}
     (training,) = [each for each in children if each.data.tags["mlflow.runName"] == "pretrain"]
     assert len(client.get_metric_history(training.info.run_id, "loss")) == 30
@@ -180,7 +180,7 @@ def test_a_second_run_finds_every_stage_in_the_cache_and_registers_the_model_aga
 
 
 def planned(folder: Path, recipe: dict[str, Any]) -> dict[str, Any]:
-    """The stages that `python -m workflows.plan` names, in the run's folder."""
+    """Return the stages that `python -m workflows.plan` prints in the run's folder, by name."""
     path = folder / "planned.yaml"
     path.write_text(yaml.safe_dump(recipe))
     words = [sys.executable, "-m", "workflows.plan", str(path), "--json"]
@@ -192,7 +192,7 @@ def test_the_plan_knows_what_the_cache_has(run: tuple[Path, Any]) -> None:
     found = planned(run[0], TINY)
     assert {name for name in found if not found[name]["cached"]} == {"publish", "report"}
     for stage in set(STAGES) - {"publish"}:
-        title = "rows-statements" if stage == "rows" else stage  # which says of what
+        title = "rows-statements" if stage == "rows" else stage  # the title contains the name of the rows
         assert found[title]["cached"] == read_manifest(output_of(run[0], stage)).digest
 
     changed = planned(run[0], TINY | {"post_training": [SFT, {"dpo": DPO["dpo"] | {"steps": 3}}, GRPO]})
@@ -223,19 +223,19 @@ def test_a_run_may_enter_midway_and_stop_early(run: tuple[Path, Any], tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("name: [", "YAML or JSON: line 1, column 8"),
         ("pretrain: {steps: 0}", "pretrain.steps: 0"),
     ],
 )
-def test_a_wrong_recipe_ends_before_any_compute(tmp_path: Path, text: str, said: str) -> None:
-    """The kinds of problems are in test_recipe_text.py and test_bad_recipes.py."""
+def test_a_wrong_recipe_ends_before_any_compute(tmp_path: Path, text: str, message: str) -> None:
+    """The kinds of problems are tested in test_recipe_text.py and test_bad_recipes.py."""
     path = tmp_path / "recipe.yaml"
     path.write_text(text)
     done = pyflyte(tmp_path, path)
     assert done.returncode == 2
-    assert said in " ".join((done.stdout + done.stderr).replace("│", " ").split())
+    assert message in " ".join((done.stdout + done.stderr).replace("│", " ").split())
     assert "Traceback" not in done.stdout + done.stderr
     assert not (tmp_path / "baton" / "jobs").exists()
 
@@ -247,7 +247,7 @@ def test_a_wrong_recipe_ends_before_any_compute(tmp_path: Path, text: str, said:
 def test_an_ended_run_leaves_no_process_and_continues(tmp_path: Path, how: signal.Signals) -> None:
     training = {name: TINY[name] for name in ("name", "corpus", "tokenizer", "shards")}
     training["pretrain"] = TINY["pretrain"] | {"steps": 400, "checkpoints": {"every": 50}}
-    training["more_corpora"] = [TINY["corpus"] | {"held_out": 0.4}]  # another cut of the same files
+    training["more_corpora"] = [TINY["corpus"] | {"held_out": 0.4}]  # another split of the same files
     recipe = prepare(tmp_path, training)
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(

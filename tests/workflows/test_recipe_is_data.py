@@ -1,4 +1,4 @@
-"""Validating a recipe looks nothing up: no file, no network, no process, no code of the user's."""
+"""Validating a recipe uses no file, no network, no process and no user code."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 from tests.source import ROOT
 
-# an audit hook sees what C code opens too
+# an audit hook also sees files that C code opens
 PROGRAM = """
 import sys, yaml
 from workflows.continuous_training.recipe import ContinuousRecipe, recipe_of

@@ -1,4 +1,5 @@
-"""A recipe's text: what YAML silently accepts, and what would end in a traceback, a hang or out of memory."""
+"""A recipe's text: content that YAML would accept silently, or that would cause a traceback, a hang or an
+out-of-memory error."""
 
 import json
 import os
@@ -16,7 +17,7 @@ LAPTOP = Path(__file__).parents[2] / "workflows" / "recipes" / "laptop.yaml"
 
 
 def read(text: str) -> Any:
-    """The value of a text, in whatever suits it: no recipe is validated. A text that begins with { is read as it is."""
+    """Return the value of a text without validating it as a recipe. Braces are added, unless the text begins with {."""
     found: list[Any] = []
 
     class Taken(Exception):
@@ -37,11 +38,11 @@ def refused(path: Path, text: str | bytes) -> RecipeError:
     with pytest.raises(RecipeError) as caught:
         load(path, Recipe.model_validate)
     assert caught.value.exit_code == 2
-    caught.value.message.encode()  # it can be printed
+    caught.value.message.encode()  # the message can be printed
     return caught.value
 
 
-# the text of a recipe: (the field that is reported, words of the answer)
+# the text of a recipe: (the reported field, a part of the message)
 TEXTS = {
     "pretrain: {steps: 5}\npretrain: {steps: 6}": ("pretrain", "is repeated on line 2"),
     "pretrain: {steps: 5, steps: 6}": ("pretrain.steps", "is repeated on line 1"),
@@ -95,7 +96,7 @@ def test_a_text_is_answered_with_its_field_and_a_way_out(tmp_path: Path, text: s
 
 
 def test_an_alias_that_multiplies_is_refused(tmp_path: Path) -> None:
-    """9 levels of 9 aliases each: 400 million values."""
+    """9 levels of 9 aliases each are 400 million values."""
     levels = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 10)]
     assert "with aliases expanded" in str(refused(tmp_path / "recipe.yaml", "\n".join(["a0: &a0 x", *levels])))
 

@@ -18,8 +18,9 @@ from workflows.recipe import Recipe, context_of
 from workflows.recipe.error import RecipeError
 
 RECIPES = Path(__file__).parents[2] / "workflows" / "recipes"
-LACKING = {"rl-only": ["start_from.model"], "chat": ["data.chat.path", "data.preferences.path"]}  # what only users have
-MEANT_FOR = {  # (accelerator, how many): parameters in 10^9, tokens in 10^9
+# files that only users have
+LACKING = {"rl-only": ["start_from.model"], "chat": ["data.chat.path", "data.preferences.path"]}
+MEANT_FOR = {  # (accelerator, number of accelerators): 10^9 parameters, 10^9 tokens
     "nano": ("H100", 1, 0.47, 9.5),
     "3b": ("A100-80GB", 16, 3.2, 64),
     "8b-continued": ("H100", 8, 8.2, 21),
@@ -29,8 +30,8 @@ each = pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob
 
 
 @pytest.fixture(autouse=True)
-def where_there_is_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some recipes name a model of the hub. Nothing is fetched: they are only checked."""
+def allow_hub_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow models of the hub, which some recipes name. Nothing is downloaded, since the recipes are only checked."""
     monkeypatch.delenv("HF_HUB_OFFLINE")
 
 
@@ -61,7 +62,7 @@ def test_a_large_recipe_is_as_large_as_it_says(name: str) -> None:
     device, count, parameters, tokens = MEANT_FOR[name]
     spec = Recipe.model_validate(read(name)).pretrain
     assert spec
-    vocabulary = spec.model.vocab_size or 32768  # nano trains its own
+    vocabulary = spec.model.vocab_size or 32768  # nano trains its own tokenizer
     assert (spec.layout.device, spec.layout.world) == (device, count)
     assert spec.model.parameters(vocabulary) / 1e9 == pytest.approx(parameters, rel=0.02)
     assert spec.tokens() / 1e9 == pytest.approx(tokens, rel=0.02)
@@ -69,7 +70,7 @@ def test_a_large_recipe_is_as_large_as_it_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", MEANT_FOR)
 def test_a_large_recipe_fits_its_device_with_room_to_spare(name: str) -> None:
-    """On a machine without a GPU as anywhere: the layout says where it is meant to run."""
+    """This also holds on a machine without a GPU, since the layout names the target device."""
     memory, *_ = [line for line in lines(name) if line.startswith("  memory") and " on each " in line]
     needed, *_, capacity = [
         float(word.strip("(")) for word in memory.split() if word.strip("(").replace(".", "").isdigit()
@@ -122,7 +123,7 @@ def test_the_laptop_recipe_fits_a_laptop() -> None:
 
 
 def test_a_recipe_can_be_asked_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked(RECIPES / "moe-30b-a3b.yaml") == 0
+    assert exit_code(RECIPES / "moe-30b-a3b.yaml") == 0
     shown = capsys.readouterr().out
     for words in (
         "9 stages, 0 of them cached",
@@ -138,17 +139,17 @@ def test_a_recipe_can_be_asked_what_it_takes(capsys: pytest.CaptureFixture[str])
 
 def test_a_recipe_that_is_wrong_says_so_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "wrong.yaml").write_text("pretrain: {model: {layers: 0}}")
-    assert asked(tmp_path / "wrong.yaml") == 2
+    assert exit_code(tmp_path / "wrong.yaml") == 2
     assert "pretrain.model.layers" in capsys.readouterr().out
 
 
 def test_a_recipe_that_is_not_there_says_so_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked(tmp_path / "no.yaml") == 2
+    assert exit_code(tmp_path / "no.yaml") == 2
     assert "an existing YAML or JSON file" in capsys.readouterr().out
 
 
-def asked(recipe: Path) -> int:
-    """`python -m workflows.plan`'s exit code."""
+def exit_code(recipe: Path) -> int:
+    """Return the exit code of `python -m workflows.plan`."""
     with pytest.raises(SystemExit) as end:
         main([str(recipe)])
     return int(end.value.code or 0)

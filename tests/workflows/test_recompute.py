@@ -1,4 +1,4 @@
-"""The choice of the cached stages that are recomputed since their files are gone."""
+"""The choice of cached stages that are recomputed because their files are gone."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from workflows.dag.recompute import recomputed
 
 Make = Callable[..., Artifact]
 
-# from the corpus to two evaluations of an adapter, of which a report tells
+# the calls from the corpus to two evaluations of an adapter, both in the report
 DAG = [
     Call("corpus", "prepare_corpus", StageSpec()),
     Call("pretrain", "pretrain", StageSpec(), {"data": "corpus"}),
@@ -31,7 +31,7 @@ KINDS = {
 
 @pytest.fixture
 def cached(tmp_path: Path) -> dict[str, Artifact]:
-    """The artifacts of all calls but the report."""
+    """The artifacts of all calls except the report."""
 
     def made(title: str) -> Artifact:
         (tmp_path / title).mkdir()
@@ -45,33 +45,34 @@ def cached(tmp_path: Path) -> dict[str, Artifact]:
     return found | {"sft": found["sft"].model_copy(update={"base": base})}
 
 
-def again(cached: dict[str, Artifact], gone: list[str], runs: tuple[str, ...] = ()) -> set[str]:
-    """The stages that are recomputed if the files of `gone` were removed and the stages `runs` are not cached."""
+def recomputed_stages(cached: dict[str, Artifact], gone: list[str], runs: tuple[str, ...] = ()) -> set[str]:
+    """Return the stages that are recomputed if the files of `gone` were removed and the stages `runs` are not
+    cached."""
     for title in gone:
         (Path(cached[title].place) / "file").unlink()
     return recomputed(DAG, {title: artifact for title, artifact in cached.items() if title not in runs})
 
 
 def test_an_artifact_is_not_recomputed_if_another_was_made_from_it(cached: dict[str, Artifact]) -> None:
-    assert again(cached, ["corpus", "pretrain", "base"]) == set()
+    assert recomputed_stages(cached, ["corpus", "pretrain", "base"]) == set()
 
 
 def test_an_artifact_is_recomputed_if_a_stage_that_runs_reads_it(cached: dict[str, Artifact]) -> None:
-    assert again(cached, ["corpus", "pretrain"], runs=("base", "sft", "evaluate")) == {"corpus", "pretrain"}
+    assert recomputed_stages(cached, ["corpus", "pretrain"], runs=("base", "sft", "evaluate")) == {"corpus", "pretrain"}
 
 
 def test_so_is_the_base_of_an_adapter_that_is_read(cached: dict[str, Artifact]) -> None:
-    assert again(cached, ["pretrain", "base"], runs=("evaluate",)) == {"pretrain", "base"}
+    assert recomputed_stages(cached, ["pretrain", "base"], runs=("evaluate",)) == {"pretrain", "base"}
 
 
 def test_a_measurement_is_recomputed_since_nothing_is_made_from_it(cached: dict[str, Artifact]) -> None:
-    assert again(cached, ["pretrain", "evaluate"]) == {"evaluate"}
+    assert recomputed_stages(cached, ["pretrain", "evaluate"]) == {"evaluate"}
 
 
 def test_a_model_that_was_only_measured_is_recomputed(cached: dict[str, Artifact]) -> None:
-    assert again(cached, ["sft"]) == {"sft"}
+    assert recomputed_stages(cached, ["sft"]) == {"sft"}
 
 
 def test_a_stage_with_damaged_files_reads_its_inputs_again(cached: dict[str, Artifact]) -> None:
     (Path(cached["base"].place) / "file").write_text("another model")
-    assert again(cached, ["corpus", "pretrain"]) == {"corpus", "pretrain"}
+    assert recomputed_stages(cached, ["corpus", "pretrain"]) == {"corpus", "pretrain"}

@@ -1,4 +1,4 @@
-"""Post-training repeated after a promotion, by `pyflyte run` with every real engine."""
+"""Post-training repeated after a promotion, run by `pyflyte run` with every real engine."""
 
 import subprocess
 from typing import Any
@@ -28,8 +28,8 @@ WITH_TUNING: dict[str, Any] = RECIPE | {
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The output of each of three runs: too early, with the first promotion, and once more."""
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The output of three runs: before the first promotion, with it, and one more."""
     folder = tmp_path_factory.mktemp("refresh")
     (folder / "incoming").mkdir()
     for name in FIRST:
@@ -54,15 +54,15 @@ def _run(workflow: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_without_a_champion_there_is_nothing_to_tune(said: dict[str, str]) -> None:
-    assert f"nothing to do: {BASE} has no champion yet" in said["early"]
+def test_without_a_champion_there_is_nothing_to_tune(outputs: dict[str, str]) -> None:
+    assert f"nothing to do: {BASE} has no champion yet" in outputs["early"]
 
 
-def test_a_promotion_of_the_base_starts_the_tuning(said: dict[str, str]) -> None:
-    assert f"{BASE} version 1: Promoted" in said["promoted"]
-    assert "✓ merged" in said["promoted"]  # a stage of one's own, after DPO
-    assert f"{TUNED} version 1: Promoted" in said["promoted"]
+def test_a_promotion_of_the_base_starts_the_tuning(outputs: dict[str, str]) -> None:
+    assert f"{BASE} version 1: Promoted" in outputs["promoted"]
+    assert "✓ merged" in outputs["promoted"]  # a user's stage after DPO
+    assert f"{TUNED} version 1: Promoted" in outputs["promoted"]
 
 
-def test_a_champion_is_tuned_once(said: dict[str, str]) -> None:
-    assert f"nothing to do: the champion of {BASE} has been tuned" in said["again"]
+def test_a_champion_is_tuned_once(outputs: dict[str, str]) -> None:
+    assert f"nothing to do: the champion of {BASE} has been tuned" in outputs["again"]

@@ -1,4 +1,4 @@
-"""`pyflyte run --remote`: what a cluster's pods would lack is reported before anything is registered."""
+"""`pyflyte run --remote` reports requirements that a cluster's pods would lack before anything is registered."""
 
 import copy
 import json
@@ -49,60 +49,60 @@ def run(recipe: dict[str, Any], pinned: dict[str, str] = PINNED, **environment: 
     return ""
 
 
-def test_everything_that_pods_would_not_have_is_said_at_once(tmp_path: Path) -> None:
+def test_everything_that_pods_would_not_have_is_reported_at_once(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"text": "a"}\n')
     os.truncate(rows, 100_000_001)
     here = {"source": {"kind": "jsonl", "path": str(rows)}}
     two = {"layout": {"nodes": 2, "micro_batch": 8}, "pod": {"resources": {"memory": "100Mi"}}}
-    said = run(TEXT | {"corpus": here, "pretrain": two}, MLFLOW_TRACKING_URI="sqlite:///runs.db")
-    assert "the recipe has 4 problems; no stage was started" in said
-    assert "corpus.source.path" in said
+    output = run(TEXT | {"corpus": here, "pretrain": two}, MLFLOW_TRACKING_URI="sqlite:///runs.db")
+    assert "the recipe has 4 problems; no stage was started" in output
+    assert "corpus.source.path" in output
     assert (
-        "at most 100.0 MB are uploaded with a run, and these are 100.0 MB" in said
-        and "use its address (s3://…)" in said
+        "at most 100.0 MB are uploaded with a run, and these are 100.0 MB" in output
+        and "use its address (s3://…)" in output
     )
-    assert "use a path in a folder that all pods mount (BATON_STORAGE=/shared)" in said
-    assert "for several nodes use SkyPilot: add `placement: {nodes: 2, …}`" in said
-    assert "pretrain.pod.resources.memory: '100Mi'" in said and "at least" in said
-    assert "MLFLOW_TRACKING_URI: 'sqlite:///runs.db'" in said and "http://" in said
+    assert "use a path in a folder that all pods mount (BATON_STORAGE=/shared)" in output
+    assert "for several nodes use SkyPilot: add `placement: {nodes: 2, …}`" in output
+    assert "pretrain.pod.resources.memory: '100Mi'" in output and "at least" in output
+    assert "MLFLOW_TRACKING_URI: 'sqlite:///runs.db'" in output and "http://" in output
 
 
 @pytest.mark.parametrize(
     "stage", ["corpus", "tokenizer", "pretrain", "convert", "evaluate", "data.statements", "post_training.0.sft"]
 )
 def test_memory_in_which_no_stage_can_say_what_it_lacks_is_refused(stage: str) -> None:
-    """The process that starts the stage would be killed for memory, three times."""
+    """Otherwise the process that starts the stage would be killed for memory three times."""
     tuned = {"data": DATA, "post_training": [SFT], "evaluate": {"bits_per_byte": {}}}
     recipe = copy.deepcopy(TEXT | tuned | {"pretrain": {}, "convert": {}})
     holder: Any = recipe
     for part in stage.split("."):
         holder = holder[int(part) if part.isdigit() else part]
     holder["pod"] = {"resources": {"memory": "400Mi"}}
-    said = run(recipe)
-    assert f"{stage}.pod.resources.memory: '400Mi'" in said
-    assert re.search(r"at least \d+Mi: 512Mi for the process that starts the stage", said)
+    output = run(recipe)
+    assert f"{stage}.pod.resources.memory: '400Mi'" in output
+    assert re.search(r"at least \d+Mi: 512Mi for the process that starts the stage", output)
 
 
 def test_memory_that_does_not_hold_the_model_is_refused_with_its_parts() -> None:
     model = {"layers": 12, "hidden": 768, "heads": 12, "kv_heads": 12, "ffn_hidden": 3072, "vocab_size": 50_304}
     recipe: dict[str, Any] = TEXT | {"pretrain": {"model": model}, "convert": {}}
     recipe |= {"serve": {"pod": {"resources": {"memory": "1Gi", "gpu": 0}}}}
-    said = " ".join(run(recipe).split())
-    assert "serve.pod.resources.memory: '1Gi'" in said
+    output = " ".join(run(recipe).split())
+    assert "serve.pod.resources.memory: '1Gi'" in output
     parts = r"512Mi for the process .+, 768Mi for vLLM, \d+Mi for the model's weights; the plan's estimate is \d+Gi"
-    assert re.search(rf"at least \d+Mi: {parts}", said)
+    assert re.search(rf"at least \d+Mi: {parts}", output)
 
 
 def test_the_plan_s_estimate_is_not_for_a_recipe_to_give() -> None:
-    said = run(TEXT | {"corpus": {"pod": {"planned_memory": "4Gi"}}})
-    assert "corpus.pod.planned_memory: '4Gi'" in said and "unset: " in said
+    output = run(TEXT | {"corpus": {"pod": {"planned_memory": "4Gi"}}})
+    assert "corpus.pod.planned_memory: '4Gi'" in output and "unset: " in output
 
 
-def test_memory_below_the_estimate_is_told_and_tried(capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_below_the_estimate_is_reported_and_tried(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(TEXT | {"tokenizer": {"vocab_size": 512, "pod": {"resources": {"memory": "1Gi"}}}}) == ""
-    said = "warning: tokenizer.pod.resources.memory: 1Gi is less than the plan's estimate, 3Gi"
-    assert said in capsys.readouterr().err
+    output = "warning: tokenizer.pod.resources.memory: 1Gi is less than the plan's estimate, 3Gi"
+    assert output in capsys.readouterr().err
 
 
 def test_files_that_pods_share_are_not_refused(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_files_that_pods_share_are_not_refused(tmp_path: Path) -> None:
     assert "rows.jsonl" not in run({"corpus": here}, pinned={}, BATON_STORAGE=str(tmp_path))
 
 
-def test_what_gpus_are_asked_for_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_requested_gpus_are_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     none = {"dpo": DPO["dpo"] | {"pod": {"resources": {"gpu": 0}}}}
     hub = {"start_from": {"model": "Qwen/Qwen2.5-7B-Instruct"}, "corpus": {}, "data": DATA}
@@ -133,11 +133,11 @@ def test_pods_know_where_people_see_the_execution(tmp_path: Path, monkeypatch: p
 
 def test_without_images_it_says_how_to_have_them() -> None:
     data_alone = {"baton-data": PINNED["baton-data"]}
-    said = run(
+    output = run(
         TEXT | {"data": DATA, "pretrain": {}, "convert": {}, "evaluate": {"statements": ASKED}}, pinned=data_alone
     )
-    assert "baton-train, baton-serve, baton-post-train: no image is configured for these pods" in said
-    assert "python -m images REGISTRY" in said
+    assert "baton-train, baton-serve, baton-post-train: no image is configured for these pods" in output
+    assert "python -m images REGISTRY" in output
 
 
 def test_a_run_needs_the_images_of_its_stages_alone() -> None:
@@ -151,13 +151,13 @@ class EmptyRegistry(BaseHTTPRequestHandler):
 
 
 def test_an_image_that_its_registry_does_not_have_is_refused_before_the_run() -> None:
-    """Its pods would be tried for ten minutes, and none would record anything."""
+    """Otherwise its pods would be retried for ten minutes, and none would record anything."""
     with HTTPServer(("127.0.0.1", 0), EmptyRegistry) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         image = f"127.0.0.1:{server.server_port}/baton-data@{DIGEST}"
-        said = run({"corpus": {}, "audit": None}, pinned=PINNED | {"baton-data": image})
+        output = run({"corpus": {}, "audit": None}, pinned=PINNED | {"baton-data": image})
         server.shutdown()
-    assert said.startswith(f"{image}: not in its registry; ")
+    assert output.startswith(f"{image}: not in its registry; ")
 
 
 def test_a_pod_that_needs_an_image_that_the_run_was_registered_without_is_refused(
@@ -179,8 +179,8 @@ def test_uses_of_a_stage_that_flyte_cannot_tell_apart_are_refused() -> None:
 
 def test_the_memory_of_this_machine_does_not_count() -> None:
     large = {"layers": 48, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn_hidden": 28672}
-    said = run(TEXT | {"pretrain": {"model": large}}, pinned={})
-    assert "no image is configured" in said  # and nothing of memory
+    output = run(TEXT | {"pretrain": {"model": large}}, pinned={})
+    assert "no image is configured" in output  # the message does not mention memory
 
 
 def test_a_right_recipe_passes() -> None:

@@ -1,4 +1,4 @@
-"""The commands on the lineage pages make the same model in an empty folder."""
+"""The commands on the lineage pages reproduce the model in an empty folder."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def command(folder: Path, home: str, *words: str) -> str:
 
 
 def run(folder: Path, recipe: str = "recipe.yaml", home: str = "baton") -> str:
-    """The digest of the model."""
+    """Run the recipe, and return the model's digest."""
     command(
         folder, home, PYFLYTE, "run", str(ROOT / "workflows/pretrain_to_rl.py"), "pretrain_to_rl", "--recipe", recipe
     )
@@ -60,7 +60,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, run(folder)
 
 
-def test_a_model_is_made_again_in_an_empty_folder(
+def test_a_model_is_reproduced_in_an_empty_folder(
     made: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, digest = made
@@ -76,8 +76,8 @@ def test_a_model_is_made_again_in_an_empty_folder(
 
 
 def test_a_checkpoint_that_nothing_needs_is_not_trained_again(made: tuple[Path, str]) -> None:
-    """This holds also if the home was moved. The plan reports that the files are missing, and that a stage that reads
-    them would need them."""
+    """This holds also if the home was moved. The plan reports that the files are missing, and that a stage that
+    reads them would need them."""
     folder, digest = made
     (folder / "baton").rename(folder / "moved")
     for job in (folder / "moved/jobs").glob("pretrain-*"):

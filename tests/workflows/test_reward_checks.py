@@ -20,7 +20,7 @@ ROWS = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(40)]
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """GRPO and an evaluator on rows of the user's, in the current folder."""
+    """Return a recipe with GRPO and an evaluator on a user's rows in the current folder."""
     monkeypatch.chdir(tmp_path)
     tiny_model(tmp_path / "model", turns=True)
     Path("sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
@@ -37,7 +37,7 @@ def test_rewards_that_can_be_called_with_the_rows_pass(recipe: dict[str, Any]) -
     checked(Recipe.model_validate(recipe))
 
 
-def test_a_column_with_the_name_of_an_argument_is_told_where_rewards_are_used(recipe: dict[str, Any]) -> None:
+def test_a_column_with_the_name_of_an_argument_is_reported_where_rewards_are_used(recipe: dict[str, Any]) -> None:
     Path("sums.jsonl").write_text("".join(json.dumps(row | {"completions": []}) + "\n" for row in ROWS))
     with pytest.raises(RecipeError) as caught:
         checked(Recipe.model_validate(recipe))
@@ -56,7 +56,7 @@ def test_a_column_with_the_name_of_an_argument_is_told_where_rewards_are_used(re
         ("def f(completions, gold): ...", "needs rows with a column gold; those of sums have answer, "),
     ],
 )
-def test_a_reward_that_cannot_be_used_is_told(recipe: dict[str, Any], reward: str, words: str) -> None:
+def test_a_reward_that_cannot_be_used_is_reported(recipe: dict[str, Any], reward: str, words: str) -> None:
     Path("bad.py").write_text(reward)
     recipe["post_training"][0]["grpo"]["rewards"] = ["bad.py:f"]
     recipe["evaluate"]["sums"]["rewards"] = ["bad.py:f"]
@@ -69,7 +69,7 @@ def test_a_reward_that_cannot_be_used_is_told(recipe: dict[str, Any], reward: st
     assert all(words in problem.allowed for problem in caught.value.problems)
 
 
-def test_a_built_in_reward_that_finds_no_answer_in_the_rows_is_told(recipe: dict[str, Any]) -> None:
+def test_a_built_in_reward_that_finds_no_answer_in_the_rows_is_reported(recipe: dict[str, Any]) -> None:
     recipe["evaluate"]["sums"]["rewards"] = [{"match": {"column": "anwser"}}]
     with pytest.raises(RecipeError, match="needs rows with a column anwser; those of sums have answer"):
         checked(Recipe.model_validate(recipe))

@@ -1,4 +1,4 @@
-"""A recipe's rewards are tried once the rows are made, before anything is trained."""
+"""A recipe's rewards are tried once the rows are made, before any training."""
 
 import json
 from pathlib import Path

@@ -39,7 +39,7 @@ def test_it_turns_back_and_says_what_was_and_is(home: Path, tmp_path: Path) -> N
     assert shown[1].endswith("rolled back to version 1") and shown[2].endswith("now") and shown[3] == "set aside: 2"
 
 
-def test_a_store_that_is_away_is_said_at_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_store_that_is_away_is_reported_at_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
     refused = rollback(NAME)
     assert refused.exit_code == 1 and "the tracking store is unreachable" in refused.output

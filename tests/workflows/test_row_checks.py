@@ -60,7 +60,7 @@ def test_sound_chat_passes_and_a_model_without_a_template_is_named(
     problems: Callable[..., list[Problem]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert problems([talk()]) == []
-    assert problems([talk()]) == []  # where the execution begins, the recipe is checked again
+    assert problems([talk()]) == []  # the recipe is checked again where the execution starts
     assert capsys.readouterr().err.count("start_from.model has no chat template: ChatML is used") == 1
 
 
@@ -151,20 +151,20 @@ def test_rows_that_are_left_out_need_not_be_asked(tmp_path: Path) -> None:
     ],
     ids=["no marks", "an empty mask", "a refusal"],
 )
-def test_what_the_chat_template_cannot_do_is_told(
+def test_what_the_chat_template_cannot_do_is_reported(
     problems: Callable[..., list[Problem]], template: str, words: str
 ) -> None:
     (problem,) = problems([talk()], template=template)
     assert problem.path == "post_training.0.sft.data" and words in problem.allowed
 
 
-def test_a_tokenizer_that_does_not_load_is_told(problems: Callable[..., list[Problem]], tmp_path: Path) -> None:
+def test_a_tokenizer_that_does_not_load_is_reported(problems: Callable[..., list[Problem]], tmp_path: Path) -> None:
     (tmp_path / "model/tokenizer.json").write_text("{}")
     (problem,) = problems([talk()])
     assert problem.path == "start_from.model" and "a folder whose tokenizer can be loaded" in problem.allowed
 
 
-def test_a_role_that_nobody_knows_is_told_with_its_line(problems: Callable[..., list[Problem]]) -> None:
+def test_a_role_that_nobody_knows_is_reported_with_its_line(problems: Callable[..., list[Problem]]) -> None:
     (problem,) = problems([talk(), {"messages": [{"role": "robot", "content": "a"}, SAID]}])
     assert problem.path == "data.rows.path" and "line 2: messages[0].role: one of system," in problem.allowed
 
@@ -178,7 +178,7 @@ REFUSED = {"messages": [{"role": "system", "content": "Be brief."}, *talk()["mes
 
 
 @pytest.mark.parametrize("place", [3, 150])
-def test_a_row_that_the_template_rejects_is_told_wherever_it_is(
+def test_a_row_that_the_template_rejects_is_reported_wherever_it_is(
     problems: Callable[..., list[Problem]], place: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [talk(number % 7 + 1) for number in range(200)]
@@ -189,12 +189,12 @@ def test_a_row_that_the_template_rejects_is_told_wherever_it_is(
     assert f"1 row is refused and left out: rows.jsonl, line {place + 1}" in (capsys.readouterr().err)
 
 
-def test_rows_of_which_the_template_rejects_all_are_told(problems: Callable[..., list[Problem]]) -> None:
+def test_rows_of_which_the_template_rejects_all_are_reported(problems: Callable[..., list[Problem]]) -> None:
     (problem,) = problems([REFUSED], template=NO_SYSTEM, faulty="drop")
     assert problem.path == "post_training.0.sft.data" and "it rejects all of the first" in problem.allowed
 
 
-def test_what_the_template_does_not_print_is_said(
+def test_what_the_template_does_not_print_is_reported(
     problems: Callable[..., list[Problem]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert problems([{"messages": [ASKED, SAID | {"reasoning_content": "Hm."}]}]) == []
@@ -225,7 +225,7 @@ def test_a_label_that_cannot_be_used_is_a_faulty_row(
     assert f"1 row is refused and left out: rows.jsonl, line {place + 1}: label: {label}" in capsys.readouterr().err
 
 
-def test_a_small_set_with_one_label_is_said(
+def test_a_small_set_with_one_label_is_reported(
     problems: Callable[..., list[Problem]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [{"prompt": f"{number} + 1?", "completion": " 5", "label": True} for number in range(9)]
@@ -233,18 +233,18 @@ def test_a_small_set_with_one_label_is_said(
     assert "data.rows: all 9 completions have label True: KTO learns from both kinds" in capsys.readouterr().err
 
 
-def test_labels_of_which_none_can_be_used_are_told(problems: Callable[..., list[Problem]]) -> None:
+def test_labels_of_which_none_can_be_used_are_reported(problems: Callable[..., list[Problem]]) -> None:
     (problem,) = problems([{"prompt": "a", "completion": "b"}] * 3, stage="kto", faulty="drop")
     assert "3 of the first 3 rows are not: there is a row without the column label" in problem.allowed
 
 
-def test_a_set_of_which_most_would_be_left_out_is_told(problems: Callable[..., list[Problem]]) -> None:
+def test_a_set_of_which_most_would_be_left_out_is_reported(problems: Callable[..., list[Problem]]) -> None:
     (problem,) = problems([talk(300), talk(301), talk()])
     assert problem.path == "post_training.0.sft.max_prompt_tokens"
     assert problem.allowed.startswith("2 of the first 3 rows are longer than 256 tokens in all (the longest has ")
 
 
-def test_some_long_rows_are_said_and_left_out(
+def test_some_long_rows_are_reported_and_left_out(
     problems: Callable[..., list[Problem]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert problems([talk(300), talk(1), talk(2)]) == []
@@ -280,7 +280,7 @@ def test_an_evaluator_needs_rows_that_ask_and_are_held_out(problems: Callable[..
     assert none.path == "evaluate.mine.data" and "held_out is 0" in none.allowed
 
 
-def test_too_few_held_out_rows_are_told(
+def test_too_few_held_out_rows_are_reported(
     problems: Callable[..., list[Problem]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [{"prompt": f"{number}?", "answer": "a"} for number in range(20)]
@@ -312,7 +312,7 @@ def test_a_set_whose_rows_all_fall_into_one_split_is_refused_before_the_run(
 
 @pytest.fixture
 def of_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Problem]]:
-    """The problems of a DPO on what a function of the user's yields."""
+    """Return the problems of a DPO stage on the rows of a user's function."""
     monkeypatch.chdir(tmp_path)
 
     def of(body: str) -> list[Problem]:
@@ -352,6 +352,6 @@ def test_the_rows_of_a_data_set_s_folder_are_looked_at(tmp_path: Path) -> None:
         checked(Recipe.model_validate(recipe | {"post_training": [{"dpo": {"data": "rows"}}]}))
 
 
-def test_a_function_that_fails_is_told_with_its_line(of_a_function: Callable[[str], list[Problem]]) -> None:
+def test_a_function_that_fails_is_reported_with_its_line(of_a_function: Callable[[str], list[Problem]]) -> None:
     (problem,) = of_a_function("yield {'prompt': 1 / 0}")
     assert problem.path == "data.rows.function" and "division by zero" in problem.allowed

@@ -1,4 +1,4 @@
-"""A curation that is tried on a part of the text, and the documents that it would drop."""
+"""A curation tried on a sample of the text, and the documents that it would drop."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_each_step_says_what_it_would_drop(tmp_path: Path) -> None:
     assert shown[5].split()[:5] == ["quality", "81", "documents", "100.0", "%"]
 
 
-def test_a_step_that_would_end_the_run_is_told(tmp_path: Path) -> None:
+def test_a_step_that_would_end_the_run_is_reported(tmp_path: Path) -> None:
     some: list[object] = [{"quality": {"rules": ["gopher"]}, "max_dropped": 0.1}]
     assert (
         "the run would be refused if all its text is like this: curate.0 (quality)" in lines_of(tmp_path, 1.0, some)[-1]
@@ -75,8 +75,8 @@ def test_a_share_is_between_nothing_and_all(share: str) -> None:
 
 
 def test_a_function_step_is_tried_on_every_source_and_every_corpus(tmp_path: Path) -> None:
-    """Sources that are functions of one file too, a step on either side of near duplicates, and two corpora whose files
-    have the same name."""
+    """The sources are functions of one file, the corpus has steps before and after near_duplicates, and two corpora
+    have files with the same name."""
     for name, kept in (("one", "True"), ("other", "'other'")):
         (tmp_path / name).mkdir()
         lines = [f"def {source}():\n    yield from (f'{source}{{n}} ' * 9 for n in range(3))" for source in "ab"]

@@ -18,7 +18,7 @@ MONDAY = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
 
 class Clock:
-    """Time passes only while somebody sleeps, or works."""
+    """A clock that advances only while a caller sleeps or works."""
 
     def __init__(self, moment: datetime, end: datetime) -> None:
         self.moment, self.end = moment, end
@@ -58,7 +58,7 @@ def test_what_falls_due_while_another_runs_starts_once_afterwards() -> None:
 
 
 def test_what_fell_due_before_the_schedule_was_started_is_not_made_up_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert starts(1, timedelta(hours=1), NIGHTLY) == ["nightly Tue 02:00"]  # not Monday's, which was before noon
+    assert starts(1, timedelta(hours=1), NIGHTLY) == ["nightly Tue 02:00"]  # not Monday's run, which was before noon
     assert "starts before 2026-11-23 12:00 UTC are not made up for (--now" in capsys.readouterr().err
 
 
@@ -73,7 +73,7 @@ def test_a_clock_that_is_ahead_at_first_costs_no_night(ahead: timedelta) -> None
 
     def sleep(seconds: float) -> None:
         clock.sleep(seconds)
-        if clock.end > end:  # set right
+        if clock.end > end:  # sets the clock right
             clock.moment, clock.end = clock.moment - ahead, end
 
     with pytest.raises(KeyboardInterrupt):
@@ -94,7 +94,7 @@ def test_a_small_correction_of_the_clock_starts_nothing_twice() -> None:
 
 
 def test_a_changed_recipe_counts_from_then_on(tmp_path: Path) -> None:
-    """Tuesday's run is at 2; then the recipe is changed at 3, and for an hour it is not valid."""
+    """Tuesday's run starts at 2:00. The recipe is changed at 3:00, and is invalid for an hour."""
     recipe = yaml.safe_load((ROOT / "workflows/recipes/continuous.yaml").read_text())
     file = tmp_path / "recipe.yaml"
     clock, found = Clock(MONDAY, MONDAY + timedelta(days=3)), list[str]()
@@ -113,7 +113,7 @@ def test_a_changed_recipe_counts_from_then_on(tmp_path: Path) -> None:
     def start(plan: Plan) -> None:
         found.append(f"{clock.moment:%a %H:%M}, {plan.retries} retries")
 
-    def hourly(plans: list[Plan]) -> list[Plan]:  # to be quick
+    def hourly(plans: list[Plan]) -> list[Plan]:  # rereads only once an hour, to save time
         return plans if clock.moment.minute else reread(plans, file)
 
     plans = save(continue_training="0 2 * * *", retries=1)

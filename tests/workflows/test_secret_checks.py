@@ -1,4 +1,4 @@
-"""A recipe with a secret in any place is refused. The message has another way to provide it to the function or the
+"""A recipe with a secret in any place is refused. The message suggests another way to pass it to the function or the
 storage."""
 
 from pathlib import Path
@@ -44,7 +44,7 @@ def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def problems(**sections: Any) -> dict[str, str]:
-    """What is allowed, by path."""
+    """Return the messages of the problems by path."""
     try:
         checked(Recipe.model_validate({"name": "r"} | sections))
     except RecipeError as error:

@@ -1,4 +1,4 @@
-"""What is proposed for a field that has another name in TRL, Axolotl or LLaMA-Factory."""
+"""The proposals for fields that have other names in TRL, Axolotl or LLaMA-Factory."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def test_no_name_is_in_both_tables() -> None:
 
 
 def problem(recipe: dict[str, Any]) -> str:
-    """What is allowed in place of the recipe's unknown field."""
+    """Return the message for an unknown field of the recipe."""
     with pytest.raises(RecipeError) as refused:
         Recipe.model_validate({"name": "tuned"} | recipe)
     (found,) = [each for each in refused.value.problems if each.allowed.startswith("unknown field")]

@@ -1,5 +1,5 @@
-"""The recipes that tune 8 B and 32 B models, planned for the GPUs that they name. The models' shapes are those of
-Qwen/Qwen3-8B-Base and Qwen/Qwen3-32B; their config.json stands in for the hub's."""
+"""The recipes that tune 8 B and 32 B models, planned for the GPUs that they name. The models' config.json, with the
+shapes of Qwen/Qwen3-8B-Base and Qwen/Qwen3-32B, replaces the hub's."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +34,7 @@ def model(folder: Path, size: str) -> str:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Pretend that this machine has these GPUs."""
+    """Simulate a machine with these GPUs."""
     return lambda *gpus: monkeypatch.setattr("workflows.checks.run_context.this_machine", lambda: Machine(gpus, 2**40))
 
 

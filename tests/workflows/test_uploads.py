@@ -1,4 +1,4 @@
-"""A recipe's small local files: uploaded through Flyte's admin, and found at the addresses in the recipe."""
+"""A recipe's small local files are uploaded through Flyte's admin, and found at the addresses in the recipe."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def storage() -> Iterator[Storage]:
 
 @pytest.fixture(scope="module")
 def params(storage: Storage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunLevelParams]:
-    """What `pyflyte run --remote` knows of a cluster; no credentials of its bucket."""
+    """The parameters of `pyflyte run --remote` for a cluster, without credentials of its bucket."""
     config = tmp_path_factory.mktemp("client") / "config.yaml"
     with admin(storage) as (_, address):
         config.write_text(yaml.safe_dump({"admin": {"endpoint": address, "insecure": True}}))
@@ -73,7 +73,7 @@ def test_pods_find_the_files_that_the_recipe_named(
         assert {each.name: each.read_bytes() for each in fetch(path).iterdir()} == {
             name: (rows / name).read_bytes() for name in ("0.jsonl", "1.jsonl")
         }
-        Recipe.model_validate_json(recipe.model_dump_json())  # as the first pod reads it
+        Recipe.model_validate_json(recipe.model_dump_json())  # the recipe as the first pod reads it
 
 
 def test_the_same_files_elsewhere_make_the_same_job(params: RunLevelParams, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_what_a_curation_reads_travels(
 def test_what_lm_eval_s_tasks_read_travels(
     params: RunLevelParams, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also what is too large for the recipe."""
+    """This includes files that are too large for the recipe."""
     monkeypatch.setenv("BATON_CACHE", str(tmp_path / "cache"))
     rows = "".join(json.dumps({"question": f"{n}?" * 20, "answer": "yes"}) + "\n" for n in range(20_000))
 
@@ -146,7 +146,7 @@ def test_what_lm_eval_s_tasks_read_travels(
 
 
 def read_in_a_pod(recipe: Recipe, name: str, storage: Storage, folder: Path) -> list[Any]:
-    """The rows of a set, as its stage reads them in a pod."""
+    """Return the rows of a set, as its stage reads them in a pod."""
     with S3(storage.for_pods).flyte(folder):
         spec = Recipe.model_validate_json(recipe.model_dump_json()).data[name].pinned()
         return [each.value for each in read_rows(spec, folder)]
@@ -183,7 +183,7 @@ def test_a_set_s_folder_that_is_too_large_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_source_of_functions_travels_and_the_rest_is_left_to_pods(tmp_path: Path) -> None:
-    """A pod may have credentials for what this machine cannot look up."""
+    """A pod may have credentials for files that this machine cannot look up."""
     (tmp_path / "mine.py").write_text("def rows(): yield {'text': 'one'}")
     data = {"mine": {"function": f"{tmp_path / 'mine.py'}:rows"}}
     recipe = with_source_code(Recipe.model_validate({"corpus": {}, "data": data}))

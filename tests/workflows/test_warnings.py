@@ -1,4 +1,4 @@
-"""What a recipe can run with, but hardly means."""
+"""Settings of a recipe that work, but are probably not intended."""
 
 from pathlib import Path
 

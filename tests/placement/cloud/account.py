@@ -1,4 +1,4 @@
-"""The account that is rented from: its regions, prices and network. Made up: the prices. As on AWS: everything else."""
+"""The AWS account of the tests: its regions, prices and network. The prices are invented; the rest is as on AWS."""
 
 import csv
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from typing import Any
 
 import boto3
 
-ENDPOINT = "http://10.77.0.1:5000"  # the world's bridge, so the same address from every machine
+ENDPOINT = "http://10.77.0.1:5000"  # the world's bridge, which has the same address on every machine
 BUCKET = "my-bucket"
 KEYS = {
     "AWS_ACCESS_KEY_ID": "AKIAEXAMPLEOFBATON00",
     "AWS_SECRET_ACCESS_KEY": "ExampleSecretOfBaton/0123456789abcdefghi",
 }
-REGIONS = {"us-east-1": 1.0, "us-west-2": 1.1, "eu-west-1": 1.2}  # and how dear they are
+REGIONS = {"us-east-1": 1.0, "us-west-2": 1.1, "eu-west-1": 1.2}  # price factors by region
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ def price(region: str, kind: str, is_spot: bool) -> float:
     return round((each.spot if is_spot else each.price) * REGIONS[region], 4)
 
 
-@cache  # making one takes a while
+@cache  # making a type is slow
 def client(service: str, region: str) -> Any:
     words = {"aws_access_key_id": KEYS["AWS_ACCESS_KEY_ID"], "aws_secret_access_key": KEYS["AWS_SECRET_ACCESS_KEY"]}
     return boto3.client(service, region_name=region, endpoint_url=ENDPOINT, **words)
 
 
 def make_public(region: str) -> None:
-    """Give the default network a way to the internet, as AWS's accounts have it and moto's have not."""
+    """Give the default network access to the internet, which AWS's accounts have and moto's do not."""
     ec2 = client("ec2", region)
     (vpc,) = (each["VpcId"] for each in ec2.describe_vpcs()["Vpcs"] if each["IsDefault"])
     of_it = [{"Name": "vpc-id", "Values": [vpc]}]
@@ -65,7 +65,7 @@ def make_public(region: str) -> None:
 
 
 def write_catalogs(folder: Path) -> None:
-    """SkyPilot's catalogs of AWS: two zones in each region."""
+    """Write SkyPilot's catalogs of AWS, with two zones in each region."""
     folder.mkdir(parents=True)
     columns = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region"
     rows: list[list[Any]] = [

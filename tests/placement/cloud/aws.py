@@ -1,7 +1,7 @@
-"""AWS on one machine: moto's API behind a table of capacity, and a machine for each instance that runs.
+"""AWS on one machine: moto's API, checked against a table of capacity, and a machine for each running instance.
 
-Real: the API's language (EC2, S3, IAM, STS), what an instance does. Imitated: capacity, quotas, refused keys and
-buckets, by the file `aws.json` in the world's folder, which world.py writes. moto forgets all when this ends.
+The API's protocol (EC2, S3, IAM, STS) and the machines are real. Capacity, quotas, and refused keys and buckets are
+simulated: world.py writes them to `aws.json` in the world's folder. moto keeps its state only in memory.
 """
 
 import io
@@ -52,11 +52,11 @@ class Rules(InFile):
 
     file: ClassVar[str] = "aws.json"
 
-    # limits of instances, or an error's code, by words of a place: "us-east-1", "us-west-2/spot", "m6i.large"
+    # the maximum number of instances or an error's code, by place: "us-east-1", "us-west-2/spot", "m6i.large"
     capacity: dict[str, int | str] = field(default_factory=dict)
-    keys: list[str] = field(default_factory=list)  # beginnings of ids of access keys that are wrong
-    buckets: dict[str, str] = field(default_factory=dict)  # an error's code by bucket
-    disk_gb: float = 1e6  # of each machine, at most
+    keys: list[str] = field(default_factory=list)  # prefixes of the ids of invalid access keys
+    buckets: dict[str, str] = field(default_factory=dict)  # error codes by bucket
+    disk_gb: float = 1e6  # the maximum disk size of each machine
 
 
 def instances() -> Iterator[tuple[str, Any]]:
@@ -74,7 +74,7 @@ def market(instance: Any) -> str:
 
 
 class Front:
-    """Asks the rules before moto does what it is asked."""
+    """A WSGI layer that checks the rules before it passes a request on to moto."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -90,7 +90,7 @@ class Front:
         return [content]
 
     def _refused(self, environ: dict[str, Any], key: str, region: str, service: str) -> tuple[str, str, str] | None:
-        """An error's code, form and message."""
+        """Return the code, template and message of the error, or None."""
         rules = Rules.read()
         form = {"ec2": EC2_ERROR, "s3": S3_ERROR}.get(service, STS_ERROR)
         if any(map(key.startswith, rules.keys)):
@@ -113,7 +113,7 @@ class Front:
         return (code, form, MESSAGES[code].format(kind=kind, zone=zone)) if code else None
 
     def _full(self, rules: Rules, place: set[str], more: int) -> str:
-        """The code of the first limit that does not hold any longer."""
+        """Return the error code of the first limit that the request would exceed, or ""."""
         for words, room in rules.capacity.items():
             limited = set(words.split("/"))
             if limited <= place:
@@ -129,7 +129,7 @@ class Front:
 
 
 def hypervisor() -> None:
-    """Each instance that runs has a machine, and no other has."""
+    """Keep one machine for each running instance, and none otherwise."""
     machines: dict[str, Machine] = {}
     while True:
         time.sleep(0.25)
@@ -154,16 +154,17 @@ def say(words: str) -> None:
 
 def main() -> None:
     from moto.iam.policy_validation import BaseIAMPolicyValidator
-    from moto.moto_server.threaded_moto_server import make_server  # Werkzeug's
+    from moto.moto_server.threaded_moto_server import make_server  # a Werkzeug server
     from moto.server import DomainDispatcherApplication, create_backend_app
 
-    # AWS accepts a policy without a version, as SkyPilot's is, and moto does not: the first region of an account failed
+    # AWS accepts a policy without a version, such as SkyPilot's. moto does not, so the first region of an account
+    # failed.
     BaseIAMPolicyValidator._validate_version = lambda validator: None  # type: ignore[method-assign]
 
     def watched() -> None:
         try:
             hypervisor()
-        finally:  # no cloud without machines
+        finally:  # no machine outlives the cloud
             import os
 
             os._exit(1)

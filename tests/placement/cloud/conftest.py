@@ -1,4 +1,4 @@
-"""One world for all tests of this folder; each finds it empty and with room everywhere."""
+"""The world that all tests of this folder share. Each test starts with an empty world that has capacity everywhere."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Placed stages on rented machines: their placement, and what is compared."""
+"""The placement of stages on rented machines, and the values that tests compare."""
 
 import os
 from hashlib import blake2b
@@ -10,23 +10,23 @@ from tests.placement.runs import Run
 from tests.placement.world import BIN, until
 
 MIDDLE = {"steps": 1000, "checkpoints": {"every": 100}, "validate_every": 500}
-LEFT_S = 60.0  # after a run has ended nothing costs money any longer
+LEFT_S = 60.0  # the time after which an ended run costs nothing any more
 
 
 def rented(*infra: str, **more: Any) -> dict[str, Any]:
-    """A placement: the cheapest machine with two CPUs, spot first, as docs/cloud.md has it."""
+    """A placement on the cheapest machine with two CPUs, spot first, as in docs/cloud.md."""
     words = {"infra": list(infra or ("aws",)), "cpus": 2, "spot": "spot_first", "storage": storage()}
     return {"placement": words | {"setup": f". {BIN}/activate"} | more}
 
 
 def storage() -> str:
-    """A folder of this test's own in the bucket: no run finds another test's results."""
+    """A folder in the bucket for this test alone, so that no run finds another test's results."""
     test = os.environ["PYTEST_CURRENT_TEST"].partition(" (")[0]
     return f"s3://{BUCKET}/{blake2b(test.encode(), digest_size=6).hexdigest()}"
 
 
 def full(*places: str) -> dict[str, int | str]:
-    """A table without room in some places."""
+    """Return a capacity table in which these places are full."""
     return dict.fromkeys(places, 0)
 
 

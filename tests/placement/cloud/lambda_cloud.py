@@ -1,7 +1,7 @@
 """Lambda's GPU cloud on one machine: the part of its REST API that SkyPilot calls, and a machine for each instance.
 
-Real: what an instance does. Imitated, in the forms of Lambda's published API: all that the API answers. When this
-ends, the instances are forgotten and their machines are off.
+The machines are real; the responses are simulated in the format of Lambda's published API. When the process ends,
+the instances are lost and their machines are stopped.
 """
 
 import itertools
@@ -31,7 +31,7 @@ ERRORS = {  # status and message
 
 
 class Refused(Exception):
-    """An error's code."""
+    """An error with its code."""
 
 
 @dataclass
@@ -54,12 +54,12 @@ class Instance:
 
 
 class Account:
-    """Its instances and keys. What an address does gets the request's data, and returns the answer's."""
+    """The instances and keys of the account. Handlers receive a request's data and return that of the response."""
 
     def __init__(self) -> None:
-        self.running: dict[str, Instance] = {}  # by id
+        self.running: dict[str, Instance] = {}  # keyed by id
         self.machines: dict[str, Machine] = {}
-        self.ssh_keys: dict[str, str] = {}  # by name
+        self.ssh_keys: dict[str, str] = {}  # keyed by name
         self.numbers = itertools.count(1)
 
     def types(self, _: Any) -> Any:
@@ -87,7 +87,8 @@ class Account:
         return {"instance_ids": [new.id]}
 
     def terminate(self, data: Any) -> Any:
-        """Terminate instances, or none: SkyPilot requests that after each refused launch, and gives up if it fails."""
+        """Terminate the instances. SkyPilot sends an empty list after each refused launch, and gives up if the request
+        fails."""
         if not self.running.keys() >= set(data["instance_ids"]):
             raise Refused("global/object-does-not-exist")
         ended = [self.running[each] for each in data["instance_ids"]]
@@ -108,7 +109,7 @@ class Account:
         return {"id": data["name"]} | data
 
     def _full(self, region: str, kind: str) -> str:
-        """The first limit that does not hold any longer."""
+        """Return the error code of the first limit that the request would exceed, or ""."""
         for words, room in Rules.read().capacity.items():
             limited = set(words.split("/"))
             if limited <= {region, kind}:
@@ -119,7 +120,7 @@ class Account:
         return ""
 
     def supervise(self) -> None:
-        """Each instance has a machine, and no other has."""
+        """Keep one machine for each instance, and none otherwise."""
         stuck = set(Rules.read().stuck)
         for each in list(self.running.values()):
             if each.status == "booting" and not {each.region, each.kind} & stuck:
@@ -174,11 +175,11 @@ class Handler(BaseHTTPRequestHandler):
         return ROUTES[route](self.account, json.loads(body or "null"))
 
     def log_message(self, format: str, *words: Any) -> None:
-        """Nothing."""
+        """Suppress the log of requests."""
 
 
 class Server(HTTPServer):
-    """One thread for all: a machine would end with the thread that started it."""
+    """A server with a single thread, since a machine ends with the thread that started it."""
 
     def service_actions(self) -> None:
         Handler.account.supervise()

@@ -1,4 +1,4 @@
-"""A real machine for an instance: what a process finds on it is the machine's own, and goes with it."""
+"""A real machine for an instance: its processes see only the machine's own resources, which are removed with it."""
 
 import os
 import signal
@@ -11,22 +11,22 @@ from tests.placement.cloud.account import Type
 from tests.placement.world import BIN, REPOSITORY, root
 
 HERE = Path(__file__).parent
-DISK_GB = 6  # at most: it is memory
+DISK_GB = 6  # the maximum, since the disk is in memory
 MEMORY_GB = 8
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Namespaces of network, mounts, processes, messages and name; an overlay over this machine's root in memory of a
-    bounded size; groups with a limit of memory and CPUs; sshd with the key that cloud-init would install."""
+    """A machine: namespaces for network, mounts, processes, IPC and hostname; an overlay over this machine's root in a
+    bounded amount of memory; cgroups that limit memory and CPUs; sshd with the key that cloud-init would install."""
 
     id: str
     process: "subprocess.Popen[bytes]"
     addresses: tuple[str, str]
 
     def stop(self) -> None:
-        """Cut its power. Its mounts and its end of the network go with its last process."""
-        self.process.kill()  # the machine's first process dies with it, and so do all
+        """Cut the machine's power. Its mounts and its network interface are removed with its last process."""
+        self.process.kill()  # the machine's first process; all others end with it
         self.process.wait()
         for address in self.addresses:
             subprocess.run(["ip", "route", "del", f"{address}/32", "dev", "br0"], check=False, capture_output=True)
@@ -35,7 +35,7 @@ class Machine:
 
 
 def boot(id: str, limits: Type, public: str, private: str, keys: list[str], disk_gb: float = DISK_GB) -> Machine:
-    """Start a machine with its two addresses on the world's bridge."""
+    """Start a machine with two addresses on the world's bridge."""
     words = {
         "ID": id,
         "PUBLIC": public,
@@ -79,7 +79,7 @@ def boot(id: str, limits: Type, public: str, private: str, keys: list[str], disk
 
 
 def _programs() -> list[Path]:
-    """The read-only folders of a machine besides its own files: this repository and its Python."""
+    """Return the read-only folders that a machine gets from the host: this repository and its Python."""
     python = (BIN / "python").resolve()
     found = [REPOSITORY, BIN.parent.resolve(), python.parent.parent]
     return [path for path in dict.fromkeys(found) if path not in (Path("/usr"), Path("/"))]
@@ -107,5 +107,5 @@ def _remove(group: Path) -> None:
             os.kill(int(pid), signal.SIGKILL)
         try:
             return group.rmdir()
-        except OSError:  # its processes are ending
+        except OSError:  # processes are still ending
             time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""The rules of a cloud of the world, in a file that its tests write and its API reads at each request."""
+"""The rules of a cloud of the world, in a file that the tests write and the API reads at each request."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from tests.placement.world import root
 
 @dataclass
 class InFile:
-    """A file in the world's folder; without one, the defaults hold."""
+    """Rules in a file of the world's folder, with defaults if there is no file."""
 
     file: ClassVar[str]
 

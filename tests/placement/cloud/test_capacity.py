@@ -1,4 +1,4 @@
-"""The place that is taken is the first of the plan that has room, on whichever cloud it is."""
+"""A stage runs in the first place of the plan that has capacity, on any cloud."""
 
 import random
 from pathlib import Path
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.cloud, pytest.mark.timeout(900)]
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_first_place_of_the_plan_with_room_is_taken(aws: Cloud, tmp_path: Path, seed: int) -> None:
-    """The table is random; at least one place has room. The recorded price is the place's."""
+    """The table is random, and at least one place has capacity. The recorded price is that of the place."""
     from infra.placement.prices import offers
 
     chance = random.Random(seed)
@@ -61,7 +61,7 @@ def test_the_clusters_are_full_and_aws_is_not(aws: Cloud, tmp_path: Path) -> Non
 
 
 def test_a_stage_goes_from_a_cloud_to_a_cluster(aws: Cloud, tmp_path: Path) -> None:
-    """Its machine is taken when no region has another."""
+    """The cluster is used when no region has a machine."""
     here = done(start(tmp_path / "here", SHORT | {"steps": 600, "checkpoints": {"every": 100}}))
     change = rented("aws", ALPHA, choose="in_order")
     run = start(tmp_path / "rented", SHORT | {"steps": 600, "checkpoints": {"every": 100}}, change)
@@ -78,7 +78,7 @@ def test_a_stage_goes_from_a_cloud_to_a_cluster(aws: Cloud, tmp_path: Path) -> N
     ("accelerator", "kind"), [("H100:8", "p5.48xlarge"), ("A100:8", "p4d.24xlarge"), ("L4:1", "g6.xlarge")]
 )
 def test_the_accelerator_that_is_asked_for_is_rented(aws: Cloud, tmp_path: Path, accelerator: str, kind: str) -> None:
-    """The machine has no GPU, but an nvidia-smi that names the instance's; the stage trains on its CPUs."""
+    """The machine has no GPU, but an nvidia-smi that reports the instance's GPU; the stage trains on CPUs."""
     processes = int(accelerator.partition(":")[2])
     layout = {"layout": {"micro_batch": 1, "processes": processes}}
     run = start(tmp_path, SHORT, layout, rented(accelerators=[accelerator], cpus=None))

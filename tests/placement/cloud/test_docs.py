@@ -1,4 +1,4 @@
-"""The recipe of docs/cloud.md, as it stands there."""
+"""The recipe of docs/cloud.md, as printed there."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.cloud, pytest.mark.timeout(900)]
 
 
 def test_the_recipe_of_the_docs_runs(aws: Cloud, tmp_path: Path) -> None:
-    """Its placement, on a small model; `setup` stands for the image, since this machine has no registry."""
+    """The recipe's placement, with a small model; `setup` replaces the image, since this machine has no registry."""
     text = (REPOSITORY / "docs/cloud.md").read_text().partition("## From a laptop to the first rented GPU")[2]
     addition = yaml.safe_load(re.findall(r"```yaml\n(pretrain:.*?)```", text, re.S)[0])
     placement = addition["pretrain"]["placement"]

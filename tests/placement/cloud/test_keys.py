@@ -1,4 +1,4 @@
-"""Keys are in no command line, log, record or file that outlives the machine, but in SkyPilot's own state."""
+"""Keys appear in no command line, log, record or file that outlives the machine, except SkyPilot's own state."""
 
 import time
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.placement.world import root
 pytestmark = [pytest.mark.cloud, pytest.mark.timeout(900)]
 TOKEN = "hf_" + "Z" * 30
 SECRETS = [TOKEN.encode(), KEYS["AWS_SECRET_ACCESS_KEY"].encode()]
-# SkyPilot keeps a job's secrets in these, on the machine of its API server and while the job runs on its machines
+# the files in which SkyPilot keeps a job's secrets, on its API server and, while the job runs, on the job's machines
 OF_SKYPILOT = (".sky/", "sky_logs/", ".aws/")
 
 
@@ -23,7 +23,7 @@ def has_secret(content: bytes) -> bool:
 
 
 def command_lines() -> list[str]:
-    """Return the command lines with a secret of all processes of the world, including those on machines."""
+    """Return the command lines, on the host and on machines, that contain a secret."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -1,4 +1,4 @@
-"""Lambda, a third cloud with another, small API. SkyPilot's client for it is unmodified."""
+"""Lambda, a third cloud with a different, small API. SkyPilot's client for it is unmodified."""
 
 from pathlib import Path
 from typing import Any

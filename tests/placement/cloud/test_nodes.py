@@ -1,4 +1,4 @@
-"""Two nodes on AWS, whose only shared place is a bucket."""
+"""Two nodes on AWS that share only a bucket."""
 
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""No machine is left behind, however a run ends: a minute later none runs. That is money."""
+"""No machine is left behind: however a run ends, a minute later none is running. A machine that is left behind costs
+money."""
 
 import os
 import re
@@ -21,7 +22,7 @@ LONG = MIDDLE | {"steps": 20_000}
 
 
 def training(aws: Cloud, folder: Path, step: int = 20, **limits: float) -> Run:
-    """A run that is in the middle of it, on a machine."""
+    """A run that is training on a machine."""
     run = start(folder, LONG, rented(**limits))
     run.reaches(step)
     assert len(aws.instances()) == 1
@@ -34,7 +35,7 @@ def test_after_success(aws: Cloud, tmp_path: Path) -> None:
 
 
 def test_after_a_failure(aws: Cloud, tmp_path: Path) -> None:
-    wrong = {"layout": {"micro_batch": 4, "device": "H100"}}  # that is seen on the machine alone
+    wrong = {"layout": {"micro_batch": 4, "device": "H100"}}  # only the machine can detect this
     run = start(tmp_path, SHORT, wrong, rented())
     assert run.ends() == 1
     nothing_is_left(aws)
@@ -50,7 +51,7 @@ def test_after_ctrl_c(aws: Cloud, tmp_path: Path) -> None:
 def test_after_ctrl_c_while_a_machine_is_looked_for(aws: Cloud, tmp_path: Path) -> None:
     aws.capacity({"us-east-1": 0, "us-west-2": 0, "eu-west-1": 0})
     run = start(tmp_path, LONG, rented())
-    until(lambda: "looking for capacity" in run.said(), "it looks for a machine", 180)
+    until(lambda: "looking for capacity" in run.output(), "the job looks for a machine", 180)
     run.ctrl_c()
     assert run.ends(120) == 1
     aws.capacity({})
@@ -62,9 +63,9 @@ def test_after_a_killed_client_and_the_same_command(aws: Cloud, tmp_path: Path) 
     first.process.send_signal(signal.SIGKILL)
     first.process.wait()
     (machine,) = aws.instances()
-    job = re.findall(r"job \d+ running", first.said())[-1]
+    job = re.findall(r"job \d+ running", first.output())[-1]
     again = start(tmp_path, LONG, rented())
-    until(lambda: job in again.said(), "the job is found again", 180)
+    until(lambda: job in again.output(), "the job is found", 180)
     assert [each.id for each in aws.instances()] == [machine.id]
     again.ctrl_c()
     assert again.ends(120) == 1
@@ -82,7 +83,7 @@ def test_after_a_restart_of_the_server(aws: Cloud, tmp_path: Path) -> None:
 
 def test_after_a_restart_of_the_server_in_the_middle_of_a_submission(aws: Cloud, tmp_path: Path) -> None:
     run = start(tmp_path, SHORT, rented())
-    until(lambda: "pretrain: job" in run.said(), "it is submitted", 180)
+    until(lambda: "pretrain: job" in run.output(), "the job is submitted", 180)
     stop_api_server()
     start_api_server()
     done(run)
@@ -93,15 +94,15 @@ def test_after_a_restart_of_the_server_in_the_middle_of_a_submission(aws: Cloud,
     "limit", [{"max_price_per_run": 0.0005}, {"time_limit_h": 0.02}], ids=lambda each: next(iter(each))
 )
 def test_after_a_limit(aws: Cloud, tmp_path: Path, limit: dict[str, float]) -> None:
-    """A minute of a machine for $0.03 an hour is $0.0005."""
+    """One minute of a machine that costs $0.03 an hour is $0.0005."""
     run = start(tmp_path, LONG, rented(**limit))
     assert run.ends(900) == 1
-    assert next(iter(limit)) in run.said()
+    assert next(iter(limit)) in run.output()
     nothing_is_left(aws)
 
 
 def test_after_the_client_is_killed_for_good(aws: Cloud, tmp_path: Path) -> None:
-    """The job ends by itself, and its machine with it."""
+    """The job ends by itself, and its machine ends with it."""
     run = start(tmp_path, MIDDLE, rented())
     run.reaches(20)
     os.kill(run.process.pid, signal.SIGKILL)
@@ -109,7 +110,7 @@ def test_after_the_client_is_killed_for_good(aws: Cloud, tmp_path: Path) -> None
 
 
 def is_cancelled(connector: Connector, job: bytes) -> bool:
-    """Ask for the cancellation as propeller does, again and again until it is confirmed."""
+    """Request the cancellation as Flyte's propeller does, repeatedly until it is confirmed."""
     try:
         connector.delete(job)
     except grpc.RpcError:
@@ -118,7 +119,7 @@ def is_cancelled(connector: Connector, job: bytes) -> bool:
 
 
 def test_after_a_restart_of_the_connector_s_service(aws: Cloud, tmp_path: Path) -> None:
-    """An execution on a cluster: the connector that comes after goes on with the job, and cancels it when asked."""
+    """In an execution on a cluster, the new connector continues the job, and cancels it on request."""
     connector = Connector(free_port(), API_SERVER, tmp_path / "log.txt", KEYS)
     try:
         command = ["sh", "-c", "sleep 3000", "--raw-output-data-prefix", f"{storage()}/ab/f0-n0-0"]
@@ -130,7 +131,7 @@ def test_after_a_restart_of_the_connector_s_service(aws: Cloud, tmp_path: Path) 
         connector.reaches(job, TaskExecution.RUNNING)
         assert [each.id for each in aws.instances()] == [machine.id]
         connector.kill()
-        connector.start()  # one that has not seen the job
+        connector.start()  # a connector that does not know the job
         until(lambda: is_cancelled(connector, job), "the cancellation")
         nothing_is_left(aws)
     finally:

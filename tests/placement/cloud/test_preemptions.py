@@ -1,4 +1,4 @@
-"""Machines are taken at random moments, twenty of them, and what is made is that of an undisturbed run."""
+"""Machines are preempted twenty times at random, and the result equals that of an undisturbed run."""
 
 import random
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def grpo(folder: Path, *changes: dict[str, object]) -> Run:
 def test_machines_are_taken_at_random_moments(
     aws: Cloud, tmp_path: Path, begin: Callable[..., Run], steps: int, times: int
 ) -> None:
-    """Each moment is a step of the training; the region of a machine that was taken is full then."""
+    """Each preemption is at a training step, after which the region of the preempted machine is full."""
     chance = random.Random(f"{begin.__name__} 51")
     here = done(begin(tmp_path / "here"))
     run = begin(tmp_path / "rented", rented())
@@ -49,4 +49,4 @@ def test_machines_are_taken_at_random_moments(
     assert run.losses() == here.losses()
     assert (
         0 < run.record().placed["recoveries"] <= times
-    )  # a machine that is taken while it starts is no other recovery
+    )  # a machine that is preempted while it starts does not count as a recovery

@@ -1,4 +1,4 @@
-"""The short run of the rented world, which CI has: no capacity, a machine that is taken, nothing left behind."""
+"""The short test of the rented world, which CI runs: no capacity, a preemption, nothing left behind."""
 
 from pathlib import Path
 
@@ -14,10 +14,10 @@ pytestmark = [pytest.mark.cloud, pytest.mark.rented, pytest.mark.timeout(1500)]
 
 
 def test_a_stage_goes_where_there_is_room_and_survives_its_machine(aws: Cloud, tmp_path: Path) -> None:
-    """The first region has no spot machine; the second one's is taken, and the third continues."""
+    """The first region has no spot machine, that of the second is preempted, and the third continues the stage."""
     aws.capacity(full("us-east-1"))
     run = start(tmp_path / "rented", SOME, rented())
-    here = start(tmp_path / "here", SOME)  # meanwhile
+    here = start(tmp_path / "here", SOME)  # runs at the same time
     until(lambda: bool(aws.instances()), "a machine", 600)
     assert [(each.region, each.kind, each.spot) for each in aws.instances()] == [("us-west-2", "m6i.large", True)]
     run.reaches(150)

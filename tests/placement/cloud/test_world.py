@@ -1,4 +1,4 @@
-"""The world itself: SkyPilot, unmodified, rents from it."""
+"""The world itself: unmodified SkyPilot rents machines from it."""
 
 import pytest
 

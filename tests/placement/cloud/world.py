@@ -1,4 +1,4 @@
-"""AWS, Lambda and two Slurm clusters in one world, with SkyPilot's API server, unmodified, before them."""
+"""A world with AWS, Lambda, two Slurm clusters, and SkyPilot's unmodified API server in front of them."""
 
 import csv
 import os
@@ -32,7 +32,7 @@ from tests.placement.world import api_server, root, running, sky, until, write_s
 
 @dataclass(frozen=True)
 class Instance:
-    """An instance that runs, as EC2 describes it."""
+    """A running instance, as EC2 describes it."""
 
     id: str
     region: str
@@ -42,12 +42,12 @@ class Instance:
 
 @dataclass(frozen=True)
 class Cloud:
-    """The clouds, as tests see and change them."""
+    """The test's interface to the clouds."""
 
     slurm: World
 
     def instances(self) -> list[Instance]:
-        """Return the instances that run or start, which cost money."""
+        """Return the running and starting instances, which cost money."""
         return [
             Instance(each["InstanceId"], region, each["InstanceType"], each.get("InstanceLifecycle") == "spot")
             for region in REGIONS
@@ -57,58 +57,59 @@ class Cloud:
         ]
 
     def is_empty(self) -> bool:
-        """Return whether nothing runs any longer, on AWS, Lambda and the clusters."""
+        """Return whether nothing is running on AWS, Lambda and the clusters."""
         rented = [*self.instances(), *lambda_account.instances()]
         return not rented and not self.slurm.alpha.jobs() and not self.slurm.beta.jobs()
 
     def capacity(self, table: dict[str, int | str]) -> None:
-        """Set the maximum number of running instances, or an error's code, by words of a place: `{"us-east-1": 0,
-        "us-west-2/spot": 1, "m6i.large/on-demand": "VcpuLimitExceeded"}`. A place that no entry names has no limit, and
-        all entries that name a place apply."""
+        """Set the maximum number of running instances, or an error's code, by place: `{"us-east-1": 0,
+        "us-west-2/spot": 1, "m6i.large/on-demand": "VcpuLimitExceeded"}`. A place that matches no entry has no limit;
+        if several entries match, all of them apply."""
         self.rules(capacity=table)
 
     def rules(self, **changes: object) -> None:
-        """Change what is refused: see aws.Rules."""
+        """Change the refusals of AWS, see aws.Rules."""
         rules = Rules.read()
         for name, value in changes.items():
             setattr(rules, name, value)
         rules.write()
 
     def preempt(self, *ids: str) -> None:
-        """Take machines, all of them if none is named: their power is cut."""
+        """Preempt the named machines, or all machines if none is named, by cutting their power."""
         for each in self.instances():
             if not ids or each.id in ids:
                 client("ec2", each.region).terminate_instances(InstanceIds=[each.id])
 
     def end_jobs(self) -> None:
-        """End what a failed test has left."""
+        """End the jobs that a failed test has left."""
         if not self.is_empty():
             sky("jobs", "cancel", "--all", "--yes")
             self.preempt()
 
     @property
     def prices(self) -> dict[tuple[str, str, bool], float]:
-        """US dollars an hour by region, type and whether it is spot."""
+        """The prices in US dollars an hour, by region, type and whether the machine is a spot instance."""
         return {
             (region, kind, spot): price(region, kind, spot) for region, kind in self.places for spot in (True, False)
         }
 
     @property
     def places(self) -> list[tuple[str, str]]:
-        """Regions and types."""
+        """The pairs of region and type."""
         return [(region, kind) for region in REGIONS for kind in TYPES]
 
     def log(self) -> str:
-        """The requests for instances, and the machines that ran."""
+        """Return the requests for instances, and the machines that ran."""
         return (root() / "log/daemons.log").read_text()
 
 
 @contextmanager
 def cloud() -> Iterator[Cloud]:
-    """AWS, the clusters and the API server, until the body ends."""
+    """Run AWS, the clusters and the API server until the end of the block."""
     for command in ("link add br0 type bridge", "addr add 10.77.0.1/32 dev br0", "link set br0 up"):
         subprocess.run(["ip", *command.split()], check=True)
-    # The world's internet has one host. Without the managed policies moto has no role for SkyPilot's machines.
+    # The world's internet has one host. Without the managed policies, moto lacks the role that SkyPilot's machines
+    # need.
     os.environ |= {"AWS_ENDPOINT_URL": ENDPOINT, "AWS_DEFAULT_REGION": "us-east-1"} | KEYS
     write_sky_config(SKY_CONFIG)
     aws = running([sys.executable, "-m", "tests.placement.cloud.aws"], MOTO_IAM_LOAD_MANAGED_POLICIES="true")
@@ -126,7 +127,7 @@ def cloud() -> Iterator[Cloud]:
 
 
 def _write_accelerators(path: Path) -> None:
-    """SkyPilot's names of accelerators, with the clouds that have them."""
+    """Write SkyPilot's names of accelerators, with the clouds that offer them."""
     chips: dict[str, list[str]] = {}
     for cloud, types in {"AWS": TYPES, "Lambda": lambda_account.TYPES}.items():
         for chip in sorted({kind.chip for kind in types.values()} - {""}):
@@ -154,7 +155,7 @@ def _answers() -> bool:
 
 
 def main() -> None:
-    """The world without tests, to look around."""
+    """Start the world without tests, for interactive use."""
     with cloud():
         enter = root() / "enter"
         words = shlex.join(f"{name}={value}" for name, value in os.environ.items())

@@ -1,4 +1,4 @@
-"""Two Slurm clusters on this machine, inside the namespaces that run.sh makes."""
+"""Two Slurm clusters on this machine, inside the namespaces that run.sh creates."""
 
 import os
 import signal
@@ -16,11 +16,11 @@ SKY_CONFIG = "slurm:\n  provision_timeout: 10\n"
 
 @dataclass(frozen=True)
 class Cluster:
-    """A Slurm cluster, all of it on this machine."""
+    """A Slurm cluster whose nodes are all on this machine."""
 
     name: str
     nodes: tuple[str, ...]
-    port: int  # of slurmctld; its nodes' follow
+    port: int  # the port of slurmctld; those of its nodes follow
     ssh_port: int
     root: Path
 
@@ -34,7 +34,7 @@ class Cluster:
         return subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
 
     def jobs(self) -> list[str]:
-        """Ids of the jobs that run or wait."""
+        """Return the ids of running and waiting jobs."""
         return self.slurm("squeue", "-h", "-o", "%i").split()
 
     def write(self) -> None:
@@ -60,7 +60,7 @@ class Cluster:
         ]
 
     def node(self, name: str) -> list[str]:
-        """Return the command that starts a node. Only its processes are in its UTS namespace."""
+        """Return the command that starts a node. Only the node's processes are in its UTS namespace."""
         return [
             "unshare",
             "--uts",
@@ -76,7 +76,7 @@ class Cluster:
         namespace = Path(f"/proc/{slurmd}/ns/uts").readlink()
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # it has ended
+            with suppress(OSError):  # the process has ended
                 if (entry / "ns/uts").readlink() == namespace:
                     found.append(int(entry.name))
         return found
@@ -91,15 +91,15 @@ class Cluster:
 
 @dataclass(frozen=True)
 class World:
-    """The interface of the tests to the clusters."""
+    """The tests' interface to the clusters."""
 
     alpha: Cluster
     beta: Cluster
     daemons: ExitStack
 
     def cut_power(self, cluster: Cluster, node: str) -> None:
-        """Kill all that runs on a node, and start the node again when Slurm has ended its jobs. Earlier, and srun would
-        wait for its tasks without end: unlike in a real power cut their connections have been closed."""
+        """Kill all processes on a node, and restart the node once Slurm has ended its jobs. If it restarted earlier,
+        srun would wait for its tasks forever, since their connections are closed here, unlike in a real power cut."""
         for pid in cluster.processes(node):
             os.kill(pid, signal.SIGKILL)
         until(lambda: not cluster.slurm("squeue", "-h", "-w", node), "Slurm ends the node's jobs", 120)
@@ -108,7 +108,7 @@ class World:
 
 @contextmanager
 def occupied(cluster: Cluster) -> Iterator[None]:
-    """A cluster all of whose nodes somebody else has."""
+    """Occupy all nodes of a cluster with somebody else's job."""
     words = ["sbatch", "--parsable", "--exclusive", f"--nodes={len(cluster.nodes)}", "--wrap", "sleep 3600"]
     job = cluster.slurm(*words, f"--output={cluster.here}/other.txt").strip()
     until(lambda: cluster.slurm("squeue", "-h", "-j", job, "-o", "%t").strip() == "R", "the other job")
@@ -121,7 +121,7 @@ def occupied(cluster: Cluster) -> Iterator[None]:
 
 @contextmanager
 def clusters() -> Iterator[World]:
-    """The clusters, until the body ends."""
+    """Run the clusters until the end of the block."""
     alpha = Cluster("alpha", ("a1", "a2"), 6810, 2201, root())
     beta = Cluster("beta", ("b1",), 6820, 2202, root())
     _write_files(root(), (alpha, beta))

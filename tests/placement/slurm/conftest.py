@@ -1,4 +1,4 @@
-"""One set of clusters for all tests of this folder."""
+"""The clusters that all tests of this folder share."""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,6 @@
-"""Pretraining placed on real Slurm clusters by the unmodified SkyPilot. `make test-placement` runs it.
+"""Pretraining placed on real Slurm clusters by unmodified SkyPilot; run with `make test-placement`.
 
-Each run leaves its machine and comes back; what it is compared with runs here, in the same world.
+Each placed run leaves its machine and returns. It is compared with a local run in the same world.
 """
 
 import os
@@ -20,13 +20,13 @@ TOKEN = "hf_" + "Z" * 30
 
 @pytest.fixture(scope="session")
 def short(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The short training, here."""
+    """The short training, run locally."""
     return done(start(tmp_path_factory.mktemp("short"), SHORT))
 
 
 @pytest.fixture(scope="session")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The long training, here."""
+    """The long training, run locally."""
     return done(start(tmp_path_factory.mktemp("long"), LONG))
 
 
@@ -41,11 +41,11 @@ def test_placed_elsewhere_it_is_the_same(slurm: World, short: Run, tmp_path: Pat
     placed = run.record().placed
     assert (placed["cloud"], placed["region"], placed["zone"]) == ("Slurm", "alpha", "cpu")
     assert placed["job_id"] > 0
-    until(lambda: nothing_is_left(slurm), "the clusters are given back")
+    until(lambda: nothing_is_left(slurm), "the clusters are released")
     for path in [*run.home.rglob("*.json"), *run.home.rglob("*.txt"), tmp_path / "terminal.txt"]:
         assert TOKEN not in path.read_text(), path
-    again = done(start(tmp_path, SHORT, {"placement": placement(BETA)}))  # no part of the cache key
-    assert "pretrain       cached" in again.said()
+    again = done(start(tmp_path, SHORT, {"placement": placement(BETA)}))  # the placement is no part of the cache key
+    assert "pretrain       cached" in again.output()
 
 
 def test_a_full_cluster_is_passed_over(slurm: World, short: Run, tmp_path: Path) -> None:
@@ -72,26 +72,27 @@ def test_ctrl_c_leaves_nothing_on_the_clusters(slurm: World, tmp_path: Path) -> 
     run.reaches(20)
     run.ctrl_c()
     assert run.ends(60) == 1
-    assert "cancelling job" in run.said()
+    assert "cancelling job" in run.output()
     until(lambda: nothing_is_left(slurm), "the job's end", 120)
-    until(lambda: not pids("tasks.pretrain", run), "its processes' end")
+    until(lambda: not pids("tasks.pretrain", run), "the end of the processes")
 
 
 def test_a_laptop_that_was_closed_finds_its_job_again(slurm: World, long: Run, tmp_path: Path) -> None:
     first = start(tmp_path, LONG, {"placement": placement(ALPHA)})
     first.reaches(20)
     first.process.kill()
-    job = re.findall(r"job \d+ running", first.said())[-1]
+    job = re.findall(r"job \d+ running", first.output())[-1]
     again = done(start(tmp_path, LONG, {"placement": placement(ALPHA)}))
-    assert job in again.said()
+    assert job in again.output()
     assert first.digest == long.digest
 
 
 def test_what_a_person_must_change_fails_once(slurm: World, tmp_path: Path) -> None:
-    wrong = {"layout": {"micro_batch": 4, "device": "H100"}}  # only where the job is can it be seen that there is none
+    # only the job's machine can detect that it has no such device
+    wrong = {"layout": {"micro_batch": 4, "device": "H100"}}
     run = start(tmp_path, SHORT, wrong, {"placement": placement(ALPHA)})
     assert run.ends() == 1
-    assert "layout.device is H100, but this machine has no GPU" in run.said()
+    assert "layout.device is H100, but this machine has no GPU" in run.output()
     assert run.record().placed["recoveries"] == 0
 
 
@@ -106,6 +107,6 @@ def test_the_api_server_may_be_restarted(slurm: World, long: Run, tmp_path: Path
     run = start(tmp_path, LONG, {"placement": placement(ALPHA)})
     run.reaches(50)
     stop_api_server()
-    until(lambda: "is unreachable" in run.said(), "that is noticed")
+    until(lambda: "is unreachable" in run.output(), "the error is reported")
     start_api_server()
     assert done(run).digest == long.digest

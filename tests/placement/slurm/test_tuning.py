@@ -1,4 +1,5 @@
-"""Post-training on two nodes: one loses a process, then all of them, and the model is that of an undisturbed run."""
+"""Post-training on two nodes. One loses a process, then all of them, and the model equals that of an undisturbed
+run."""
 
 import os
 import signal
@@ -14,21 +15,21 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 
 
 def rank_pid(run: Run, rank: int) -> int:
-    """The process of a rank, by its heartbeat."""
+    """Return the process of a rank, found by its heartbeat."""
     (job,) = (run.home / "jobs").glob(f"{run.stage}-*")
     return read_beats(job, [rank])[rank].pid
 
 
 def test_a_process_and_then_a_node_are_killed(slurm: World, tmp_path: Path) -> None:
-    """The model is that of two processes here."""
+    """The model equals that of two local processes."""
     here = done(tune(tmp_path / "here", "sft", {"layout": {"processes": 2, "sharding": "fsdp2"}}))
     layout = {"nodes": 2, "processes": 1, "sharding": "fsdp2"}
     run = tune(tmp_path / "placed", "sft", {"layout": layout, "placement": placement(ALPHA, nodes=2)})
-    run.reaches(10)  # the first checkpoint begins: ranks wait for each other at torch's store
-    os.kill(rank_pid(run, 1), signal.SIGKILL)  # the stage starts its engine again
+    run.reaches(10)  # the first checkpoint begins, and ranks wait for each other at torch's store
+    os.kill(rank_pid(run, 1), signal.SIGKILL)  # the stage restarts its engine
     run.reaches(120)
     launchers = {*pids("pyflyte-execute", run)}.intersection(slurm.alpha.processes("a2"))
-    os.kill(max(launchers), signal.SIGKILL)  # SkyPilot starts the stage again
+    os.kill(max(launchers), signal.SIGKILL)  # SkyPilot restarts the stage
     run.reaches(200)
     slurm.cut_power(slurm.alpha, "a2")
     done(run)
@@ -38,7 +39,7 @@ def test_a_process_and_then_a_node_are_killed(slurm: World, tmp_path: Path) -> N
 
 
 def test_grpo_on_two_nodes_loses_a_process(slurm: World, tmp_path: Path) -> None:
-    """The model, and so its rollouts, are those of two processes here."""
+    """The model and its rollouts equal those of two local processes."""
     here = done(tune(tmp_path / "here", "grpo", GRPO, {"layout": {"processes": 2, "sharding": "fsdp2"}}))
     layout = {"nodes": 2, "processes": 1, "sharding": "fsdp2"}
     run = tune(tmp_path / "placed", "grpo", GRPO, {"layout": layout, "placement": placement(ALPHA, nodes=2)})
@@ -47,11 +48,12 @@ def test_grpo_on_two_nodes_loses_a_process(slurm: World, tmp_path: Path) -> None
     done(run)
     assert run.digest == here.digest
     assert run.losses() == here.losses()
-    assert run.record().placed["recoveries"] == 0  # the stage started its engines again, not SkyPilot the stage
+    # the stage restarted its engines, and SkyPilot did not restart the stage
+    assert run.record().placed["recoveries"] == 0
 
 
 def test_rollout_servers_have_a_node_of_their_own(slurm: World, tmp_path: Path) -> None:
-    """The model is that of a server beside the trainer here; the trainer is killed, and both start again."""
+    """The model equals that of a local trainer with its server beside it; when the trainer is killed, both restart."""
     here = done(tune(tmp_path / "here", "grpo", GRPO, {"rollout_servers": {}}))
     servers = {"rollout_servers": {"nodes": 1}, "placement": placement(ALPHA, nodes=2)}
     run = tune(tmp_path / "placed", "grpo", GRPO, servers)

@@ -5,13 +5,13 @@ from typing import Any
 
 
 class Dice:
-    """A die that shows how often it was rolled."""
+    """A die that shows how often it has been rolled."""
 
     def reset(self, **columns: Any) -> None:
         self.shown: list[int] = []
 
     def roll(self) -> int:
-        """Roll."""
+        """Roll the die."""
         self.shown.append(random.randint(1, 6))
         return self.shown[-1]
 

@@ -1,6 +1,6 @@
-"""Tiny models of several families. `python -m tests.posttrain.methods.families FOLDER` syncs a trainer's weights
-into a live engine for each, and prints as JSON, by family, the mean of exp|Δ log p| between the two after the sync.
-"""
+"""Tiny models of several families. `python -m tests.posttrain.methods.families FOLDER` syncs a trainer's weights of
+each into a live engine, and prints as JSON, by family, the mean of exp|Δ log p| between trainer and engine after the
+sync."""
 
 import json
 import sys
@@ -31,8 +31,8 @@ GPT2 = {"n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 256} | {
     name: SIZES[name] for name in ("vocab_size", "eos_token_id", "bos_token_id", "pad_token_id")
 }
 FAMILIES: dict[str, dict[str, Any]] = {
-    "GPT2Config": GPT2,  # transposed
-    "GPTNeoXConfig": SIZES,  # other names in memory; queries, keys and values by head
+    "GPT2Config": GPT2,  # transposed weights
+    "GPTNeoXConfig": SIZES,  # other names in memory; queries, keys and values grouped by head
     "MixtralConfig": SIZES | {"num_key_value_heads": 1, "num_local_experts": 3},  # stacked experts in memory
     "Qwen3MoeConfig": SIZES
     | {
@@ -43,25 +43,25 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 32,
     },
     "ApertusConfig": SIZES | {"num_key_value_heads": 1},  # buffers
-    "Starcoder2Config": SIZES | {"num_key_value_heads": 1, "sliding_window": None},  # on Transformers' code
+    "Starcoder2Config": SIZES | {"num_key_value_heads": 1, "sliding_window": None},  # uses the code of Transformers
     "Gemma2Config": SIZES | {"num_key_value_heads": 1, "head_dim": 32, "attn_logit_softcapping": 0.5},
 }
 
 
 def tiny_family(folder: Path, name: str) -> Path:
-    """A model of a family, with the tokenizer of `tiny_model`."""
+    """Write a model of a family, with the tokenizer of `tiny_model`."""
     tiny_model(folder)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(getattr(transformers, name)(**FAMILIES[name]))
     for weight in model.parameters():
         if weight.ndim > 1:
-            weight.data *= 4  # sharp enough that a wrong weight shows
+            weight.data *= 4  # large enough that a wrong weight shows
     model.to(torch.bfloat16).save_pretrained(folder)
     return folder
 
 
 def main() -> None:
-    from accelerate import Accelerator  # here: a test imports this module, and these import vLLM
+    from accelerate import Accelerator  # imported late, since a test imports this module, and these import vLLM
 
     from tasks.posttrain.trl_hooks.grpo import CPUGeneration
     from tasks.vllm.engine import close_engines
@@ -85,7 +85,7 @@ def main() -> None:
             max_num_seqs=8,
             max_completion_length=16,
         )
-        rollouts.sync_weights()  # with a check of the weights, and of the probe
+        rollouts.sync_weights()  # checks the weights and the probe
         found[name] = mismatch(model.train(), rollouts)
         del rollouts
         close_engines()

@@ -1,8 +1,7 @@
-"""Change a trainer's weights beside a live engine: `python -m tests.posttrain.methods.rollouts FOLDER`. A process of
-its own, since vLLM keeps a process group that other tests may destroy. Prints as JSON the mismatch of both models at
-first, after the change, and after a sync; what the checks of their weights said meanwhile; what one process samples,
-what two do, and what two rollout servers do, and the mismatch of engine and servers for the same samples.
-"""
+"""Change a trainer's weights beside a live engine: `python -m tests.posttrain.methods.rollouts FOLDER`. It runs in a
+separate process, since vLLM keeps a process group that other tests may destroy. Prints as JSON the mismatch of both
+models at first, after the change, and after a sync; the results of the weight checks; the samples of one process, of
+two, and of two rollout servers; and the mismatch of engine and servers for the same samples."""
 
 import json
 import sys
@@ -41,11 +40,11 @@ def main() -> None:
     rollouts = CPUGeneration(check_every=2, **settings)
     found = [mismatch(model, rollouts)]
     sharper = AutoModelForCausalLM.from_pretrained(second, dtype=torch.float32)
-    # twice the weights: distributions that differ, but whose bf16 rounding error stays below 1 % on every processor
+    # twice the weights give distributions that differ, but whose bf16 rounding error stays below 1 % on every processor
     model.load_state_dict({name: 2 * weight for name, weight in sharper.state_dict().items()})
     found.append(mismatch(model, rollouts))
     stale = refused(model, rollouts)
-    rollouts.sync_weights()  # with a check
+    rollouts.sync_weights()  # checks the weights
     found.append(mismatch(model, rollouts))
     here: dict[str, Any] = {"one": sampled(rollouts, 1), "two": sampled(rollouts, 2)}
     before = listening()
@@ -63,7 +62,7 @@ def main() -> None:
 
 
 def listening() -> set[tuple[str, int]]:
-    """The addresses on which this process accepts connections from other machines."""
+    """Return the addresses on which this process accepts connections from other machines."""
     found = psutil.Process().net_connections()
     return {(*each.laddr,) for each in found if each.status == psutil.CONN_LISTEN and each.laddr.ip != LOCAL}
 
@@ -77,7 +76,7 @@ def refused(model: torch.nn.Module, rollouts: CPUGeneration) -> str:
 
 
 def sampled(rollouts: LiveGeneration, processes: int) -> list[list[int]]:
-    """The completions of a step of 4, by one process after the other."""
+    """Return the completions of a step with 4 prompts, computed by one process after the other."""
     prompts = [[5, 6, 7, 8], [5, 6, 7, 8], [9, 10, 11], [12] * 40]
     share, found = len(prompts) // processes, []
     for rank in range(processes):
@@ -88,7 +87,7 @@ def sampled(rollouts: LiveGeneration, processes: int) -> list[list[int]]:
 
 
 def mismatch(model: torch.nn.Module, rollouts: LiveGeneration) -> float:
-    """Mean of exp|log-probability(model) − log-probability(vLLM)| over sampled tokens."""
+    """Return the mean of exp|log-probability(model) − log-probability(vLLM)| over sampled tokens."""
     prompts = [[5, 6, 7, 8], [9, 10, 11, 12, 13]]
     _, completions, logprobs, _ = rollouts.generate(prompts, None, num_generations=1)
     apart = []

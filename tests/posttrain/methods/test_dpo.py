@@ -16,8 +16,8 @@ from tasks.posttrain.methods.dpo.trainer import train
 from tests.posttrain.tiny import (
     flip_a_bit,
     metrics,
+    repeated_words,
     reward,
-    said_twice,
     start,
     tiny_model,
     tiny_rows,
@@ -47,7 +47,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("tiny")
-    rows = tiny_rows(root / "rows", said_twice(), "prompt_completion")
+    rows = tiny_rows(root / "rows", repeated_words(), "prompt_completion")
     return {"model": tiny_model(root / "model"), "rows": rows}
 
 
@@ -69,7 +69,7 @@ def test_the_pairs_are_the_models_own_failures(tuned: Path) -> None:
     assert (counted["step"], counted["rows"], counted["sampled"], counted["pairs"]) == (0, 64, 64, len(found.pairs))
     assert 0 < len(found.pairs) <= 64
     assert counted["right"] == found.rewards["right"] < 0.5  # a random model
-    # what was rejected is what was sampled: cut at the limit, or ended by the end-of-text token
+    # a rejected completion is one that was sampled: it is cut at the limit, or ends with the end-of-text token
     assert all(pair.rejected_ids[-1] == 0 or len(pair.rejected_ids) == 16 for pair in found.pairs)
     assert all(pair.chosen_ids[-1] == 0 for pair in found.pairs)
 
@@ -77,7 +77,7 @@ def test_the_pairs_are_the_models_own_failures(tuned: Path) -> None:
 def test_the_rows_own_completion_comes_to_be_preferred_and_does_not_become_unlikely(tuned: Path) -> None:
     first, *_, last = metrics(tuned)[1:]
 
-    assert first["margin"] == 0  # policy and reference are still one model
+    assert first["margin"] == 0  # policy and reference are still the same model
     assert last["margin"] > 0 and last["preference_accuracy"] > 0.7
     assert last["loss"] < first["loss"]
 
@@ -87,7 +87,7 @@ def test_killed_and_restarted_it_keeps_its_samples_and_makes_the_same_model(
 ) -> None:
     job = write_job(tmp_path / "job", "dpo", spec, **inputs)
     engine = start("tasks.posttrain.engine", job)
-    wait_for_step(job, engine, 5)  # in the second epoch
+    wait_for_step(job, engine, 5)  # a step of the second epoch
     engine.kill()
     engine.wait()
     sampled_at = (job / "work" / "pairs" / "pairs.json").stat().st_mtime_ns
@@ -99,7 +99,7 @@ def test_killed_and_restarted_it_keeps_its_samples_and_makes_the_same_model(
     assert without_times(job) == without_times(tuned)
 
 
-def test_damaged_samples_are_made_again(
+def test_damaged_samples_are_recomputed(
     tuned: Path,
     inputs: dict[str, Path],
     spec: dict[str, Any],
@@ -115,8 +115,8 @@ def test_damaged_samples_are_made_again(
 
     train(open_job(job))
 
-    said = capfd.readouterr().out
-    assert "pairs.json was changed" in said and "Sampling the model again" in said
+    output = capfd.readouterr().out
+    assert "pairs.json was changed" in output and "Sampling the model again" in output
     made, first = (folder / "work" / "pairs" / "pairs.json" for folder in (job, tuned))
     assert made.read_bytes() == first.read_bytes()
 
@@ -125,12 +125,14 @@ def test_preferences_that_are_given_are_learned_as_they_are(inputs: dict[str, Pa
     preferences = [
         {
             "prompt": [{"role": "user", "content": row["prompt"]}],
-            "chosen": said(row["completion"]),
-            "rejected": said("?"),
+            "chosen": assistant(row["completion"]),
+            "rejected": assistant("?"),
         }
-        for row in said_twice()
+        for row in repeated_words()
     ]
-    rows = tiny_rows(tmp_path / "rows", [*preferences, preferences[0] | {"rejected": said("no " * 50)}], "preference")
+    rows = tiny_rows(
+        tmp_path / "rows", [*preferences, preferences[0] | {"rejected": assistant("no " * 50)}], "preference"
+    )
     spec = SPEC | {"batch_size": 32, "layout": {"micro_batch": 32}, "steps": 13, "label": "polite"}
     job = write_job(tmp_path / "job", "dpo", spec, model=inputs["model"], rows=rows)
 
@@ -143,7 +145,7 @@ def test_preferences_that_are_given_are_learned_as_they_are(inputs: dict[str, Pa
     assert AutoTokenizer.from_pretrained(job / "output").chat_template
 
 
-def said(text: str) -> list[dict[str, str]]:
+def assistant(text: str) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": text}]
 
 

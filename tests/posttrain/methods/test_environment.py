@@ -1,4 +1,4 @@
-"""GRPO with an environment, as its engine runs it, on a tiny model that has seen a few calls."""
+"""GRPO's engine with an environment, on a tiny model that was trained on a few calls."""
 
 import json
 import re
@@ -58,7 +58,7 @@ SPEC = {
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A model that knows how to call, after one roll or two."""
+    """A model that can make calls, after one roll or two."""
     root = tmp_path_factory.mktemp("tiny")
     rows = [{"messages": [ASKED, *rolled(shown)], "tools": [SCHEMA]} for shown in ([3], [4, 1], [6], [2, 5])]
     seen = tiny_rows(root / "seen", rows, "messages")
@@ -95,7 +95,7 @@ def test_the_model_and_the_environment_take_turns(tuned: Path) -> None:
 
 
 def test_answers_are_masked_where_trainer_and_engine_are_compared(tuned: Path) -> None:
-    """A shift by one token, or an answer among what is compared, would show."""
+    """The comparison would detect a shift by one token, or an answer among the compared tokens."""
     assert all(1.0 <= line["rollout_mismatch"] < 1.05 for line in metrics(tuned)[1:])
 
 
@@ -103,8 +103,8 @@ def test_answers_are_masked_where_trainer_and_engine_are_compared(tuned: Path) -
 def test_a_rollout_server_samples_for_sharded_ranks(
     tuned: Path, inputs: dict[str, Path], tmp_path: Path, adapter: dict[str, Any] | None
 ) -> None:
-    """Ranks whose conversations have other numbers of turns. The server gets the weights gathered from the ranks, an
-    adapter merged: at first those of the engine in one process."""
+    """The ranks' conversations have different numbers of turns. The server gets the weights gathered from the ranks,
+    with an adapter merged; the initial weights equal those of the engine in one process."""
     changed = {
         "steps": 3,
         "adapter": adapter,
@@ -128,7 +128,7 @@ def test_a_rollout_server_samples_for_sharded_ranks(
 
 
 def test_an_evaluation_plays_held_out_rows(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:
-    """The tuned model calls, as it did in training; the transcripts are among the completions."""
+    """The tuned model makes calls, as it did in training, and the transcripts are among the completions."""
     asked = tiny_rows(tmp_path / "rows", [], "prompt")
     rows = [{"prompt": [ASKED], "game": game} for game in range(8)]
     (asked / "held_out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -146,7 +146,8 @@ def test_an_evaluation_plays_held_out_rows(tuned: Path, inputs: dict[str, Path],
     assert len(results.completions) == 16
     for line in results.completions:
         answers = [message["content"] for message in line["completion"] if message["role"] == "tool"]
-        shown = [answer for answer in answers if "error" not in answer]  # a sampled call may name no tool
+        # a sampled call may name a tool that does not exist
+        shown = [answer for answer in answers if "error" not in answer]
         assert line["rewards"]["Dice"] == min(len(shown), 2) / 2
         assert line["rewards"]["even"] == (sum(map(int, shown)) % 2 == 0 and len(line["completion"]) > 1)
     assert values["even"] == pytest.approx(fmean(line["rewards"]["even"] for line in results.completions))

@@ -1,4 +1,4 @@
-"""GRPO's conversations on several ranks with recorded turns. Each rank has the conversations of its completions."""
+"""GRPO's conversations on several ranks with recorded turns. Each rank has the conversations of its own completions."""
 
 import json
 import time
@@ -30,7 +30,7 @@ def job_of(folder: Path, processes: int, inputs: dict[str, Path]) -> Path:
         "precision": "fp32",
         "batch_size": 16,
         "generations": 4,
-        "steps": 3,  # the fourth has a gradient that amplifies rounding beyond the tolerance
+        "steps": 3,  # a gradient of the fourth step amplifies rounding beyond the tolerance
         "layout": {"processes": processes, "sharding": "ddp", "micro_batch": 8 // processes},
     }
     return write_job(folder, "grpo", SPEC | changed, **inputs)

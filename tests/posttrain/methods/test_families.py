@@ -1,4 +1,4 @@
-"""Families that people bring go through every stage that tunes and samples, with the real engines."""
+"""Model families of users in every stage that tunes and samples, with the real engines."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from tasks.core.manifest import verify
 from tasks.evaluate.results import read_results
 from tasks.models.agreement import read_probe
 from tests.posttrain.methods.families import FAMILIES, tiny_family
-from tests.posttrain.tiny import metrics, reward, said_twice, start, tiny_rows, write_job
+from tests.posttrain.tiny import metrics, repeated_words, reward, start, tiny_rows, write_job
 
 MODULES = {
     "load_hf": "tasks.convert.load_hf",
@@ -34,7 +34,7 @@ GRPO = {
 @pytest.mark.usefixtures("vllm")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_of_a_family_is_taken_over_tuned_and_evaluated(family: str, tmp_path: Path) -> None:
-    said = said_twice()
+    said = repeated_words()
     rows = tiny_rows(tmp_path / "rows", said[8:], "prompt_completion", held_out=said[:8])
     rewards = {"rewards": [reward(tmp_path)]}
     run(load := tmp_path / "load_hf", {"model": str(tiny_family(tmp_path / "model", family))})
@@ -49,7 +49,7 @@ def test_a_model_of_a_family_is_taken_over_tuned_and_evaluated(family: str, tmp_
 
 
 def run(job: Path, spec: dict[str, Any], **inputs: Path) -> str:
-    """Run the stage that `job` is called after; returns its log."""
+    """Run the stage that `job` is named after, and return its log."""
     write_job(job, job.name, spec, **inputs)
     code = start(MODULES[job.name], job).wait()
     log = (job / "log.txt").read_text()

@@ -1,4 +1,4 @@
-"""The GRPO engine as a subprocess, on a tiny model after a little SFT."""
+"""The GRPO engine as a subprocess, on a tiny model after a short SFT."""
 
 import json
 from pathlib import Path
@@ -18,8 +18,8 @@ from tests.posttrain.tiny import (
     complete_checkpoints,
     flip_a_bit,
     metrics,
+    repeated_words,
     reward,
-    said_twice,
     start,
     tiny_model,
     tiny_rows,
@@ -58,9 +58,9 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A model that is right sometimes: without any reward there is nothing to learn."""
+    """A model that is sometimes right, since without rewards it would learn nothing."""
     root = tmp_path_factory.mktemp("tiny")
-    rows = tiny_rows(root / "rows", said_twice(), "prompt_completion")
+    rows = tiny_rows(root / "rows", repeated_words(), "prompt_completion")
     sft = write_job(root / "sft", "sft", SFT, model=tiny_model(root / "model"), rows=rows)
     assert start("tasks.posttrain.engine", sft).wait() == 0, (sft / "log.txt").read_text()
     return {"model": sft / "output", "rows": rows}
@@ -81,7 +81,7 @@ def test_the_output_is_a_complete_model_with_other_weights(tuned: Path, inputs: 
 
 
 def test_the_rollouts_come_from_the_weights_that_are_trained(tuned: Path) -> None:
-    """At this learning rate the policy changes a lot (see the KL), so stale weights in the engine would show."""
+    """At this learning rate the policy changes a lot (see the KL), so stale weights in the engine would be detected."""
     lines = metrics(tuned)[1:]
 
     assert lines[-1]["kl"] > 0.01
@@ -110,7 +110,7 @@ def test_an_adapter_is_merged_into_the_engine_s_weights_and_into_the_output(
 def test_a_drift_above_its_maximum_ends_the_stage_with_the_worst_tokens(
     inputs: dict[str, Path], spec: dict[str, Any], tmp_path: Path
 ) -> None:
-    """In bf16 the two never agree to the last bit."""
+    """In bf16, trainer and engine never agree to the last bit."""
     job = write_job(tmp_path / "job", "grpo", spec | {"drift": {"max": 1.0}}, **inputs)
 
     assert start("tasks.posttrain.engine", job).wait() == 1, (job / "log.txt").read_text()
@@ -128,7 +128,7 @@ def test_every_step_says_what_was_rolled_out_and_each_reward_is_a_metric(tuned: 
     for line in lines:
         assert {"reward_std", "loss", "entropy", "completion_length", "cut_off"} <= line.keys()
         assert 0 < line["diversity"] <= 1
-        assert line["right"] / 2 <= line["reward"] <= line["right"]  # diversity takes away half of it at most
+        assert line["right"] / 2 <= line["reward"] <= line["right"]  # diversity subtracts at most half of it
     assert any(line["reward"] > 0 for line in lines)
 
 
@@ -145,8 +145,8 @@ def test_killed_and_its_newest_checkpoint_damaged_it_makes_the_same_model(
 
     assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
 
-    said = (job / "log.txt").read_text()
-    assert f"{newest} is damaged: rewards.json was changed" in said and f"continuing from {before}" in said
+    output = (job / "log.txt").read_text()
+    assert f"{newest} is damaged: rewards.json was changed" in output and f"continuing from {before}" in output
     assert json.loads((job / "result.json").read_text()) == json.loads((tuned / "result.json").read_text())
     assert without_times(job) == without_times(tuned)
 
@@ -155,10 +155,10 @@ def test_killed_and_its_newest_checkpoint_damaged_it_makes_the_same_model(
 def test_prompts_may_be_messages_of_a_model_that_has_never_seen_any(
     inputs: dict[str, Path], spec: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The rows suffice for half a step, and are repeated."""
+    """The rows suffice for half a step, so they are repeated."""
     asked = [
-        {"prompt": [{"role": "user", "content": row["prompt"]}], "completion": said(row["completion"])}
-        for row in said_twice(8)
+        {"prompt": [{"role": "user", "content": row["prompt"]}], "completion": assistant(row["completion"])}
+        for row in repeated_words(8)
     ]
     rows = tiny_rows(tmp_path / "rows", asked, "prompt_completion")
     job = write_job(tmp_path / "job", "grpo", spec | {"steps": 2}, model=inputs["model"], rows=rows)
@@ -169,7 +169,7 @@ def test_prompts_may_be_messages_of_a_model_that_has_never_seen_any(
     assert (job / "output" / "chat_template.jinja").exists()
 
 
-def said(text: str) -> list[dict[str, str]]:
+def assistant(text: str) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": text}]
 
 
@@ -208,7 +208,7 @@ def test_rewards_are_given_the_rows_that_were_asked_as_trl_gives_them() -> None:
     assert logged == {"logged/kind": 0.5, "logged/words": 3.0, **shares}
     assert scorer.asked == {
         "prompts": [[{"role": "user", "content": "b"}], "a"],
-        "completions": [said("x"), "y"],
+        "completions": [assistant("x"), "y"],
         "columns": {"answer": [2, 1]},
         "begun": [],
         "completion_ids": [[1], [2]],
@@ -230,7 +230,7 @@ def test_groups_without_a_difference_in_reward_are_counted() -> None:
     assert not list(notices([{"step": 1, "equal_groups": 0.5, "cut_off": 0.1}], spec, spec.limits(512)))
 
 
-def test_completions_without_a_reward_are_counted_and_told_where_nothing_was_learned_for_them() -> None:
+def test_completions_without_a_reward_are_counted_and_reported_where_nothing_was_learned_for_them() -> None:
     class Partial(Constant):
         def score(self, prompts: list[Any], *given: Any, **more: Any) -> Scores:
             return Scores({}, [1.0, None, None, None], {}, {})

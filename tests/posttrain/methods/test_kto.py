@@ -17,7 +17,7 @@ from tasks.rows.rows import peek
 from tasks.rows.spec import RowsSpec
 from tests.posttrain.tiny import (
     metrics,
-    said_twice,
+    repeated_words,
     start,
     tiny_model,
     tiny_rows,
@@ -40,8 +40,8 @@ SPEC: dict[str, Any] = {
 
 
 def labelled(count: int) -> list[dict[str, Any]]:
-    """Each second completion is desirable."""
-    rows = said_twice(count)
+    """Return rows of which every second completion is desirable."""
+    rows = repeated_words(count)
     return [
         row | ({"label": True} if number % 2 else {"completion": " no, not this", "label": False})
         for number, row in enumerate(rows)
@@ -72,7 +72,7 @@ def test_desirable_completions_become_likelier_than_others(tuned: Path, inputs: 
     counted, first, *_, last = metrics(tuned)
 
     assert (counted["rows"], counted["desirable"]) == (60, 30)
-    assert first["loss"] == pytest.approx(0.5) and first["kl"] == 0  # policy and reference are still one model
+    assert first["loss"] == pytest.approx(0.5) and first["kl"] == 0  # policy and reference are still the same model
     assert last["margin"] > 0.1 and last["loss"] < first["loss"]
     assert verify(tuned / "output").facts == read_manifest(inputs["model"]).facts | {"label": "kto"}
 
@@ -80,7 +80,7 @@ def test_desirable_completions_become_likelier_than_others(tuned: Path, inputs: 
 def test_killed_and_restarted_it_makes_the_same_model(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:
     job = write_job(tmp_path / "job", "kto", SPEC, **inputs)
     engine = start("tasks.posttrain.engine", job)
-    wait_for_step(job, engine, 8)  # in the second epoch
+    wait_for_step(job, engine, 8)  # a step of the second epoch
     engine.kill()
     engine.wait()
 
@@ -100,7 +100,7 @@ def test_the_kl_term_does_not_depend_on_the_micro_batch(tuned: Path, inputs: dic
 
 
 def test_preferences_are_a_desirable_completion_and_another(model: Path, tmp_path: Path) -> None:
-    preferences = [row | {"chosen": row["completion"], "rejected": " no, not this"} for row in said_twice(30)]
+    preferences = [row | {"chosen": row["completion"], "rejected": " no, not this"} for row in repeated_words(30)]
     rows = tiny_rows(tmp_path / "rows", preferences, "preference")
 
     job = write_job(tmp_path / "job", "kto", SPEC | {"loss": "apo_zero_unpaired"}, model=model, rows=rows)
@@ -112,7 +112,7 @@ def test_preferences_are_a_desirable_completion_and_another(model: Path, tmp_pat
 
 
 def test_a_row_without_a_label_is_refused(model: Path, tmp_path: Path) -> None:
-    rows = tiny_rows(tmp_path / "rows", said_twice(8), "prompt_completion")
+    rows = tiny_rows(tmp_path / "rows", repeated_words(8), "prompt_completion")
     with pytest.raises(StageError, match="without the column label"):
         train(open_job(write_job(tmp_path / "job", "kto", SPEC, model=model, rows=rows)))
 
@@ -134,7 +134,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", ["label", "kto_tag"])
 @pytest.mark.parametrize("values", [(True, False), ("true", "False"), (1, 0), (1.0, 0.0)], ids=str)
 def test_a_label_arrives(shape: str, name: str, values: tuple[Any, Any], tokenizer: Any, tmp_path: Path) -> None:
-    """In the shapes of TRL and LLaMA-Factory, and as files and libraries write them."""
+    """The labels have the formats of TRL and LLaMA-Factory, and the types that files and libraries use."""
     spec, encoder = KTOSpec(data="liked"), RowEncoder(tokenizer)
     for value, desirable in zip(values, (True, False), strict=True):
         (tmp_path / "rows.jsonl").write_text(json.dumps(SHAPES[shape] | {name: value}))
@@ -161,8 +161,8 @@ def test_other_methods_refuse_a_conversation_that_was_disliked(spec: PostTrainSp
 
 
 def test_a_row_without_a_label_is_left_out_of_a_set_that_drops_faulty_rows(model: Path, tmp_path: Path) -> None:
-    labelled = [row | {"label": number % 2 == 0} for number, row in enumerate(said_twice(30))]
-    unlabelled = said_twice(1)[0] | {"prompt": "another ->", "label": None}
+    labelled = [row | {"label": number % 2 == 0} for number, row in enumerate(repeated_words(30))]
+    unlabelled = repeated_words(1)[0] | {"prompt": "another ->", "label": None}
     rows = tiny_rows(tmp_path / "rows", [*labelled, unlabelled], "prompt_completion", drops_faulty=True)
     job = write_job(tmp_path / "job", "kto", SPEC | {"loss": "apo_zero_unpaired"}, model=model, rows=rows)
     train(open_job(job))
@@ -171,7 +171,7 @@ def test_a_row_without_a_label_is_left_out_of_a_set_that_drops_faulty_rows(model
 
 
 @pytest.mark.parametrize(
-    ("desirable", "others", "weights", "said"),
+    ("desirable", "others", "weights", "message"),
     [
         (50, 50, {}, ""),
         (10, 100, {"desirable_weight": 12.0}, ""),
@@ -180,10 +180,10 @@ def test_a_row_without_a_label_is_left_out_of_a_set_that_drops_faulty_rows(model
     ],
 )
 def test_labels_that_the_weights_do_not_balance_are_a_notice(
-    desirable: int, others: int, weights: dict[str, float], said: str
+    desirable: int, others: int, weights: dict[str, float], message: str
 ) -> None:
     text = unbalanced(desirable, desirable + others, KTOSpec.model_validate({"data": "rows", **weights}))
-    assert said in text and bool(said) == bool(text)
+    assert message in text and bool(message) == bool(text)
 
 
 def test_the_plan_does_not_tell_epochs_of_rows_whose_kind_it_does_not_know() -> None:

@@ -1,4 +1,4 @@
-"""The table of methods, and what follows from it."""
+"""The table of methods, and its consequences."""
 
 from pkgutil import resolve_name
 

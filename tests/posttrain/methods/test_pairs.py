@@ -26,8 +26,8 @@ def test_or_for_the_best_sample() -> None:
 @pytest.mark.parametrize(
     ("samples", "gold"),
     [
-        ([ScoredCompletion([9, 0], reward=1.0)], GOLD),  # as good as the row's own
-        ([BAD], ScoredCompletion([4, 0], reward=None)),  # the row's own has no reward
+        ([ScoredCompletion([9, 0], reward=1.0)], GOLD),  # as good as the row's own completion
+        ([BAD], ScoredCompletion([4, 0], reward=None)),  # the row's own completion has no reward
         ([UNKNOWN], GOLD),
         ([MIDDLING, MIDDLING], None),
         ([MIDDLING, UNKNOWN], None),

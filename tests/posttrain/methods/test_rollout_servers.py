@@ -20,17 +20,18 @@ import pytest
 from infra.process.heartbeat import read_beats
 from tasks.posttrain.methods.grpo import rollout_listener
 from tasks.posttrain.methods.grpo.rollout_servers import RENDEZVOUS, RolloutServerLost, RolloutServers
-from tests.posttrain.tiny import metrics, reward, said_twice, tiny_model, tiny_rows, write_job
+from tests.posttrain.tiny import metrics, repeated_words, reward, tiny_model, tiny_rows, write_job
 
 STEPS = 6
-# of who does not know what listens: nothing, a part, HTTP (a length of 1.2 GB), a length of 2^64, a wrong answer
+# bytes from clients that do not know the protocol: nothing, a part, HTTP (a length of 1.2 GB), a length of 2^64, a
+# wrong answer
 SCANS = [b"", b"\x00", b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 12, b"\x00\x00\x00\x10" + b"x" * 16]
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("vllm")
 def test_a_server_that_is_killed_is_an_error_and_the_stage_continues_with_a_new_one(tmp_path: Path) -> None:
-    rows = tiny_rows(tmp_path / "rows", said_twice(30), "prompt_completion")
+    rows = tiny_rows(tmp_path / "rows", repeated_words(30), "prompt_completion")
     spec = {
         "data": "twice",
         "steps": STEPS,
@@ -62,14 +63,14 @@ def test_a_server_that_is_killed_is_an_error_and_the_stage_continues_with_a_new_
         node = read_beats(job, [1])[1].pid
         (engine,) = Path(f"/proc/{node}/task/{node}/children").read_text().split()
         os.kill(int(engine), signal.SIGKILL)
-        said = [launcher.communicate()[1] for launcher in launchers]
+        output = [launcher.communicate()[1] for launcher in launchers]
     finally:
         for launcher in launchers:
             launcher.terminate()
 
-    assert [launcher.returncode for launcher in launchers] == [0, 0], said
-    assert any("rollout server 1-0 ended" in words and "restart 1 of 1" in words for words in said), said
-    assert "restart 1 of 1" in said[0]
+    assert [launcher.returncode for launcher in launchers] == [0, 0], output
+    assert any("rollout server 1-0 ended" in words and "restart 1 of 1" in words for words in output), output
+    assert "restart 1 of 1" in output[0]
     assert [line["step"] for line in metrics(job)] == list(range(STEPS + 1))
     assert all(line["rollout_mismatch"] < 1.05 for line in metrics(job)[1:])
     assert not (job / "work" / RENDEZVOUS).exists()
@@ -87,7 +88,7 @@ def test_only_who_knows_the_token_can_connect(tmp_path: Path) -> None:
 
 
 def test_a_port_scan_keeps_no_engine_from_connecting(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Nor do clients that say nothing, who get no more of its places than there are."""
+    """Clients that send nothing do not prevent it either; the number of pending connections is limited."""
     with RolloutServers(tmp_path, 1, timeout_s=1) as servers, ExitStack() as stack:
         accepted = servers.listener.accepted
         for number in range(150):
@@ -99,10 +100,10 @@ def test_a_port_scan_keeps_no_engine_from_connecting(tmp_path: Path, capfd: pyte
         assert time.monotonic() - began < 5
         assert threading.active_count() < 3 * rollout_listener.PENDING
         engine.send_bytes(b"")
-    said = capfd.readouterr().err
-    assert "was refused: it did not prove within 10 s that it knows their token" in said
-    assert re.search(r"^\d+ connections to port \d+ were refused", said, re.MULTILINE)
-    assert len(said.splitlines()) == 2
+    output = capfd.readouterr().err
+    assert "was refused: it did not prove within 10 s that it knows their token" in output
+    assert re.search(r"^\d+ connections to port \d+ were refused", output, re.MULTILINE)
+    assert len(output.splitlines()) == 2
 
 
 def test_who_does_not_prove_that_it_knows_the_token_is_disconnected(
@@ -111,7 +112,7 @@ def test_who_does_not_prove_that_it_knows_the_token_is_disconnected(
     monkeypatch.setattr(rollout_listener, "HANDSHAKE_S", 0.5)
     with RolloutServers(tmp_path, 1, timeout_s=1) as servers, pytest.raises(OSError, match=r"reset|Broken pipe"):
         client = socket.create_connection(("127.0.0.1", servers.listener.port))
-        for _ in range(100):  # byte by byte
+        for _ in range(100):  # single bytes
             client.sendall(b"\x00")
             time.sleep(0.05)
 
@@ -151,13 +152,13 @@ def test_nobody_connects_once_all_engines_are_there(tmp_path: Path) -> None:
 
 
 def connected(job: Path) -> Connection:
-    """An engine's connection."""
+    """Connect to the server as an engine does."""
     where = json.loads((job / "work" / RENDEZVOUS).read_text())
     return rollout_listener.connect(where["address"], where["port"], bytes.fromhex(where["token"]))
 
 
 def test_a_server_that_cannot_start_is_named_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # without Baton
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # a path without Baton
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     with RolloutServers(tmp_path, 1, timeout_s=1) as servers:
         servers.start(["0"], [])

@@ -1,4 +1,4 @@
-"""vLLM's weights follow the trainer's."""
+"""The sync of the trainer's weights to vLLM."""
 
 import itertools
 import re

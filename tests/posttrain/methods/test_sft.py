@@ -20,7 +20,7 @@ from tests.posttrain.tiny import (
     chat,
     complete_checkpoints,
     metrics,
-    said_twice,
+    repeated_words,
     start,
     tiny_model,
     tiny_rows,
@@ -43,7 +43,7 @@ SPEC = {
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("tiny")
-    rows = tiny_rows(root / "rows", said_twice(), "prompt_completion")
+    rows = tiny_rows(root / "rows", repeated_words(), "prompt_completion")
     return {"model": tiny_model(root / "model"), "rows": rows}
 
 
@@ -80,7 +80,7 @@ def test_killed_while_it_saves_it_continues_from_the_checkpoint_before(
     job = write_job(tmp_path / "job", "sft", SPEC | {"checkpoint_every": 1}, **inputs)
     engine = start("tasks.posttrain.engine", job)
     wait_for_step(job, engine, 2)
-    _stop(engine)  # so that what is seen is what is killed
+    _stop(engine)  # pauses the engine, so that its state does not change before the kill
     while not (saving := _incomplete(job)):
         engine.send_signal(signal.SIGCONT)
         time.sleep(0.002)
@@ -191,7 +191,7 @@ def test_more_positions_than_the_model_has_are_refused(inputs: dict[str, Path], 
 
 
 def test_a_model_without_a_template_is_tuned_on_chat_answers_and_stops(tmp_path: Path) -> None:
-    said = [chat(row | {"completion": "yes"}) for row in said_twice()]
+    said = [chat(row | {"completion": "yes"}) for row in repeated_words()]
     rows = tiny_rows(tmp_path / "rows", said, "messages")
     spec = SPEC | {
         "label": "talker",
@@ -216,7 +216,7 @@ def test_a_model_without_a_template_is_tuned_on_chat_answers_and_stops(tmp_path:
 
 
 def test_packed_rows_have_the_loss_of_rows_by_themselves(inputs: dict[str, Path], tmp_path: Path) -> None:
-    rows = tiny_rows(tmp_path / "rows", said_twice(8), "prompt_completion")
+    rows = tiny_rows(tmp_path / "rows", repeated_words(8), "prompt_completion")
     spec = SPEC | {"steps": 2, "warmup_steps": 0, "layout": {"micro_batch": 8}, "seed": 3}
     losses = []
     for packing in (True, False):
@@ -228,13 +228,13 @@ def test_packed_rows_have_the_loss_of_rows_by_themselves(inputs: dict[str, Path]
 
 
 def test_the_epochs_of_packed_rows_are_those_of_their_sequences(inputs: dict[str, Path], tmp_path: Path) -> None:
-    rows = tiny_rows(tmp_path / "rows", said_twice(8), "prompt_completion")
+    rows = tiny_rows(tmp_path / "rows", repeated_words(8), "prompt_completion")
     spec = SPEC | {"steps": 2, "warmup_steps": 0, "layout": {"micro_batch": 8}, "packing": True}
     job = write_job(tmp_path / "job", "sft", spec, model=inputs["model"], rows=rows)
     train(open_job(job))
 
     first, second = (line["tokens"] for line in metrics(job)[1:])
-    assert second == 2 * first  # each step takes the whole set
+    assert second == 2 * first  # each step uses the entire set
     (text,) = [line["text"] for line in json_lines(open_job(job).notices) if "epochs" in line["text"]]
     assert text.startswith("2.0 epochs over 8 rows: the set has no more; an epoch's last step has 1 instead of")
 

@@ -1,4 +1,4 @@
-"""The example's files import each other as a user's do: from the folder that they are in."""
+"""The example's files import each other as a user's do, from their own folder."""
 
 import sys
 

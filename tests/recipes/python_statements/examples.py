@@ -1,4 +1,4 @@
-"""A function so far, written as one reads it: `|` marks where the statement goes."""
+"""A partial function as readable text, in which `|` marks the place of the statement."""
 
 from typing import Any
 

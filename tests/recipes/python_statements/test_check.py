@@ -1,4 +1,4 @@
-"""The checks, one rule after the other. AREA is a function so far; see examples.py."""
+"""Tests of the checks, rule by rule. AREA is a partial function; see examples.py."""
 
 import pytest
 from statements import MAX_LINES, check
@@ -12,7 +12,7 @@ def test_a_good_statement_passes_every_check() -> None:
     assert verdict.all_checks
 
 
-# --- where the statement ends ---------------------------------------------------------------------
+# --- the end of the statement ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,13 @@ def test_the_statement_is_the_shortest_run_of_whole_lines_that_parses(completion
         "return (width",
         "if width:",
         "if width:\n",
-        "if width:\n    return 1",  # not indented deeper than the `if`
+        "if width:\n    return 1",  # not indented more than the `if`
         "def __init__(self):",
         "else:\n        return 1",
         "x = 1 2",
-        "     return width",  # indented deeper than the block
+        "     return width",  # indented more than the block
         "# nothing but a comment",
-        "\nreturn width",  # outside of the function
+        "\nreturn width",  # outside the function
         "x = 'abc",
     ],
 )
@@ -132,7 +132,7 @@ def f(x):
         "match width:\n        case 1:\n            pass",
     ],
 )
-def test_trivial_statements_parse_and_are_told_apart(completion: str) -> None:
+def test_trivial_statements_parse_and_are_distinguished(completion: str) -> None:
     verdict = check(AREA, completion)
     assert verdict.parses
     assert not verdict.not_trivial
@@ -200,7 +200,7 @@ def f(x):
     assert not check(unknown_before, "return from_elsewhere(y)").defined
 
 
-# --- uses its context -----------------------------------------------------------------------------
+# --- use of the context ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def f(a, /, b, *c, d, **e):
     assert [name for name in "abcdepijklmnoqrstuvw" if not check(many, f"return {name}").uses_context] == []
 
 
-# --- what a policy that is rewarded for these checks might try ------------------------------------
+# --- exploits that a policy might try -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def f(a, /, b, *c, d, **e):
         ("def __init__(self):\n            pass", True, False, True, False),
         ("def __init__(self):\n            self.x = 1", True, True, True, False),
         ("pass", True, False, True, False),
-        ("return self", True, True, True, True),  # a real statement, often right; `distinct` tells
+        ("return self", True, True, True, True),  # a real statement, often right; `distinct` detects it
         ("# return self", False, False, False, False),
         ("self", True, False, True, True),
         ("if self: pass", True, False, True, True),

@@ -1,4 +1,4 @@
-"""Where prompts are cut, and which are chosen."""
+"""The places where functions are cut into prompts, and the choice of prompts."""
 
 import ast
 
@@ -9,7 +9,7 @@ from tests.recipes.python_statements.examples import module
 
 
 def cuts(text: str) -> list[tuple[str, str]]:
-    """Every (last line of the function so far, statement) of a module, in the module's order."""
+    """Return the last line of the partial function and the statement, for every cut of a module, in order."""
     prompts = extract([module(text)], seed=0, per_function=100)
     ordered = sorted(prompts, key=lambda prompt: len(prompt.text))
     return [(prompt.text.splitlines()[-2].strip(), prompt.reference) for prompt in ordered]
@@ -99,7 +99,8 @@ def f(x):
     class C:
         g = x
 """
-    assert [statement.split()[0] for _, statement in cuts(text)] == ["match", "class"]  # the try has too many lines
+    # the try block has too many lines
+    assert [statement.split()[0] for _, statement in cuts(text)] == ["match", "class"]
 
 
 def test_trivial_statements_and_docstrings_are_never_asked_for() -> None:

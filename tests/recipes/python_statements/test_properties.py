@@ -1,4 +1,4 @@
-"""What holds for every text, and for all of the standard library."""
+"""Properties that hold for every text, and for all of the standard library."""
 
 import sysconfig
 from pathlib import Path

@@ -1,6 +1,7 @@
-"""Programs that want a reward that they are not worth (attacks.txt, cheats.txt), and tests of `add` that they attack.
+"""Programs that try to get rewards that they do not deserve (attacks.txt, cheats.txt), and the tests of `add` that
+they attack.
 
-Each of TESTS fails for every program that does not add: they are the ways in which tests look at a value.
+TESTS cover the ways in which tests look at a value; each test fails for every program that does not compute the sum.
 """
 
 from pathlib import Path
@@ -9,7 +10,8 @@ FOLDER = Path(__file__).parent
 
 
 def programs(file: str) -> dict[str, list[str]]:
-    """The parts of each program of a file, by its name: they follow `=== name`, and are separated by `---`."""
+    """Return the parts of each program of a file by name: `=== name` begins a program, and `---` separates its
+    parts."""
     texts = (FOLDER / file).read_text().split("\n=== ")[1:]
     named = (text.partition("\n") for text in texts)
     return {name: rest.split("\n---\n") for name, _, rest in named}

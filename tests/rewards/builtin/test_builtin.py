@@ -19,13 +19,13 @@ from tasks.rewards.call import text_of
 
 
 def worth(reward: Builtin, said: Any, **row: Any) -> float | None:
-    """The reward of one completion."""
+    """Return the reward of one completion."""
     (value,) = reward(prompts=["p"], completions=[said], **{name: [each] for name, each in row.items()})
     return None if value is None else float(value)
 
 
 def cpu_s(reward: Builtin, said: str, **row: Any) -> float:
-    """The least CPU time of three calls: one of them may contain an import, or a collection of all garbage."""
+    """Return the least CPU time of three calls, since a call may include an import or a garbage collection."""
 
     def once() -> float:
         began = time.thread_time()
@@ -237,7 +237,7 @@ def test_no_completion_ends_a_reward(reward: Builtin, completion: str, value: fl
     assert worth(reward, completion) == value
 
 
-# All of them
+# All built-in rewards
 
 
 @given(st.text(), st.text())

@@ -1,4 +1,4 @@
-"""Rewards that run programs, in a sandbox."""
+"""Rewards that run programs in a sandbox."""
 
 import json
 import subprocess
@@ -41,7 +41,7 @@ class Adding(unittest.TestCase):
 
 
 def scored(reward: Any, completions: list[Any], prompts: list[Any] | None = None, **row: Any) -> tuple[Any, Log]:
-    """Scores of completions for one row, in this process, on a machine that may be busy."""
+    """Score completions for one row in this process, with limits for a busy machine."""
     kind, options = (reward, {}) if isinstance(reward, str) else next(iter(reward.items()))
     spec = RewardSpec.model_validate({kind: {"wall_s": 60.0, "cpu_s": 60} | options}).pinned()
     assert isinstance(spec.builtin, Sandboxed)
@@ -107,7 +107,7 @@ def test_tests_use_a_program_as_if_it_were_in_their_process() -> None:
 
 
 def test_no_program_decides_whether_it_passes() -> None:
-    """Programs that would pass these tests in one process with them."""
+    """Each of these programs would pass if it shared a process with the tests."""
     cheats = programs("cheats.txt")
 
     rewards = dict(zip(cheats, worth_of_rows([(program, test) for program, test in cheats.values()]), strict=True))
@@ -137,7 +137,7 @@ def test_each_stand_in_would_pass_in_one_process_with_its_tests() -> None:
 
 
 def attacked(tests: Any, *groups: str) -> dict[str, float | None]:
-    """The attacks that are worth something. Those that never end are cut soon."""
+    """Return the attacks that get a reward. Those that never end are stopped early."""
     found: dict[str, float | None] = {}
     for wall_s, chosen in ((10.0, {*groups} - {"endless"}), (2.0, {*groups} & {"endless"})):
         rows = {name: (source, tests) for name, source in ATTACKS.items() if name.partition(":")[0] in chosen}
@@ -148,7 +148,7 @@ def attacked(tests: Any, *groups: str) -> dict[str, float | None]:
 
 @pytest.mark.long
 def test_no_attack_is_worth_anything() -> None:
-    """These are the attacks that end soon. If one of them raises, so does this test."""
+    """This runs the attacks that end soon. If one of them raises, so does this test."""
     assert attacked(TESTS, "value", "frames") == {}
 
 
@@ -235,7 +235,7 @@ def test_the_rows_own_programs_are_tried_first() -> None:
 
 @pytest.mark.long
 def test_a_batch_of_programs_that_hang_is_scored_within_its_extra_time() -> None:
-    """timeout_s is for what the reward does itself: each program's limit is added."""
+    """timeout_s is for the reward itself; the limit of each program is added."""
     spec = RewardSpec.model_validate({"code_tests": {"wall_s": 1.0}, "timeout_s": 2.5})
     with Scorer([spec]) as scorer:
         scores = scorer.score(["p"] * 8, ["while True: pass"] * 8, {"tests": [TEST] * 8})

@@ -1,4 +1,4 @@
-"""The reward against one answer to every prompt."""
+"""The reward that penalizes the same answer to several prompts."""
 
 import pytest
 from hypothesis import given
@@ -9,10 +9,10 @@ from tasks.rewards.scorer import total
 from tasks.rewards.spec import RewardSpec
 
 
-def worth(reward: Diversity, *said: tuple[str, str], answers: list[str] | None = None) -> list[float | None]:
-    """Rewards of (prompt, completion) pairs."""
+def worth(reward: Diversity, *pairs: tuple[str, str], answers: list[str] | None = None) -> list[float | None]:
+    """Return the rewards of (prompt, completion) pairs."""
     columns = {} if answers is None else {"answer": answers}
-    return reward(prompts=[prompt for prompt, _ in said], completions=[text for _, text in said], **columns)
+    return reward(prompts=[prompt for prompt, _ in pairs], completions=[text for _, text in pairs], **columns)
 
 
 def test_a_unique_answer_gets_the_full_reward() -> None:
@@ -42,30 +42,30 @@ def test_the_window_remembers_earlier_steps_and_forgets_older_ones() -> None:
 
 
 def test_a_shape_that_the_rows_own_answers_do_not_have_so_often_gets_less() -> None:
-    said = [("a", "self.x = no"), ("b", "self.y = no"), ("c", "self.z = no"), ("d", "call(y)")]
+    pairs = [("a", "self.x = no"), ("b", "self.y = no"), ("c", "self.z = no"), ("d", "call(y)")]
     answers = ["self.name = it", "f(b)", "g(c)", "h"]
 
-    scores = worth(Diversity(shapes=True), *said, answers=answers)
+    scores = worth(Diversity(shapes=True), *pairs, answers=answers)
 
-    assert scores[:3] == [pytest.approx((1 / 4 + 1 / 4) / (3 / 4))] * 3  # once more than its share is chance
+    assert scores[:3] == [pytest.approx((1 / 4 + 1 / 4) / (3 / 4))] * 3  # one more than its share may be chance
     assert scores[3] == 1
 
 
-def test_what_is_said_once_has_no_shape_too_many() -> None:
+def test_a_single_answer_has_no_shape_too_many() -> None:
     assert worth(Diversity(shapes=True), ("a", "f(x)"), ("b", "g"), answers=["x = y"] * 2) == [1, 1]
 
 
 def test_words_that_are_kept_are_part_of_a_shape() -> None:
-    said = [("a", "return x"), ("b", "return y"), ("c", "del z"), ("d", "del w")]
+    pairs = [("a", "return x"), ("b", "return y"), ("c", "del z"), ("d", "del w")]
     reward = Diversity(shapes=True, keep=["return", "del"])
 
-    assert worth(reward, *said, answers=["return n", "return m", "f(x)", "g"]) == [1, 1, 1 / 2, 1 / 2]
+    assert worth(reward, *pairs, answers=["return n", "return m", "f(x)", "g"]) == [1, 1, 1 / 2, 1 / 2]
 
 
 def test_shapes_count_on_request_only() -> None:
-    said = [("a", "self.x = no"), ("b", "self.y = no"), ("c", "self.z = no")]
+    pairs = [("a", "self.x = no"), ("b", "self.y = no"), ("c", "self.z = no")]
 
-    assert worth(Diversity(), *said, answers=["f(x)", "g", "h"]) == [1, 1, 1]
+    assert worth(Diversity(), *pairs, answers=["f(x)", "g", "h"]) == [1, 1, 1]
     assert Diversity().wants() == []
     assert Diversity(shapes=True, column="completion").wants() == [("completion",)]
 
@@ -87,7 +87,7 @@ def test_it_takes_from_what_the_other_rewards_give() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.text()), max_size=20), st.booleans())
-def test_it_is_between_0_and_1(said: list[tuple[str, str]], shapes: bool) -> None:
-    scores = worth(Diversity(window=4, shapes=shapes), *said, answers=["x = 1"] * len(said))
+def test_it_is_between_0_and_1(pairs: list[tuple[str, str]], shapes: bool) -> None:
+    scores = worth(Diversity(window=4, shapes=shapes), *pairs, answers=["x = 1"] * len(pairs))
 
     assert all(score is not None and 0 < score <= 1 for score in scores)

@@ -1,4 +1,4 @@
-"""A judge behind OpenAI's chat API on this machine."""
+"""A judge behind an OpenAI-compatible chat API on this machine."""
 
 import json
 import threading
@@ -14,10 +14,10 @@ from tasks.rewards.spec import RewardSpec
 
 
 class Server(ThreadingHTTPServer):
-    """Returns a given reply, and records the requests."""
+    """A server that returns a given reply and records the requests."""
 
     def __init__(self) -> None:
-        self.says: dict[str, str | None] = {}  # a word of the question -> the reply; None: the request is refused
+        self.says: dict[str, str | None] = {}  # replies by a word of the question; None refuses the request
         self.instead: bytes | None = None  # the body of every answer
         self.finish_reason = "stop"
         self.asked: list[dict[str, Any]] = []
@@ -109,7 +109,7 @@ def test_a_judge_s_score_is_scaled_to_0_to_1(server: Server, monkeypatch: pytest
         ("Score: 3\n\nA score of 10 would need more; score 10 is for perfect answers.", 0.65),
         ("Score: 8 out of 10\n(minimum score: 1)", 0.9),
         ("Score: 8, a score 10 would be too high", 0.9),
-        ("Score: −5", None),  # the mathematical sign
+        ("Score: −5", None),  # a mathematical minus sign
     ],
 )
 def test_a_score_is_one_whole_number_of_the_scale(server: Server, reply: str, score: float | None) -> None:
@@ -148,7 +148,7 @@ def test_a_completion_that_is_too_long_for_the_judge_has_no_score(server: Server
 
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
 def test_a_reply_that_was_cut_has_no_score(server: Server, reason: str, capfd: pytest.CaptureFixture[str]) -> None:
-    server.says = {"": "Good.\nScore: 1"}  # of 10
+    server.says = {"": "Good.\nScore: 1"}  # out of 10
 
     with prepared(server) as scorer:
         assert scorer.score(["p"], ["whole"]).total == [0.0]

@@ -8,7 +8,7 @@ from tasks.core.spec import StageSpec
 
 
 class WordsSpec(StageSpec):
-    """Count of a corpus' words. They are those between spaces."""
+    """Count of the words of a corpus, which are separated by spaces."""
 
     section: ClassVar[str] = "words"
 
