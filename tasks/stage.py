@@ -42,17 +42,17 @@ def stage(
     image: ImageSpec,
     cached: bool = True,
     pod: PodSpec | None = None,
-    hands_on: bool = False,
-    describes: tuple[str, ...] = (),
+    returns_input: bool = False,
+    reports_on: tuple[str, ...] = (),
     name: str = "",
     spec: type[Spec] | None = None,
 ) -> Callable[[Callable[..., A]], Callable[..., A]]:
     """Make a Flyte task of a function that takes a spec and artifacts and returns one artifact.
 
     `cached=False` is for what belongs to one execution, like its report, or is elsewhere too, like a model's version.
-    `pod` has the default resources of its pod, over those of the image's family. `hands_on`: it returns one of its
-    inputs. What it decided is not in Flyte's local cache then, so it executes every time, and finds its finished job.
-    `describes`: the lists and mappings of artifacts that it only reports on; those whose files are gone are left out
+    `pod` has the default resources of its pod, over those of the image's family. `returns_input`: the stage returns one
+    of its inputs, so that Flyte's local cache lacks its decision; it executes every time, and finds its finished job.
+    `reports_on`: the lists and mappings of artifacts that it only reports on; those whose files are gone are left out
     (workflows/dag/recompute.py). `name` and `spec`: the name and the type of the spec of this task, if the function is
     that of several tasks; the docstring of the spec is then the task's description."""
 
@@ -68,7 +68,7 @@ def stage(
                 promised = options.pod(default)
                 check_secrets(promised.secrets)
                 check_gpus(promised.resources)
-                present = {name: _present(inputs[name]) for name in describes if name in inputs}
+                present = {name: _present(inputs[name]) for name in reports_on if name in inputs}
                 return function(spec=spec.with_options(options.fields), **inputs | present)
 
         if spec:
@@ -85,7 +85,7 @@ def stage(
         wrapped.__signature__ = inspect.Signature([*parameters, last])  # type: ignore[attr-defined]
         flyte_task: Callable[..., A] = task(
             wrapped,
-            task_config=Stage(engine, default, hands_on, describes),
+            task_config=Stage(engine, default, returns_input, reports_on),
             container_image=image,
             environment=POD_ENVIRONMENT | secrets_variable(),
             cache=Cache(version=engine.version, ignored_inputs=(OPTIONS,)) if cached else False,

@@ -40,8 +40,8 @@ class Stage:
 
     engine: Engine
     pod: PodSpec  # its pod's resources unless the recipe has them
-    hands_on: bool = False
-    describes: tuple[str, ...] = ()
+    returns_input: bool = False
+    reports_on: tuple[str, ...] = ()
 
 
 class StageTask(FlyteTask[Stage]):
@@ -57,7 +57,7 @@ class StageTask(FlyteTask[Stage]):
     def local_execute(self, ctx: Any, **inputs: Any) -> Any:
         compute, options = partial(super().local_execute, ctx, **inputs), inputs.get(OPTIONS) or Options()
         with disk_errors_named():
-            if self.task_config.hands_on or options.recompute:
+            if self.task_config.returns_input or options.recompute:
                 return recomputed(compute)
             promise = compute()
             try:

@@ -19,7 +19,7 @@ from tasks.core.job import Input, StageError
 from tasks.core.manifest import json_key
 from tasks.data.compare import PLACED, Known
 from tasks.data.known_blocks import KnownBlocks
-from tasks.data.partition_cache import Kept
+from tasks.data.partition_cache import FolderCache
 from tasks.data.rounds import NOTHING, Report
 from tasks.data.scan import names_in
 
@@ -49,7 +49,7 @@ class KnownItem:
     corpora: Sequence[Input]
     scans: Sequence[Path]
     sources: Sequence[str]  # names; none if the corpus has a single source
-    kept: Kept  # the cache with blocks of earlier nights
+    cache: FolderCache  # with blocks of earlier nights
     threads: int = 1
 
     def of(self, partition: int) -> Path:
@@ -64,7 +64,7 @@ def find_known(item: KnownItem, report: Report) -> None:
         known = Known(partial / "tables", item.threads)
         blocks = partial / "blocks"
         blocks.mkdir()
-        KnownBlocks(known, blocks, item.kept, lambda done: report(0.5 * done / len(item.corpora), NOTHING)).add(
+        KnownBlocks(known, blocks, item.cache, lambda done: report(0.5 * done / len(item.corpora), NOTHING)).add(
             item.corpora
         )
         remove(blocks)

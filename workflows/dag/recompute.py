@@ -54,7 +54,7 @@ def recomputed(dag: Sequence[Call], cached: Mapping[str, Artifact]) -> set[str]:
 
 def _executes(call: Call, artifact: Artifact) -> bool:
     """Return whether a cached stage runs all the same: always, or because its files are damaged."""
-    if TASKS[call.stage].task_config.hands_on:
+    if TASKS[call.stage].task_config.returns_input:
         return True
     try:
         check(artifact)
@@ -65,7 +65,7 @@ def _executes(call: Call, artifact: Artifact) -> bool:
 
 def _places(call: Call, cached: Mapping[str, Artifact]) -> Iterator[str]:
     """Yield the folders of the cached artifacts whose files a stage reads, with the base of an adapter."""
-    for title in call.titles(TASKS[call.stage].task_config.describes) & cached.keys():
+    for title in call.titles(TASKS[call.stage].task_config.reports_on) & cached.keys():
         artifact = cached[title]
         yield artifact.place
         if isinstance(artifact, HFModel) and artifact.base:
