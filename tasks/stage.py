@@ -25,7 +25,7 @@ from infra.progress import say
 from infra.storage.disk_errors import disk_errors_named
 from infra.tracking.record import failure_recorded
 from tasks.artifacts import Artifact
-from tasks.cache_hit import is_gone
+from tasks.cache_hit import is_missing
 from tasks.core.manifest import text_digest
 from tasks.core.spec import Spec, StageSpec
 from tasks.stage_task import Stage
@@ -105,7 +105,7 @@ def _present(value: Any) -> Any:
 
 
 def _is_present(artifact: Artifact) -> bool:
-    if not is_gone(artifact.place):
+    if not is_missing(artifact.place):
         return True
     what = f"{artifact.kind.replace('_', ' ')} {artifact.digest[:12]}"
     say(f"the {what} is left out: its files are gone from {artifact.place}, and what was made from it exists")

@@ -138,10 +138,11 @@ def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: Rounds, earl
         threads = min(2, spec.partitions.concurrency or cores())
         known = KnownItem(folder / "known", earlier, scans, list(spec.sources), names_cache(job), threads)
         rounds.run("known", find_known, [known], [known.folder], [1])
-    masks = [known.of(number) for number in range(len(plan))] if known else None
-    duplicates = find(rounds, "duplicates", folder, [partial(exact_drops, scans, of) for of in hash_ranges(documents)])
-    of_near = [partial(near_drops, scans, item, near, masks) for item in near_items(scans, near)] if near else []
-    near_duplicates = find(rounds, "near", folder, of_near)
+    masks = [known.masks(number) for number in range(len(plan))] if known else None
+    exact = [partial(exact_drops, scans, hash_range) for hash_range in hash_ranges(documents)]
+    duplicates = find(rounds, "duplicates", folder, exact)
+    similar = [partial(near_drops, scans, item, near, masks) for item in near_items(scans, near)] if near else []
+    near_duplicates = find(rounds, "near", folder, similar)
     names = step_names(spec.curate)
     writes = [
         WriteItem(

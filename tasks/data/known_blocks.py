@@ -51,9 +51,7 @@ class KnownBlocks:
             if not make_once(self._place(block), "names", self.cache, partial(self._make, block, first=not start)):
                 self._read(block)
         if self.corpora_read > 1:
-            print(
-                f"known text: read from {self.corpora_read:,} corpora, whose names are in no cached block", flush=True
-            )
+            print(f"known text: read from {self.corpora_read:,} corpora; no cached block has their names", flush=True)
 
     def _make(self, block: Sequence[Input], folder: Path, *, first: bool) -> dict[str, Any]:
         """Add the corpora of a block, and write it. The `first` block alone shows which of its names still count."""

@@ -52,7 +52,7 @@ class KnownItem:
     cache: FolderCache  # with blocks of earlier nights
     threads: int = 1
 
-    def of(self, partition: int) -> Path:
+    def masks(self, partition: int) -> Path:
         return self.folder / f"{partition:05}.npy"
 
 
@@ -72,7 +72,7 @@ def find_known(item: KnownItem, report: Report) -> None:
         _refuse_lost(known, item.sources)
         edits = _write_masks(known, item.scans, partial)
         digests = [corpus.digest for corpus in item.corpora]
-        gone = known.gone(digests)
+        gone = known.gone_documents(digests)
         known.close()
         remove(partial / "tables")
         changes.write(partial)
@@ -121,9 +121,9 @@ def _refuse_lost(known: Known, sources: Sequence[str]) -> None:
     for name in sources or [""]:
         prefix = f"{name}/" if name else ""
         if not known.count_today(prefix) and (before := known.count_known(prefix)):
-            of = f"sources.{name}" if name else "the source"
+            source = f"sources.{name}" if name else "the source"
             fix = "; if all were deleted, remove it from sources" if name else ""
             raise StageError(
-                f"{of} has no documents now, and {number(before)} of its documents are known: is its folder "
+                f"{source} has no documents now, and {number(before)} of its documents are known: is its folder "
                 f"mounted?{fix}"
             )

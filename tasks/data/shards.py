@@ -156,8 +156,8 @@ def _facts(
         "eos_id": encoder.eos_id,
     }
     if sources:
-        of = {name: [prefix.name for prefix in plan if prefix.stem == stem("train", name)] for name in sources}
-        facts["sources"] = {name: sum(trained[prefix] for prefix in prefixes) for name, prefixes in of.items()}
+        by_source = {name: [prefix.name for prefix in plan if prefix.stem == stem("train", name)] for name in sources}
+        facts["sources"] = {name: sum(trained[prefix] for prefix in prefixes) for name, prefixes in by_source.items()}
     if several := {prefix.name: trained[prefix.name] for prefix in plan if prefix.name != prefix.stem}:
         facts["prefixes"] = several
     return facts

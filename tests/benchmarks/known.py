@@ -60,7 +60,7 @@ def measure(item: KnownItem, results: Connection) -> None:
     started = time.perf_counter()
     find_known(item, lambda *_: None)
     taken = time.perf_counter() - started
-    new = sum(int(np.count_nonzero(~np.load(item.of(number))[0])) for number in range(len(item.scans)))
+    new = sum(int(np.count_nonzero(~np.load(item.masks(number))[0])) for number in range(len(item.scans)))
     assert (new, Found.read(item.folder)) == (NEW, Found())
     used = resource.getrusage(resource.RUSAGE_SELF)
     cpu_s = used.ru_utime + used.ru_stime

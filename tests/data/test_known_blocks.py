@@ -173,7 +173,7 @@ def test_without_its_blocks_a_night_says_that_it_reads_the_corpora(
     nights = Nights(tmp_path)
     for night in range(3):
         nights.look({"a": f"{night}"})
-    assert "known text: read from 2 corpora, whose names are in no cached block" in capfd.readouterr().out
+    assert "known text: read from 2 corpora; no cached block has their names" in capfd.readouterr().out
 
 
 def test_increments_are_the_same_with_blocks_and_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
