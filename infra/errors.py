@@ -27,3 +27,8 @@ def move_aside(*files: Path) -> str:
     names = [os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path) for path in files]
     aside = f"{names[0]}.{time.strftime('%Y%m%d-%H%M%S')}"
     return f"mkdir {shlex.quote(aside)} && mv {shlex.join([*names, aside])}"
+
+
+def absent(path: object) -> str:
+    """Return the words for a path that a recipe names and that does not exist."""
+    return f"{path} does not exist" + ("; variables in a recipe are not expanded" if "$" in str(path) else "")

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from infra.flyte.hooks import retried_by_flyte
 from infra.flyte.options import current_options
@@ -13,7 +12,7 @@ from infra.process.torchrun_env import NotPlaced
 from infra.storage.buckets import StorageError
 from tasks.artifacts import Artifact
 from tasks.cached_stages import note_upstream
-from tasks.core.earlier import has_result_of
+from tasks.core.earlier import has_result, has_result_of
 from tasks.core.inputs import input_key, side_by_side
 from tasks.core.offsite import offsite
 from tasks.core.spec import Spec
@@ -22,6 +21,7 @@ from tasks.finished import finished
 from tasks.models.adapter_base import BASE
 from tasks.models.artifact import HFModel
 from tasks.stage_job import A, Reads, StageJob
+from tasks.user_code.functions import identity_by_text
 
 ALL_FILES, ALONE = Reads(), Launch()
 
@@ -61,7 +61,7 @@ def run(
     if this_pod() and options.upstream:
         note_upstream(named.values(), options)
     keys = side_by_side(lambda name: input_key(named[name].key, named[name].place, reads.needed(name)), named)
-    folder = _job_directory(engine, spec.identity(), keys, named)
+    folder = _job_directory(engine, spec, keys, named)
     shown_as = options.title or title or engine.stage
     job = StageJob(shown_as, engine, artifact_type, spec, named, launch, reads, folder, offsite(folder))
     _check_machines(job)
@@ -69,15 +69,20 @@ def run(
     return execute(job) if artifact is None else artifact
 
 
-def _job_directory(
-    engine: Engine, identity: dict[str, Any], keys: Mapping[str, str], inputs: Mapping[str, Artifact]
-) -> Path:
+def _job_directory(engine: Engine, spec: Spec, keys: Mapping[str, str], inputs: Mapping[str, Artifact]) -> Path:
     """The job's folder, or that in which an earlier version has left the same result."""
-    digests = {name: artifact.digest for name, artifact in inputs.items()}
-    job_dir, earlier = job_directory(engine, identity, dict(keys)), job_directory(engine, identity, digests)
-    if job_dir == earlier or job_dir.exists() or engine.repeats:
+    job_dir = job_directory(engine, spec.identity(), dict(keys))
+    if job_dir.exists() or engine.repeats:
         return job_dir
-    return earlier if has_result_of(earlier, digests, lambda name: inputs[name].manifest()) else job_dir
+    identity = identity_by_text(spec)
+    by_text = job_directory(engine, identity, dict(keys))
+    if by_text != job_dir and has_result(by_text):
+        return by_text
+    digests = {name: artifact.digest for name, artifact in inputs.items()}
+    by_digests = job_directory(engine, identity, digests)
+    if by_digests == by_text:
+        return job_dir
+    return by_digests if has_result_of(by_digests, digests, lambda name: inputs[name].manifest()) else job_dir
 
 
 def _check_machines(job: StageJob[A]) -> None:

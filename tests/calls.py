@@ -1,8 +1,9 @@
-"""Every call that our source makes of a library, bound against the signature that is installed.
+"""Check every call of a library in our source against the installed signature.
 
-    python -m tests.calls FILE …        a line for each: the file, the line, the call, and what is wrong with it
+    python -m tests.calls FILE …        prints a line for each call: the file, the line, the call, and the problem
 
-It reads source and imports the libraries alone: in a process of its own, since an import of ours may change them.
+Only the source is read, and only the libraries are imported: run this in a separate process, since an import of our
+modules may change the libraries.
 """
 
 import ast
@@ -18,16 +19,16 @@ from types import ModuleType
 from typing import Any
 
 LIBRARIES = {"vllm", "trl", "megatron", "transformers", "accelerate"}
-Found = tuple[int, str, str]  # the line, the call as written, what is wrong ("" if nothing is)
+Found = tuple[int, str, str]  # the line, the call as written, the problem ("" if there is none)
 
 
 class Missing(Exception):
-    """A library has no such name."""
+    """The library does not have the name."""
 
 
 def calls(source: str) -> Iterator[Found]:
-    """The calls of what is imported from a library, of methods of an argument that is annotated with a class of
-    theirs, and of `super()` in a class derived from theirs; methods that override theirs; names of theirs."""
+    """Find the uses of a library: calls of imported functions, of methods of an argument annotated with a class of the
+    library, and of `super()` in a class derived from one; overridden methods; names."""
     tree = ast.parse(source)
     try:
         names = _imported(tree)
@@ -38,7 +39,7 @@ def calls(source: str) -> Iterator[Found]:
 
 
 def _imported(tree: ast.AST) -> dict[str, Any]:
-    """Name in the file -> a library's module or what is in it. What is imported under a condition may be missing."""
+    """Return the library's module or object for each imported name. A conditional import may fail."""
     conditional = {each for node in ast.walk(tree) if isinstance(node, ast.If) for each in ast.walk(node)}
     found: dict[str, Any] = {}
     for node in ast.walk(tree):
@@ -74,9 +75,9 @@ def _get(owner: Any, name: str) -> Any:
 
 @dataclass(frozen=True)
 class _Scope:
-    names: dict[str, Any]  # what of a library they stand for
-    instances: frozenset[str] = frozenset()  # those that stand for an instance of that class
-    base: type | None = None  # the class of a library that `super()` is
+    names: dict[str, Any]  # names in the file, and the library objects that they stand for
+    instances: frozenset[str] = frozenset()  # the names that stand for an instance of their class
+    base: type | None = None  # the library's class that `super()` stands for
 
     def found(self, tree: ast.AST) -> Iterator[Found]:
         node: Any
@@ -93,7 +94,7 @@ class _Scope:
                         continue
                     case ast.Call():
                         yield from self.call(node)
-                    case ast.Attribute(ctx=ast.Load()):  # what is set may be new
+                    case ast.Attribute(ctx=ast.Load()):  # a name that is assigned to may be new
                         self.target(node)
             except Missing as error:
                 yield node.lineno, ast.unparse(node), str(error)
@@ -111,7 +112,7 @@ class _Scope:
             return self.names.get(node.id)
         if not isinstance(node, ast.Attribute):
             return None
-        if self.of_an_instance(node):  # which has more than its class has
+        if self.of_an_instance(node):  # an instance has more attributes than its class
             return getattr(self.base if _is_super(node.value) else self.target(node.value), node.attr, None)
         owner = self.target(node.value)
         return _get(owner, node.attr) if isinstance(owner, ModuleType) or inspect.isclass(owner) else None
@@ -127,13 +128,13 @@ class _Scope:
             return
         plain = [None for each in node.args if not isinstance(each, ast.Starred)]
         named = {each.arg: None for each in node.keywords if each.arg}
-        whole = len(plain) + len(named) == len(node.args) + len(node.keywords)  # neither * nor **
+        whole = len(plain) + len(named) == len(node.args) + len(node.keywords)  # no * or **
         if self.of_an_instance(node.func) and not inspect.ismethod(target):
             plain.append(None)
         yield node.lineno, ast.unparse(node.func), _misfit(target, plain, named, whole)
 
     def override(self, node: ast.FunctionDef) -> Iterator[Found]:
-        """Ours takes all that theirs takes, as positions or by name."""
+        """Check that our method accepts all that the overridden method accepts, by position or by name."""
         theirs = getattr(self.base, node.name, None)
         if inspect.isfunction(theirs) and node.name != "__init__":
             known = list(inspect.signature(theirs).parameters.values())
@@ -147,7 +148,7 @@ class _Scope:
 
 
 def _unquoted(annotation: ast.expr) -> ast.expr:
-    """An annotation that is a string, for a class that is imported for type checkers alone."""
+    """Parse an annotation that is a string, which refers to a class imported for type checkers alone."""
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
         return ast.parse(annotation.value, mode="eval").body
     return annotation
@@ -159,7 +160,7 @@ def _is_super(node: ast.AST) -> bool:
 
 def _signature(arguments: ast.arguments) -> Signature:
     def made(names: list[ast.arg], kind: Any, optional: int = 0) -> list[Parameter]:
-        """The last `optional` of them have a default."""
+        """Build parameters, of which the last `optional` have a default."""
         needed = len(names) - optional
         return [
             Parameter(each.arg, kind, default=None if at >= needed else Parameter.empty)
@@ -177,10 +178,10 @@ def _signature(arguments: ast.arguments) -> Signature:
 def _misfit(target: Any, plain: list[None], named: dict[str, None], whole: bool) -> str:
     try:
         signature = inspect.signature(target)
-    except ValueError:  # made in C
+    except ValueError:  # implemented in C
         return ""
     found = _unbound(signature, plain, named, whole)
-    if getattr(target, "__name__", "") == "LLM":  # which hands on the rest
+    if getattr(target, "__name__", "") == "LLM":  # LLM passes the rest on to EngineArgs
         from vllm import EngineArgs
 
         rest = {name: None for name in named if name not in signature.parameters}

@@ -1,4 +1,4 @@
-"""Isolation of the tests: a separate Baton home, made before anything reads it, and no network."""
+"""Isolation of the tests: a separate Baton home, created before anything reads it, and no network."""
 
 import os
 import shutil
@@ -17,15 +17,15 @@ from tests.source import ROOT
 if TYPE_CHECKING:
     from tests.s3 import S3
 
-# what a case may take says more about the machine's other work than about the code
+# the duration of an example depends more on the load of the machine than on the code
 settings.register_profile("baton", deadline=None)
 settings.load_profile("baton")
 
 _HOME = tempfile.mkdtemp(prefix="baton-tests-")
 os.environ["BATON_HOME"] = _HOME
 os.environ["HF_HUB_OFFLINE"] = "1"
-# as infra/process/launch.py has it: with both cores busy, threads that spin while they wait take five times the work's
-# own time
+# as in infra/process/launch.py: with both cores busy, threads that spin while they wait take five times as long as the
+# work
 os.environ["GOMP_SPINCOUNT"] = "1000"
 os.environ.pop("MLFLOW_TRACKING_URI", None)
 
@@ -36,7 +36,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="session")
 def vllm() -> None:
-    """Skip a test unless vLLM's engine starts here: its CPU build does everywhere, its CUDA build only with a GPU."""
+    """Skip a test if vLLM's engine cannot start: its CPU build starts everywhere, its CUDA build only with a GPU."""
     import torch
 
     if torch.version.cuda and not torch.cuda.is_available():
@@ -45,7 +45,7 @@ def vllm() -> None:
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[S3]":
-    """An S3 server, empty but for what earlier tests left."""
+    """An S3 server with nothing but the objects of earlier tests."""
     from tests.s3 import s3_server
 
     with s3_server(tmp_path_factory.mktemp("s3")) as server:
@@ -53,12 +53,13 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[S3]":
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole runs of the workflow first: the longest tests at the end would have one worker wait for the other."""
+    """Run the tests of complete workflows first. With the longest tests at the end, one worker would wait for the
+    other."""
     items.sort(key=lambda item: {"recipes", "workflows"}.isdisjoint(item.path.parts))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Names a failed test at once, for .ci/run, which may stop a suite before its summary."""
+    """Print a failed test at once, for .ci/run, which may stop a suite before its summary."""
     if report.failed and (names := os.environ.get("BATON_FAILED_TESTS")):
         with Path(names).open("a") as stream:
             stream.write(f"{report.nodeid}\n")
@@ -71,7 +72,7 @@ def nothing_said_yet() -> None:
 
 @pytest.fixture(autouse=True)
 def no_module_of_another_test() -> Iterator[None]:
-    """A user's functions are imported under their files' names, which tests have in common."""
+    """Remove the modules of users' functions, since tests use the same file names for different functions."""
     path, before = [*sys.path], {*sys.modules}
     yield
     sys.path[:] = path

@@ -1,7 +1,6 @@
-"""Processes forked from one that has loaded the libraries: torch, Megatron and TRL take seconds to import, and an
-engine that is killed and started again takes a moment this way. Whole runs (tests/workflows) start engines by
-`python -m`, as a stage does.
-"""
+"""Processes forked from one that has loaded the libraries. torch, Megatron and TRL take seconds to import; with a fork,
+an engine that is killed can be restarted within a moment. Tests of complete workflows (tests/workflows) start engines
+by `python -m`, as a stage does."""
 
 import atexit
 import multiprocessing
@@ -19,14 +18,15 @@ _LIBRARIES = ["pytest"]
 
 
 def load(*modules: str) -> None:
-    """Have these loaded in the process that is forked; once it runs, this comes too late, and each fork loads them."""
+    """Load these modules in the process that is forked. Has no effect once this process runs: each fork loads them
+    then."""
     _LIBRARIES.extend(modules)
     SERVER.set_forkserver_preload(_LIBRARIES)
 
 
 class Forked:
-    """A process that calls `function(*arguments)` in this process's environment; its output is appended to `log`. It is
-    waited for and stopped as a subprocess.Popen is."""
+    """A process that calls `function(*arguments)` in this process's environment; its output is appended to `log`. Tests
+    wait for it and stop it as with a subprocess.Popen."""
 
     def __init__(self, log: Path, function: Callable[..., None], *arguments: Any) -> None:
         self._process = SERVER.Process(target=_call, args=(log, dict(os.environ), function, arguments))
@@ -51,12 +51,12 @@ class Forked:
 
 
 def module(name: str, job: Path) -> Forked:
-    """`python -m name JOB_DIR`, with its output in the job's log.txt."""
+    """Run `python -m name JOB_DIR`, with its output in the job's log.txt."""
     return Forked(job / "log.txt", _module, name, job)
 
 
 def program(log: Path, name: str, *words: str) -> Forked:
-    """`python -m name WORDS`, with what is to be done at its exit."""
+    """Run `python -m name WORDS`, including the functions registered with atexit."""
     return Forked(log, _program, name, words)
 
 
@@ -79,4 +79,4 @@ def _program(name: str, words: tuple[str, ...]) -> None:
     try:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
     finally:
-        atexit._run_exitfuncs()  # multiprocessing leaves a child without them
+        atexit._run_exitfuncs()  # multiprocessing does not run them in a child

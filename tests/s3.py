@@ -1,4 +1,4 @@
-"""An S3 server on this machine (moto's, a process of its own), and a proxy before it that disturbs the traffic."""
+"""An S3 server on this machine (moto's, in a separate process), and a proxy in front of it that disturbs requests."""
 
 import os
 import re
@@ -27,17 +27,17 @@ HOP_BY_HOP = {"connection", "transfer-encoding", "keep-alive"}
 
 @dataclass(frozen=True)
 class S3:
-    """A server and one bucket of it."""
+    """A server and one of its buckets."""
 
     endpoint: str
     address: str = f"s3://{BUCKET}"
 
     def at(self, endpoint: str) -> "S3":
-        """The same through a proxy."""
+        """Return the same bucket at another endpoint, such as a proxy."""
         return S3(endpoint, self.address)
 
     def environment(self) -> dict[str, str]:
-        """How Flyte's processes are told."""
+        """Return the variables that configure Flyte's processes."""
         return {
             "FLYTE_AWS_ENDPOINT": self.endpoint,
             "FLYTE_AWS_ACCESS_KEY_ID": KEY,
@@ -46,7 +46,7 @@ class S3:
         }
 
     def keys(self, prefix: str = "") -> dict[str, int]:
-        """Every object whose key begins so, and its bytes."""
+        """Return the size in bytes of every object whose key has this prefix."""
         files = self._files()
         files.invalidate_cache()
         found = files.find(BUCKET, prefix=prefix, detail=True)
@@ -63,7 +63,7 @@ class S3:
             self._files().rm_file(f"{BUCKET}/{key}")
 
     def _files(self) -> Any:
-        """Not through whatever proxy the code under test goes through."""
+        """Bypass the proxy of the code under test."""
         return self._access(Path(tempfile.gettempdir())).get_filesystem("s3")
 
     def _access(self, sandbox: Path, pod: str = "e0-n0-0") -> FileAccessProvider:
@@ -72,7 +72,7 @@ class S3:
 
     @contextmanager
     def flyte(self, sandbox: Path, pod: str = "e0-n0-0") -> Iterator[None]:
-        """Flyte's context in a pod of this process."""
+        """Enter Flyte's context of a pod in this process."""
         context = FlyteContextManager.current_context().with_file_access(self._access(sandbox, pod))
         with FlyteContextManager.with_context(context):
             yield
@@ -113,19 +113,19 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 
 @dataclass
 class Faults:
-    """What the proxy does to the requests that are still to come, and what it has seen."""
+    """Disturbances that the proxy causes, and the requests that it has seen."""
 
-    refused: int = 0  # so many are answered with
+    refused: int = 0  # number of requests to refuse
     status: int = 503
-    cut: int = 0  # of so many answers, the connection is closed in the middle; requests are not passed on as a whole
-    delay_s: float = 0.0  # before each
-    about: str = ""  # a pattern: only requests in which it is found are disturbed ("PUT .*/artifacts/")
+    cut: int = 0  # number of responses to cut off in the middle; a PUT is not forwarded
+    delay_s: float = 0.0  # delay of each request
+    about: str = ""  # pattern: only matching requests are disturbed ("PUT .*/artifacts/")
     seen: list[str] = field(default_factory=list)  # "PUT /flyte/…"
 
 
 @contextmanager
 def disturbed(server: S3, faults: Faults) -> Iterator[S3]:
-    """The server behind a proxy."""
+    """Serve the bucket through a proxy."""
 
     class Proxy(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -145,7 +145,7 @@ def disturbed(server: S3, faults: Faults) -> Iterator[S3]:
                 self._answer(faults.status, {}, b"")
                 return
             if cut and self.command == "PUT":
-                self.close_connection = True  # without an answer
+                self.close_connection = True  # no response
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return
             status, headers, answer = self._ask(body)
@@ -180,7 +180,7 @@ def disturbed(server: S3, faults: Faults) -> Iterator[S3]:
                 self.connection.shutdown(socket.SHUT_RDWR)
 
         def log_message(self, *words: Any) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
         proxy.daemon_threads = True

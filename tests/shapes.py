@@ -1,4 +1,4 @@
-"""A large model's folder without its numbers: each tensor is in the header of a sparse file."""
+"""A folder of a large model without its weights: each tensor is only declared in the header of a sparse file."""
 
 import json
 from math import prod
@@ -8,11 +8,11 @@ from typing import Any
 from tests.tokenizer_folders import byte_level
 from tests.tokenizer_folders import folder as tokenizer_folder
 
-LARGEST = 2_500_000_000  # weights in a file: 5 GB, as on the hub
+LARGEST = 2_500_000_000  # weights in a file, which take 5 GB, as on the Hub
 
 
 def shapes_only(folder: Path, config: dict[str, Any]) -> Path:
-    """Write a folder with this config.json, a tokenizer, and all weights as zeros in bf16, which take no disk."""
+    """Write a folder with this config.json, a tokenizer, and all weights as zeros in bf16, which take no disk space."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.core_model_loading import revert_weight_conversion

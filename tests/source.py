@@ -1,4 +1,4 @@
-"""The project read as source: which module imports what. Nothing of it is imported for that."""
+"""The source code of the project, and its imports. No module of the project is imported to find them."""
 
 import ast
 import json
@@ -12,11 +12,11 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 HOUSE = ("images", "infra", "tasks", "workflows", "tests")
-EXAMPLES = {path.stem for path in (ROOT / "workflows/recipes").rglob("*.py")}  # they import each other by these
+EXAMPLES = {path.stem for path in (ROOT / "workflows/recipes").rglob("*.py")}  # they import each other by these names
 
 
 def last_json(output: str) -> Any:
-    """The last line of JSON that a process printed: engines of vLLM print others when they end."""
+    """Return the last line of JSON that a process printed; vLLM's engines print other lines when they end."""
     return json.loads(next(line for line in reversed(output.splitlines()) if line.startswith(("{", "["))))
 
 
@@ -31,8 +31,8 @@ def module_name(path: Path) -> str:
 
 @cache
 def imports(path: Path) -> frozenset[str]:
-    """Every module that a file names in an import, at its top or inside a function. Of `from a import b`
-    both a and a.b: b may be a module."""
+    """Return every module that a file imports, at its top or inside a function. For `from a import b` these are a and
+    a.b, since b may be a module."""
     return frozenset(_imports(ast.parse(path.read_text())))
 
 
@@ -46,8 +46,8 @@ def _imports(tree: ast.AST) -> Iterator[str]:
 
 
 def modules_of(path: Path) -> set[str]:
-    """The modules that a file imports, at its top or inside a function. Of `from a import b` it is a.b, if that is one
-    of ours, and otherwise a."""
+    """Return the modules that a file imports, at its top or inside a function. For `from a import b` this is a.b if
+    that is a module of this project, and otherwise a."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
     plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level]
@@ -64,13 +64,13 @@ def _is_ours(module: str) -> bool:
 
 
 def third_party(path: Path) -> set[str]:
-    """The top-level packages that are neither ours nor Python's."""
+    """Return the top-level packages that belong neither to this project nor to Python."""
     top = {name.split(".")[0] for name in imports(path)}
     return top - {*HOUSE, *EXAMPLES} - sys.stdlib_module_names
 
 
 def closure(*start: Path) -> set[Path]:
-    """The files, and all of ours that they import, however deep."""
+    """Return the files and all files of this project that they import, directly or indirectly."""
     found: set[Path] = set()
     waiting = list(start)
     while waiting:
@@ -90,7 +90,7 @@ def _installed() -> Mapping[str, list[str]]:
 
 
 def distributions(package: str) -> set[str]:
-    """Return the normalized names of the distributions of which any makes a package importable."""
+    """Return the normalized names of the distributions that make a package importable."""
     return {normal(name) for name in _installed().get(package, [package])}
 
 
@@ -99,7 +99,8 @@ def normal(name: str) -> str:
 
 
 def requirements(path: Path) -> dict[str, str]:
-    """Name -> what a requirement file says of it ("==1.2", ">=1" or ""), its `-r` lines followed."""
+    """Return the version that a requirements file demands for each name ("==1.2", ">=1" or ""), including files named
+    by `-r`."""
     found: dict[str, str] = {}
     for raw in path.read_text().splitlines():
         line = raw.split("#")[0].strip()

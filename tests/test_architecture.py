@@ -1,4 +1,4 @@
-"""The rules that keep the project a house (see CONTRIBUTING.md)."""
+"""The rules of the project's structure (see CONTRIBUTING.md)."""
 
 import ast
 import os
@@ -26,9 +26,9 @@ HEAVY = {
     "torch", "megatron", "vllm", "trl", "transformers", "datasets", "mlflow", "matplotlib", "pyarrow", "tokenizers",
     "accelerate", "sky", "sqlalchemy", "hypothesis",
 }  # fmt: skip
-SENDERS_ALONE = {"sky"}  # a stage is sent away with it, and is not sent on
+SENDERS_ALONE = {"sky"}  # it sends stages to machines, which do not need it
 MAY_IMPORT_FLYTE = {"tasks.artifacts", "tasks.stage"}
-# what other packages may import of a stage's: the format of its artifact, or what all must do in the same way
+# modules of a stage that other packages may import: the format of an artifact, or work that all must do in the same way
 SHARED = {
     "tasks.convert.load_hf": "a model that a function writes is checked like one that the recipe names",
     "tasks.convert.unconverted_files": "files that are no part of a model",
@@ -67,7 +67,7 @@ def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-# Floors: arrows point down only
+# Layers: imports point down only
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_only_a_stage_s_task_imports_flyte() -> None:
 
 
 def test_flyte_s_internals_are_in_one_folder() -> None:
-    """So a move to another version of Flyte is one folder."""
+    """A move to another version of Flyte then affects a single folder."""
     for path in files("images", "infra", "tasks", "workflows"):
         if path.parent != ROOT / "infra/flyte":
             names = {name.split(".")[1] for name in imports(path) if name.startswith("flytekit.")}
@@ -97,13 +97,13 @@ def test_flyte_s_internals_are_in_one_folder() -> None:
 
 
 def test_no_stage_imports_a_task() -> None:
-    """Stages are put together by workflows alone."""
+    """Only workflows combine stages."""
     for path in files("tasks"):
         assert not {name for name in imports(path) if re.fullmatch(r"tasks\.\w+\.task", name)}, named(path)
 
 
 def test_nothing_but_an_example_knows_what_a_model_is_trained_for() -> None:
-    """The words of the laptop's: the next statement of a Python function."""
+    """The words are those of the laptop example: the next statement of a Python function."""
     words = re.compile(r"next.statement|uses_context|not_trivial|all_checks|pyflakes", re.I)
     pages = [path for floor in ("infra", "tasks", "workflows") for path in (ROOT / floor).rglob("*.html")]
     for path in [*files("infra", "tasks", "workflows"), *pages]:
@@ -112,7 +112,8 @@ def test_nothing_but_an_example_knows_what_a_model_is_trained_for() -> None:
 
 
 def test_one_module_makes_tokenizers() -> None:
-    """Others would load them by class, which changes what tokenizer.json says (tasks/models/tokenizers.py)."""
+    """Other modules would load tokenizers by class, which changes the content of tokenizer.json
+    (tasks/models/tokenizers.py)."""
     makers = re.compile(r"(Auto|PreTrained|Cached)(Hf)?Tokenizer(Fast|Base)?|(Tokenizers|Python)Backend|AutoProcessor")
     for path in files("images", "infra", "tasks", "workflows"):
         if module_name(path) == "tasks.models.tokenizers":
@@ -133,13 +134,13 @@ def test_a_package_imports_of_a_stage_only_what_that_stage_shares() -> None:
         for name in sorted(modules_of(path)):
             floor, package, *_ = f"{name}.".split(".")
             if name.endswith(".artifact"):
-                continue  # what its stages make
+                continue  # the kinds of artifacts that its stages make
             if floor == "tasks" and package in stages - {module_name(path).split(".")[1]}:
                 assert {name, name.rpartition(".")[0]} & SHARED.keys(), f"{named(path)} imports {name}"
 
 
 def test_what_all_stages_share_knows_no_stage() -> None:
-    """Rewards and environments know rows, which they score."""
+    """The exceptions are rewards and environments, which score rows."""
     for package in ("core", "hardware", "models", "pages", "user_code", "vllm", "rewards", "environments"):
         for path in (ROOT / "tasks" / package).rglob("*.py"):
             used = {
@@ -150,19 +151,19 @@ def test_what_all_stages_share_knows_no_stage() -> None:
 
 
 def test_a_kind_of_artifact_knows_nothing_of_its_stage() -> None:
-    """So every stage can import it."""
+    """Every stage can then import it."""
     for path in (ROOT / "tasks").glob("*/artifact.py"):
         ours = {name for name in modules_of(path) if name.startswith("tasks.")}
         assert not {name for name in ours if not re.match(r"tasks\.(artifacts|core\.)", name)}, named(path)
 
 
 def test_the_project_has_no_cycle_of_packages_between_stages() -> None:
-    """tasks/<stage> may use another stage's formats, but never each the other's."""
+    """A package tasks/<stage> may use the formats of another stage, but no two may use each other's."""
     uses: dict[str, set[str]] = {}
     for path in files("tasks"):
         parts = module_name(path).split(".")
         if len(parts) > 2:
-            names = {name for name in modules_of(path) if not name.endswith(".artifact")}  # which import no stage
+            names = {name for name in modules_of(path) if not name.endswith(".artifact")}  # artifacts import no stage
             others = {name.split(".")[1] for name in names if name.count(".") > 1 and name.startswith("tasks.")}
             uses.setdefault(parts[1], set()).update(others - {parts[1]})
     for stage, used in uses.items():
@@ -177,24 +178,25 @@ def test_the_project_has_no_cycle_of_packages_between_stages() -> None:
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    """Neither at its top nor inside a function."""
+    """An import inside a function counts too."""
     paths = {module_name(path): path for path in files("images", "infra", "tasks", "workflows")}
     TopologicalSorter({name: modules_of(path) & paths.keys() for name, path in paths.items()}).prepare()  # CycleError
 
 
 def test_starting_up_loads_no_heavy_library(tmp_path: Path) -> None:
-    """This lets `pyflyte run … --help` answer within seconds. In a home with a registry, the launch plans read it."""
+    """Otherwise `pyflyte run … --help` would not answer within seconds. In a home with a registry, the launch plans
+    read it."""
     program = "import sys, workflows.pretrain_to_rl, workflows.launch_plans; print(*sys.modules)"
     alone = os.environ | {"BATON_HOME": str(tmp_path)}
     ended = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=alone, capture_output=True, text=True, check=True
     )
-    # flytekit leaves empty stand-ins for some of them: a library that is loaded has submodules
+    # flytekit leaves empty placeholders for some of them, but a loaded library has submodules
     loaded = {name.split(".")[0] for name in ended.stdout.split() if "." in name}
     assert not HEAVY & loaded
 
 
-# What is installed
+# Installed packages
 
 
 def test_every_import_is_a_direct_requirement() -> None:
@@ -215,18 +217,18 @@ def test_an_image_has_all_that_its_stages_import(task: Path) -> None:
             assert expected & pinned, f"{named(path)} imports {package}"
 
 
-# What does not belong in a file
+# Content that does not belong in a file
 
 
 def tracked() -> list[Path]:
-    """Every file that is in the repository or about to be."""
+    """Return every file that is in the repository or about to be added."""
     words = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     return [path for name in names if (path := ROOT / name).is_file() and path.suffix != ".svg"]
 
 
 def registries() -> set[str]:
-    """The hosts of package registries, as this machine knows them: none is named here."""
+    """Return the hosts of package registries that this machine is configured for, which no file may name."""
     program = "from pip._internal.models.index import PyPI; print(PyPI.netloc, PyPI.file_storage_domain)"
     asked = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     configured = subprocess.run(
@@ -238,7 +240,7 @@ def registries() -> set[str]:
 
 
 def own_paths() -> set[str]:
-    """Return the places of this clone, this user's home and pip's local packages. Shared places are not private."""
+    """Return the paths of this clone, this user's home and pip's local packages. Shared paths are not private."""
     common = {Path(place) for place in ("/", "/tmp", "/var/tmp", "/home", "/opt", "/srv")}
     places = {ROOT, ROOT.parent, Path.home(), Path(os.environ.get("PIP_FIND_LINKS", "/"))}
     return {f"{place}/" for place in places - common}

@@ -1,4 +1,4 @@
-"""What pods record of stages that had none, since Flyte's cache served them."""
+"""The records that pods write for stages that had no pod, since Flyte's cache served them."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def noted() -> list[StageRun]:
 
 
 def stored(store: Path, title: str, *made_from: Text) -> Text:
-    """An artifact where pods have them, below its identity."""
+    """Create an artifact where pods store it, in a folder named by its identity."""
     made = text(store / title, title, *made_from)
     return Text.from_directory((store / title).rename(store / made.key))
 
@@ -38,7 +38,7 @@ def stored(store: Path, title: str, *made_from: Text) -> Text:
 def test_each_is_noted_by_the_title_of_its_run_after_what_it_was_made_of(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Flyte hands over the artifacts in any order, and two sets of rows are two stages of one title."""
+    """Flyte passes the artifacts in any order, and two sets of rows are two stages with the same title."""
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e1")
     ours, theirs = text(tmp_path / "a", "rows"), text(tmp_path / "b", "rows")
     model = text(tmp_path / "c", "sft", ours, theirs)

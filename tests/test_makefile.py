@@ -1,4 +1,4 @@
-"""The commands that `make` runs, and its messages if it cannot."""
+"""The commands that `make` runs, and its messages if it cannot run them."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ BACKEND, OTHER = ("cpu", "cuda") if sys.version_info < (3, 12) else ("cuda", "cp
 
 
 def make(*words: str, where: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
-    """`make` as typed in a shell, not as a part of the `make test` that may be running us."""
+    """Run `make` as typed in a shell, and not as a part of the `make test` that may be running this test."""
     environment = {name: value for name, value in os.environ.items() if "MAKE" not in name and name != "HF_HUB_OFFLINE"}
     environment |= variables
     return subprocess.run(["make", *words], cwd=where, env=environment, check=False, capture_output=True, text=True)
@@ -23,7 +23,7 @@ def make(*words: str, where: Path = ROOT, **variables: str) -> subprocess.Comple
 
 @pytest.fixture
 def bare_clone(tmp_path: Path) -> Path:
-    """A clone with the files that an installation reads, without an environment."""
+    """A clone with the files that an installation reads, but without an environment."""
     clone = tmp_path / "clone"
     (clone / "images").mkdir(parents=True)
     for name in ("Makefile", "requirements.in", "requirements.txt", "images/gpu.txt"):
@@ -33,7 +33,7 @@ def bare_clone(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A folder for PATH with what make needs, and no Python."""
+    """A folder for PATH with the programs that make needs, and without Python."""
     folder = tmp_path / "programs"
     folder.mkdir()
     for name in ("make", "bash", "sed", "grep", "rm", "touch", "basename"):
@@ -42,7 +42,7 @@ def programs(tmp_path: Path) -> Path:
 
 
 def add_python3(programs: Path) -> None:
-    """The running version under the name python3 alone, as on a distribution with another default."""
+    """Add the running version under the name python3 only, as on a distribution with another default version."""
     (programs / "python3").symlink_to(Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}").resolve())
 
 
@@ -92,7 +92,7 @@ def test_without_one_that_uv_finds_or_downloads_it_says_what_to_install(bare_clo
     assert not (bare_clone / ".venv").exists()
 
 
-def test_a_machine_without_any_python_is_told_the_package(bare_clone: Path, programs: Path) -> None:
+def test_on_a_machine_without_any_python_the_package_is_named(bare_clone: Path, programs: Path) -> None:
     result = make("lint", where=bare_clone, PATH=str(programs))
     assert result.returncode == 2
     assert "Debian, Ubuntu: apt-get install python3-venv\n" in result.stderr
@@ -116,7 +116,7 @@ def test_a_gpu_machine_has_a_python_and_a_list_of_its_own(bare_clone: Path) -> N
 def test_everything_that_a_gpu_machine_lacks_is_reported_at_once(
     bare_clone: Path, tmp_path: Path, compiler: str, lacks: str, packages: str
 ) -> None:
-    python = tmp_path / "python3.12"  # succeeds at everything but one thing
+    python = tmp_path / "python3.12"  # fails only for the missing requirement
     python.write_text(f'#!/bin/sh\ncase "$2" in *{lacks}*) exit 1;; esac\n')
     python.chmod(0o755)
     result = make("lint", "TORCH_BACKEND=cuda", f"PYTHON={python}", f"CC={compiler}", where=bare_clone)

@@ -1,4 +1,4 @@
-"""The environment that `make` installs: complete, consistent, and what the list says."""
+"""The environment that `make` installs is complete and consistent, and agrees with the list."""
 
 import os
 import re
@@ -14,7 +14,7 @@ LEFT_OUT = ("torch", "torchvision", "torchaudio", "torchcodec")  # see requireme
 
 
 def torch_cpu() -> list[str]:
-    """uv's options: where torch's CPU build is."""
+    """Return uv's options for the index of torch's CPU builds."""
     folder = os.environ.get("PIP_FIND_LINKS")
     return ["--find-links", folder] if folder else ["--torch-backend", "cpu"]
 
@@ -41,7 +41,7 @@ def test_the_environment_of_a_gpu_machine_runs_the_same_flyte() -> None:
 
 
 def test_trl_supports_the_vllm_that_is_installed() -> None:
-    """TRL warns of a version that it does not know."""
+    """TRL warns about versions that it does not support."""
     from trl.import_utils import is_vllm_available
 
     with warnings.catch_warnings(action="error"):

@@ -1,4 +1,4 @@
-"""Small tokenizers as people have them, made in milliseconds."""
+"""Small tokenizers in the layout of real ones, created in milliseconds."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ TEXT = [
     "def add(a, b):\n    return a + b\n",
     "What is 12 plus 30? It is 42. Ünïcode: 漢字, don't.\n",
 ]
-# every digit alone, as in Llama's and DeepSeek's families; no space before punctuation
+# separate digits, as in the families of Llama and DeepSeek; no space before punctuation
 DIGITS = r"\p{N}|[^\s\p{L}\p{N}]+|\s?\p{L}+|\s+"
 END, PAD, BEGIN = "<|end|>", "<|pad|>", "<|begin|>"
 TURNS = ("<|im_start|>", "<|im_end|>")
@@ -22,7 +22,7 @@ CHATML = (
 
 
 def byte_level(*special: str, pattern: str = DIGITS, begin: str = "", end: str = "") -> Tokenizer:
-    """A byte-level BPE; `begin` and `end`: special tokens that it adds to every text."""
+    """Return a byte-level BPE. `begin` and `end` are special tokens that it adds to every text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
@@ -42,7 +42,7 @@ def byte_level(*special: str, pattern: str = DIGITS, begin: str = "", end: str =
 
 
 def metaspace() -> Tokenizer:
-    """A BPE with SentencePiece's spaces, as Llama 2 has it."""
+    """Return a BPE with SentencePiece's spaces, like Llama 2's."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     tokenizer.decoder = decoders.Sequence(
@@ -57,7 +57,7 @@ def metaspace() -> Tokenizer:
 
 
 def folder(path: Path, tokenizer: Tokenizer, *, model_type: str | None = None, **config: Any) -> Path:
-    """A folder with its tokenizer.json, and a tokenizer_config.json with these fields."""
+    """Write a folder with the tokenizer.json, and a tokenizer_config.json with these fields."""
     path.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(path / "tokenizer.json"))
     (path / "tokenizer_config.json").write_text(json.dumps({"eos_token": END, "pad_token": PAD} | config))

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
+from infra.errors import absent
 from infra.storage.address import File, digest_of, fetch, files_in, find, selected, state_of
 from infra.storage.buckets import StorageError, is_bucket, read
 from tasks.convert.unconverted_files import adapter_among
@@ -121,7 +122,7 @@ class LoadHFSpec(StageSpec):
         if folder is None:
             return []  # a hub name
         if not folder.is_dir():
-            return [Problem("model", self.model, f"an existing folder; {folder} does not exist")]
+            return [Problem("model", self.model, f"an existing folder; {absent(folder)}")]
         return self._folder_problems({file.name for file in files_in(folder, BASE)}, str(folder))
 
     def _folder_problems(self, files: set[str], folder: str) -> list[Problem]:

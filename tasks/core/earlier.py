@@ -1,4 +1,5 @@
-"""Find results of versions in which a job's key had the digests of its inputs, but not their facts.
+"""Find results of versions in which a job's key had the digests of its inputs, but not their facts, and the comments of
+its functions.
 
 If a new version seals an input again, its identity includes the facts, so that jobs with this input have other folders.
 A result in an earlier folder still counts if the facts of its inputs equal those of the job's inputs. This module can
@@ -14,6 +15,12 @@ from infra.process.launch import is_finished
 from tasks.core.manifest import ArtifactError, Manifest
 from tasks.core.offsite import Offsite, offsite
 from tasks.core.stored import manifest_at
+
+
+def has_result(job_dir: Path) -> bool:
+    """Return whether the job in a folder is finished. Raises StorageError."""
+    remote = offsite(job_dir)
+    return remote.result() is not None if remote else is_finished(job_dir)
 
 
 def has_result_of(job_dir: Path, digests: Mapping[str, str], given: Callable[[str], Manifest]) -> bool:

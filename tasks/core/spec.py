@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 from infra.placement.config import Placement
 from infra.pod_spec import PodSpec
@@ -86,7 +87,7 @@ class Spec(BaseModel):
         one."""
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
-            if _BY_BATON in field.metadata:
+            if is_by_baton(field):
                 if value != field.get_default(call_default_factory=True):
                     yield Problem(name, value, f"unset: {field.description}")
                 continue
@@ -154,6 +155,10 @@ class Spec(BaseModel):
                 if any(rest for _, rest in divided.values()):
                     identity[name] = {key: inner for key, (inner, _) in divided.items()}
                     options[name] = {key: rest for key, (_, rest) in divided.items()}
+            else:
+                items = [each.split_options() for each in part]
+                if any(rest for _, rest in items):
+                    identity[name], options[name] = [inner for inner, _ in items], [rest for _, rest in items]
         return self.model_copy(update=identity), options
 
     def with_options(self, options: dict[str, Any]) -> Self:
@@ -164,7 +169,14 @@ class Spec(BaseModel):
                 inner[name] = part.with_options(options[name])
             elif name in options and isinstance(part, dict):
                 inner[name] = {key: each.with_options(options[name].get(key, {})) for key, each in part.items()}
+            elif name in options and isinstance(part, list):
+                inner[name] = [each.with_options(rest) for each, rest in zip(part, options[name], strict=True)]
         return type(self).model_validate(self.model_dump(mode="json") | options | inner)
+
+
+def is_by_baton(field: FieldInfo) -> bool:
+    """Return whether only Baton sets a field, and a recipe may not."""
+    return _BY_BATON in field.metadata
 
 
 def not_identity(default: Any, description: str, **bounds: Any) -> Any:

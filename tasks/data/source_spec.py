@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer
 
-from infra.errors import UserError
+from infra.errors import UserError, absent
 from infra.placement.config import VariableName
 from infra.storage.address import DIGEST, File, digest_of, fetch, find, state_of
 from infra.storage.buckets import StorageError, is_bucket, read
@@ -297,7 +297,7 @@ class HuggingFaceSource(_Bounded):
         folder = self.folder()
         if folder is None:
             if is_path(self.name):
-                return [Problem("name", self.name, f"a hub name or a folder; {expanded(self.name)} does not exist")]
+                return [Problem("name", self.name, f"a hub name or a folder; {absent(expanded(self.name))}")]
             return []  # the stage reports whether it is on the hub, which needs a network
         return self._missing(str(folder))
 
@@ -417,7 +417,7 @@ def _why_nothing(named: str, kinds: str) -> str:
         return f"a {kinds} file, or a folder or glob with such files"
     if glob.has_magic(str(path)):
         return f"a glob that matches {kinds} files; nothing matches"
-    return f"an existing file, folder or glob; {path} does not exist"
+    return f"an existing file, folder or glob; {absent(path)}"
 
 
 def has_metadata(source: AnySource) -> bool:

@@ -5,7 +5,8 @@
     function = function.pinned()       adds the source text of its file and of the project files that it imports
     right = function.load(folder)      writes these files below the folder and imports the function from there
 
-The source text is part of the spec, so it is in the cache key, reaches every pod without an upload, and is recorded.
+The source text is part of the spec, so it reaches every pod without an upload, and is recorded. The cache key has it
+without comments and blank lines (tasks/user_code/meaning.py).
 A project file is one beside the function's file (or beside the package that it is part of), or below that folder; a
 module belongs to the project if its file is below the current directory. Imported files are found by their import
 statements: modules imported by a computed name, and data files, are not included; such data belongs in the rows.
@@ -18,6 +19,7 @@ import platform
 import sys
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from functools import cache
 from importlib.metadata import packages_distributions, version
 from pathlib import Path, PurePosixPath
@@ -27,14 +29,16 @@ from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from infra.errors import UserError
+from infra.errors import UserError, absent
 from tasks.core.job import StageError
 from tasks.core.spec import Problem, Spec
 from tasks.user_code.load_function import Unusable, load_function
+from tasks.user_code.meaning import without_comments
 
 LARGEST_BYTES = 1_000_000  # limit for all files together, which are part of every message with the spec
 NAME = r"^([^:]+\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):[A-Za-z_]\w*$"
 FUNCTION = "`file.py:function` or `package.module:function`"
+_by_text = ContextVar("_by_text", default=False)  # identities have the text of functions as it is
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -86,6 +90,16 @@ class Function(Spec):
         key, sources = located
         return self.model_copy(update={"name": f"{key}:{self.attribute}", "source": sources})
 
+    def identity(self) -> dict[str, Any]:
+        return super().identity() | {"source": self.source if _by_text.get() else self._meaning()}
+
+    def split_options(self) -> tuple[Self, dict[str, Any]]:
+        meaning = self._meaning()
+        return self.model_copy(update={"source": meaning}), {} if meaning == self.source else {"source": self.source}
+
+    def _meaning(self) -> dict[str, str] | None:
+        return self.source and {name: without_comments(text) for name, text in self.source.items()}
+
     def problems(self) -> list[Problem]:
         allowed = self._allowed()
         return [Problem("name", self.name, allowed)] if allowed else []
@@ -98,7 +112,7 @@ class Function(Spec):
             located = self._locate()
             names, known = _defined(located[1][located[0]], located[0]) if located else ([], [])
         except FileNotFoundError as error:
-            return f"an existing file; {error.filename} does not exist"
+            return f"an existing file; {absent(error.filename)}"
         except (OSError, ValueError, SyntaxError, RuntimeError, MemoryError) as error:  # RuntimeError: ~user
             return f"a file of Python source; {_why(error)}"
         except KeyError:
@@ -157,6 +171,15 @@ class Function(Spec):
         if file is None:
             return None
         return file.relative_to(root).as_posix(), _sources(file, root)
+
+
+def identity_by_text(spec: Spec) -> dict[str, Any]:
+    """Return the identity that a spec had until 2026-12, with comments and blank lines of its functions."""
+    token = _by_text.set(True)
+    try:
+        return spec.identity()
+    finally:
+        _by_text.reset(token)
 
 
 def python_text(path: Path) -> str:

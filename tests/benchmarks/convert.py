@@ -1,18 +1,18 @@
 """`python -m tests.benchmarks.convert [--gigabytes N] [--rounds N] [--folder DISK] [--mbridge FOLDER]`
 
-The converter against `cp` of the same bytes, the limit of anything that writes a copy. The model is random
-numbers in Qwen3-4B's sizes, with as many layers as `--gigabytes` asks for; a smaller one before it tells
-whether peak memory grows with the model.
+Compare the converter with `cp` of the same bytes, the lower bound for anything that writes a copy. The model has random
+weights in the sizes of Qwen3-4B, and as many layers as `--gigabytes` requires; a smaller model is converted first, to
+show whether peak memory grows with the model.
 
-In each round cp copies the Hugging Face folder, then it is imported; cp copies the Megatron folder, then it
-is exported, and that is the next round's model. What is read is in the page cache, and what was written
-before is on the disk. Each conversion is a process of its own; told are its seconds of wall clock and of
-processors, both without the start of Python and the imports, and the most memory that it had, which is with
-them. Processor seconds are told because wall clock says little where other jobs take the processors.
+In each round, cp copies the Hugging Face folder, which is then imported; cp copies the Megatron folder, which is then
+exported, and the export is the model of the next round. Before each conversion, the files to read are loaded into the
+page cache and earlier writes are synced to the disk. Each conversion runs in a separate process. Reported are its
+wall-clock time and CPU time, both without the start of Python and the imports, and its peak memory, which includes
+them. CPU time is reported because wall-clock time says little on a machine that runs other jobs.
 
-`--mbridge`: a folder with a peer, as `uv pip install --no-deps --target FOLDER mbridge==0.15.1` makes it.
-mbridge fills a whole model in memory, and Megatron's dist_checkpointing reads and writes it. It wants a GPU
-and Transformer Engine: here it has Megatron's own layers, on the CPU, and the smaller model.
+`--mbridge`: a folder with another converter, as `uv pip install --no-deps --target FOLDER mbridge==0.15.1` creates it.
+mbridge loads a complete model into memory, and Megatron's dist_checkpointing reads and writes it. mbridge requires a
+GPU and Transformer Engine; here it runs on the CPU with Megatron's own layers, on the smaller model.
 """
 
 import argparse
@@ -47,12 +47,12 @@ SIZES: dict[str, Any] = {
 SMALL_GB = 1.0
 EMBEDDING_GB, LAYER_GB = 0.778, 0.2019
 SHARD = 4_000_000_000  # bytes
-DRAWN = 1 << 24  # bytes of random numbers at once
+DRAWN = 1 << 24  # bytes of random numbers that are generated at once
 
 
 @dataclass(frozen=True)
 class Run:
-    """One conversion: seconds, and bytes of memory."""
+    """The time in seconds and the memory in bytes of one conversion."""
 
     seconds: float
     processor_seconds: float
@@ -62,7 +62,7 @@ class Run:
 
 
 def write_model(folder: Path, layers: int) -> int:
-    """Random finite bf16 numbers as safetensors; returns their bytes."""
+    """Write random finite bf16 numbers as safetensors, and return their size in bytes."""
     import torch
     from transformers import Qwen3Config
 
@@ -86,7 +86,7 @@ def write_model(folder: Path, layers: int) -> int:
             height = max(1, DRAWN // row)
             for start in range(0, shapes[name][0], height):
                 rows = min(height, shapes[name][0] - start)
-                drawn = np.frombuffer(random.bytes(rows * row), np.uint16) & 0xBFFF  # below 2, so never infinite
+                drawn = np.frombuffer(random.bytes(rows * row), np.uint16) & 0xBFFF  # below 2, therefore never infinite
                 shard.write(name, start, drawn.view(np.uint8).data)
         shard.close()
     write_index(folder, files)
@@ -125,7 +125,7 @@ def ours(step: str, source: Path, target: Path, _: Path) -> Callable[[], object]
     def no_progress(done: int, total: int) -> None:
         pass
 
-    # each is opened here, too: transformers imports much only then
+    # imported here too: transformers imports most of its modules only now
     if step == "import":
         open_hugging_face(source)
         return lambda: import_model(open_hugging_face(source), target, ImportOptions(), no_progress)
@@ -138,7 +138,7 @@ def peer(step: str, source: Path, target: Path, mbridge: Path) -> Callable[[], o
     from tests.pretrain.alone import alone
 
     # isort: split
-    # no requirement of ours: it is in the folder that was named
+    # no requirement of this project: it is in the given folder
     Qwen3Bridge: Any = importlib.import_module("mbridge.models.qwen3").Qwen3Bridge
     from megatron.core import dist_checkpointing
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
@@ -147,7 +147,7 @@ def peer(step: str, source: Path, target: Path, mbridge: Path) -> Callable[[], o
     layer = "model.layers.{layer_number}."
 
     class OnCpu(Qwen3Bridge):  # type: ignore[misc]
-        """A model with Megatron's own layers, which have other names for two norms."""
+        """A model with Megatron's own layers, in which two norms have other names."""
 
         _MLP_MAPPING = Qwen3Bridge._MLP_MAPPING | {
             "pre_mlp_layernorm.weight": [layer + "post_attention_layernorm.weight"]
@@ -158,7 +158,7 @@ def peer(step: str, source: Path, target: Path, mbridge: Path) -> Callable[[], o
         def _get_transformer_layer_spec(self, vp_stage: int | None = None) -> Any:
             return get_gpt_layer_local_spec(qk_layernorm=True, normalization="RMSNorm")
 
-        def _get_gptmodel_args(self) -> dict[str, Any]:  # its own asks for a field that transformers 5 has not
+        def _get_gptmodel_args(self) -> dict[str, Any]:  # super() uses a field that transformers 5 lacks
             return {
                 "vocab_size": self.hf_config.vocab_size,
                 "max_sequence_length": self.hf_config.max_position_embeddings,
@@ -209,7 +209,7 @@ def _memory(process: int, figure: str) -> int:
 
 
 def copy(source: Path, target: Path) -> Run:
-    """cp, and away with what it wrote."""
+    """Time cp, and delete the copy."""
     settle(source)
     before = os.times()
     took = seconds(lambda: subprocess.run(["cp", "-r", str(source), str(target)], check=True))
@@ -221,7 +221,7 @@ def copy(source: Path, target: Path) -> Run:
 
 def settle(source: Path) -> None:
     """Sync written files to the disk, and load the files to read into the page cache. A virtual machine returns the
-    memory of deleted files to its host, so no contender profits from memory that the previous one freed."""
+    memory of deleted files to its host, so no contender benefits from memory that the previous one freed."""
     os.sync()
     time.sleep(3)
     block = bytearray(1 << 20)
@@ -233,7 +233,7 @@ def settle(source: Path) -> None:
 
 
 class Rounds:
-    """A model's conversions, there and back, and cp before each."""
+    """The conversions of a model in both directions, each after a cp."""
 
     def __init__(self, folder: Path, gigabytes: float, rounds: int, mbridge: Path | None) -> None:
         hugging_face, megatron, copied = folder / "huggingface", folder / "megatron", folder / "copy"
@@ -259,7 +259,7 @@ class Rounds:
         self.runs.setdefault(step, []).append(run(step, source, target, mbridge))
 
     def over_cp(self, step: str) -> list[float]:
-        """Throughput by cp's, round by round."""
+        """Return the throughput relative to that of cp, for each round."""
         copies = self.copies[step.removeprefix("mbridge ")]
         return [cp.seconds / found.seconds for cp, found in zip(copies, self.runs[step], strict=True)]
 

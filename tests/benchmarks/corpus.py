@@ -1,11 +1,12 @@
 """`python -m tests.benchmarks.corpus [--megabytes N] [--rounds N] [--documents N]`
 
-Exact deduplication of `.jsonl.zst`, from files to files: the corpus engine on one core and on two, one pass with all
-hashes in a Python set (which is what the engine was), and datatrove's three steps. Each file is a partition; once more
-on one core with partitions so small that every file is first cut. Megabytes of text by seconds of CPU of all processes,
-since they count on a busy machine too; the engine's two cores against one by the clock.
+Exact deduplication of `.jsonl.zst`, from files to files: the corpus engine on one core and on two, a single pass with
+all hashes in a Python set (the engine's earlier algorithm), and datatrove's three steps. Each file is a partition; one
+more run on one core has partitions so small that every file is split first. Throughput is in megabytes of text per CPU
+second of all processes, which is meaningful on a busy machine too; one core and two are compared by wall-clock time.
 
-With --documents, the engine's largest process on that many documents of a few words, and on a quarter of them.
+With --documents: the memory of the engine's largest process on that many documents of a few words, and on a quarter of
+them.
 """
 
 import argparse
@@ -21,8 +22,8 @@ import pyarrow as pa
 from tests.benchmarks.harness import Run, median_ratio, report, timed
 from tests.data.by_hand import digest, new_job
 
-FILES = 16  # of short documents
-FILE_MB = 16.0  # of text; 8.6 MB compressed
+FILES = 16  # files of short documents
+FILE_MB = 16.0  # size of the text of a file; 8.6 MB compressed
 COPIES = 0.05
 PARTITION_MB = 5.0  # a file of one to two times this size is a partition
 CUT_MB = 2.0
@@ -62,7 +63,7 @@ def compare_speed(folder: Path, megabytes: float, rounds: int) -> None:
             (place / name / "source").symlink_to(folder / "source")
             words = ["-m", "tests.benchmarks.corpus", "--contender", name, "--folder", str(place / name)]
             runs[name].append(timed(words))
-    assert len(digests) == 2, "one core and two give different corpora"
+    assert len(digests) == 2, "one core and two cores give different corpora"
     cpu = {name: [run.cpu_s for run in of] for name, of in runs.items()}
     speed = {name: megabytes / statistics.median(values) for name, values in cpu.items()}
     over_single = median_ratio(cpu["single_pass"], cpu["engine"])
@@ -109,7 +110,7 @@ def compare_memory(folder: Path, documents: int) -> None:
 
 
 def engine(folder: Path, place: Path, cores: int, size_mb: float) -> tuple[Path, Run]:
-    """The corpus that the engine makes of `folder/source`."""
+    """Return the corpus that the engine creates from `folder/source`."""
     source = {"kind": "jsonl", "path": str(folder / "source")}
     spec = {"source": source, "partitions": {"size_mb": size_mb, "concurrency": cores}}
     job = new_job(place, "corpus", spec)
@@ -145,7 +146,7 @@ def datatrove(folder: Path) -> None:
     from datatrove.pipeline.readers import JsonlReader
     from datatrove.pipeline.writers import ParquetWriter
 
-    # fsspec reads Zstandard with a package that is not installed here; this is the decoder that the engine uses
+    # fsspec reads Zstandard with a package that is not installed here; register the decoder that the engine uses
     fsspec.compression.register_compression(
         "zstd", lambda file, mode, **_: pa.CompressedInputStream(pa.PythonFile(file), "zstd"), "zst"
     )
@@ -163,7 +164,7 @@ def datatrove(folder: Path) -> None:
 
 
 def write_source(folder: Path, megabytes: float) -> int:
-    """Files of made-up prose, of which some is copied from before. Returns their number."""
+    """Write files of generated prose, part of which is copied from earlier text. Returns the number of documents."""
     folder.mkdir(parents=True)
     draw = random.Random(0)
     words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 10))) for _ in range(20_000)]

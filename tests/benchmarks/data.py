@@ -1,14 +1,14 @@
 """`python -m tests.benchmarks.data [--megabytes N] [--rounds N]`
 
-How fast the tokenizer engine feeds `tokenizers`' BPE trainer: its texts, read from the corpus in Parquet with progress
-written, against the same texts from memory, in lists as large. The trainer only counts words here (its vocabulary has
-room for bytes alone), since merging does not depend on how it is fed.
+The speed at which the tokenizer engine feeds the BPE trainer of `tokenizers`: texts that are read from the corpus in
+Parquet, with progress reports, compared with the same texts from memory, in lists of the same length. The trainer only
+counts words here (its vocabulary has room for bytes alone), since the speed of merging does not depend on the source of
+the texts.
 
-How fast documents are curated by datatrove's rules, with everything counted, against the same rules called alone, both
-in one process.
+The speed of curation with datatrove's rules, with all statistics, compared with the rules alone, both in one process.
 
-How many documents a CPU-second has their MinHash signatures made and written, by the corpus engine and by datatrove; by
-datatrove on a small part of them, since it takes a hundred times as long.
+Documents per CPU second whose MinHash signatures are computed and written, by the corpus engine and by datatrove;
+datatrove processes a small part of the documents, since it takes a hundred times as long.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-os.environ["TOKENIZERS_PARALLELISM"] = "true"  # the trainer on all cores, as in the engine
+os.environ["TOKENIZERS_PARALLELISM"] = "true"  # the trainer uses all cores, as in the engine
 
 from tokenizers import pre_tokenizers, trainers
 
@@ -34,8 +34,8 @@ from tests.benchmarks.harness import median_ratio, report, side_by_side
 from tests.benchmarks.tokenize import write_corpus
 from tests.data.by_hand import new_job
 
-ALIKE = 1_000  # characters of a document for MinHash: as many as a paragraph or two of the web
-DATATROVES = 200  # documents
+ALIKE = 1_000  # characters of a document for MinHash: one or two paragraphs of a web page
+DATATROVES = 200  # documents that datatrove processes
 
 
 def main() -> None:
@@ -67,7 +67,7 @@ def compare(folder: Path, megabytes: float, rounds: int) -> None:
         "engine": lambda: untrained("llama3").train_from_iterator(sample_of(job, corpus, 1e6), trainer()),
         "library": lambda: untrained("llama3").train_from_iterator(iter(lists), trainer()),
     }
-    side_by_side(contenders, 1)  # warm: caches
+    side_by_side(contenders, 1)  # warm up the caches
     times = side_by_side(contenders, rounds)
     ratio = median_ratio(times["library"], times["engine"])
     speed = {name: size / 1e6 / statistics.median(values) for name, values in times.items()}
@@ -94,7 +94,7 @@ def compare(folder: Path, megabytes: float, rounds: int) -> None:
 
 
 def compare_minhash(folder: Path, texts: Sequence[str]) -> tuple[float, float]:
-    """Documents by CPU-second of the engine and of datatrove."""
+    """Compare the documents per CPU second of the engine and of datatrove."""
     from datatrove.data import Document as Theirs
     from datatrove.pipeline.dedup.minhash import MinhashConfig, MinhashDedupSignature
     from datatrove.utils.hashing import HashConfig
@@ -108,13 +108,14 @@ def compare_minhash(folder: Path, texts: Sequence[str]) -> tuple[float, float]:
         writer.close()
 
     def signed_by_datatrove(items: Sequence[Document]) -> None:
-        # 14 bands of 8 values of 5-grams: its defaults, and the engine's. Its xxhash does not work with xxhash 4
+        # 14 bands of 8 values of 5-grams are the defaults of datatrove and of the engine. datatrove's xxhash code does
+        # not work with xxhash 4
         config = MinhashConfig(hash_config=HashConfig(hash_fc="sha1"))
         step = MinhashDedupSignature(str(folder / "signatures"), config)
         step.run((Theirs(text=item.text, id=item.id) for item in items), 0, 1)
 
     def speed(work: Callable[[Sequence[Document]], None], items: Sequence[Document]) -> float:
-        work(items[:8])  # libraries are loaded
+        work(items[:8])  # load the libraries
         began = time.process_time()
         work(items)
         return len(items) / (time.process_time() - began)
@@ -123,7 +124,7 @@ def compare_minhash(folder: Path, texts: Sequence[str]) -> tuple[float, float]:
 
 
 def compare_curation(texts: list[str], rounds: int, megabytes: float = 1.0) -> float:
-    """The speed of curation over that of the rules alone."""
+    """Compare the speed of curation with that of the rules alone."""
     from datatrove.data import Document
     from datatrove.pipeline.filters import FineWebQualityFilter, GopherQualityFilter, GopherRepetitionFilter
 

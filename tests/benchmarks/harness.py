@@ -1,4 +1,4 @@
-"""The shared code of the benchmarks: timing side by side, and the form of the figures.
+"""The shared code of the benchmarks: side-by-side timing, and the format of the figures.
 
 A benchmark prints a table and, as its last line, one JSON object:
 {"benchmark": name, "figures": {name: number}, "machine": …}.
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 class Run:
     cpu_s: float
     wall_s: float
-    peak_mb: float  # of the largest process
+    peak_mb: float  # memory of the largest process
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -29,8 +29,8 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def side_by_side(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of each contender in each round. All run in turn in every round, and in every second one in
-    reverse order, so that a machine whose speed changes favours none of them."""
+    """Return the seconds of each contender in each round. The contenders take turns in every round, in reverse order in
+    every second one, so that a change of the machine's speed favors none of them."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     names = list(contenders)
     for number in range(rounds):
@@ -40,7 +40,7 @@ def side_by_side(contenders: Mapping[str, Callable[[], object]], rounds: int) ->
 
 
 def timed(words: list[str], **environment: str) -> Run:
-    """Run Python with these words and wait for all of its processes."""
+    """Run Python with these arguments, and wait for all of its processes."""
     began = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | environment
@@ -51,12 +51,12 @@ def timed(words: list[str], **environment: str) -> Run:
 
 
 def median_ratio(over: list[float], under: list[float]) -> float:
-    """The median of the rounds' own ratios: what happened to a whole round cancels out."""
+    """Return the median of the ratios of each round, in which disturbances of an entire round cancel out."""
     return statistics.median(a / b for a, b in zip(over, under, strict=True))
 
 
 def report(benchmark: str, rows: list[tuple[str, str]], figures: dict[str, float]) -> None:
-    """Print the table, then the JSON line."""
+    """Print the table and the JSON line."""
     width = max(len(name) for name, _ in rows)
     print(benchmark)
     for name, value in rows:

@@ -1,11 +1,10 @@
 """`python -m tests.benchmarks.increment [--megabytes N] [--kind files|jsonl|jsonl.zst]`
 
-What the data stages cost on a day that brings 1 % new text (`find_new` over the whole source, then
-`tokenize` of what is new), as a share of doing all of it again (`prepare_corpus` of the whole source,
-then `tokenize`). Each is the engine's own process from start to end, with its checks of its inputs and
-the digests of its output; the tokenizer is trained before. The day finds the partitions of the day
-before, and everything is made in a home of its own. The text is the standard library's source
-over and over, with a first line that makes each document another.
+The cost of the data stages on a day with 1 % new text (`find_new` over the entire source, then `tokenize` of the new
+text), as a share of the cost of processing everything again (`prepare_corpus` of the entire source, then `tokenize`).
+Each is a complete run of an engine's process, with the checks of its inputs and the digests of its output; the
+tokenizer is trained beforehand. The partitions of the previous day exist, and all results are written to a separate
+home. The text is the source code of the standard library, repeated, with a first line that makes each document unique.
 """
 
 import argparse
@@ -27,14 +26,14 @@ from tasks.data.source_spec import StdlibSource
 from tests.benchmarks.harness import report
 from tests.data.by_hand import facts, new_job, start
 
-NEW = 0.01  # of the text
+NEW = 0.01  # share of the text
 VOCABULARY = 4096
-TO_TRAIN_ON = 20.0  # MB
+TO_TRAIN_ON = 20.0  # MB of text for the tokenizer's training
 LINES_FILE = 64.0  # MB of text in one .jsonl
 
 
 def texts(megabytes: float, first: int) -> Iterator[str]:
-    """Documents of that much text in all, none of them like another; `first` numbers the copies."""
+    """Generate distinct documents with this much text in total; `first` is the number of the first copy."""
     library = [Path(file.place).read_text(errors="replace") for file in StdlibSource().files()]
     left = megabytes * 1e6
     for copy in count(first):
@@ -72,14 +71,15 @@ WRITERS: dict[str, Callable[[Path, float, int], None]] = {
 @dataclass(frozen=True)
 class Cost:
     seconds: float = 0
-    cpu_s: float = 0  # of all cores
+    cpu_s: float = 0  # CPU seconds of all cores
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(self.seconds + other.seconds, self.cpu_s + other.cpu_s)
 
 
 def cost(folder: Path, home: str, stage: str, spec: dict[str, Any], **inputs: Path | list[Path]) -> tuple[Path, Cost]:
-    """Run an engine with a home, which keeps partitions; its output and what its process took, with its workers."""
+    """Run an engine with a home, which stores partitions; returns its output and the resources that it and its workers
+    used."""
     os.environ["BATON_HOME"] = str(folder.with_name(home))
     job = new_job(folder, stage, spec, **inputs)
     cpu_s, started = _cpu_s(), time.perf_counter()
@@ -92,7 +92,7 @@ def cost(folder: Path, home: str, stage: str, spec: dict[str, Any], **inputs: Pa
 
 
 def _cpu_s() -> float:
-    """CPU seconds of all processes that have ended."""
+    """Return the CPU seconds of all processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

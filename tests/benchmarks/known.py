@@ -1,9 +1,9 @@
 """`python -m tests.benchmarks.known [--documents 1000000 5000000 20000000] [--threads 1]`
 
-The comparison of an increment with its known text (tasks/data/known_documents.py): a corpus of that many documents and
-a source with 10,000 more, as names and ids in Parquet, which are written before; ids come in no order, as digests do.
-Each number of documents has a process of its own: its time, CPU time and largest memory. Target: at most 1.5 GB of
-memory, and time that grows as the number does.
+The comparison of an increment with its known text (tasks/data/known_documents.py): a corpus with the given number of
+documents and a source with 10,000 more, written beforehand as names and ids in Parquet; the ids have no order, like
+digests. For each number of documents, a separate process measures the time, the CPU time and the peak memory. Target:
+at most 1.5 GB of memory, and time that grows linearly with the number of documents.
 """
 
 import argparse
@@ -27,12 +27,12 @@ from tasks.data.partition_cache import DiskCache
 from tests.benchmarks.harness import report
 
 NEW = 10_000
-ROWS = 20_000  # of a row group, and a file of the source
+ROWS = 20_000  # rows of a row group, and of a file of the source
 PARTITION = 1_000_000
 
 
 def write(path: Path, start: int, end: int) -> None:
-    """Some of the documents."""
+    """Write some of the documents."""
     with pq.ParquetWriter(path, NAMES, compression="zstd", use_dictionary=False) as file:
         for first in range(start, end, ROWS):
             places = range(first, min(first + ROWS, end))

@@ -2,9 +2,10 @@
 
     python -m tests.benchmarks.lineage [--executions N] [--rounds N]
 
-Each figure is the time at the server until a whole answer is there, in ms: the median of the rounds, after
-a first request that is told apart (`cold`: the graph is read then). Ancestors are of artifacts drawn at
-random. PostgreSQL is Debian's, a throwaway cluster on a socket; without it there are only SQLite's figures.
+Each figure is the time in ms that the server takes for a complete response: the median of the rounds, after a first
+request that is reported separately (`cold`, which includes reading the graph). Ancestors are requested for randomly
+chosen artifacts. PostgreSQL is Debian's, a temporary cluster on a socket; where it is not installed, only SQLite is
+measured.
 """
 
 import argparse
@@ -75,7 +76,7 @@ def _questions(uri: str, made: Made) -> dict[str, Callable[[], object]]:
 
         return ask
 
-    time.sleep(1)  # a page that has just started reads the graph in the background
+    time.sleep(1)  # a page that has just started loads the graph in the background
     return {
         "list": get("/executions"),
         "search": get("/executions?q=recipe-3&state=FAILED"),

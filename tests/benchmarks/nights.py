@@ -1,12 +1,12 @@
 """`python -m tests.benchmarks.nights [--nights 1 100 500] [--documents 1000000] [--changes 20] [--threads 1]`
 
-The comparison of a night's source with known text (tasks/data/known_documents.py) after so many nights. The first
-corpus has nine tenths of the documents and the nights bring the rest, as names and ids in Parquet; each night also
-edits, moves and deletes some documents (`--changes` of each), which its `changes.json` tells. Each measured night has
-a process of its own, with the blocks that the nights before have kept and without any, so that it reads all corpora:
-its time with the checks of its inputs, its largest memory, the files and bytes of earlier nights that it reads, and
-what it writes for later nights. Real corpora have their texts in the same files. Target: with blocks, all as in the
-first night, however many nights there were.
+The comparison of a night's source with known text (tasks/data/known_documents.py) after a number of nights. The first
+corpus has nine tenths of the documents and the nights add the rest, as names and ids in Parquet; each night also edits,
+moves and deletes some documents (`--changes` of each), which its `changes.json` lists. Each measured night runs in a
+separate process, once with the blocks that earlier nights have stored and once without any, so that it reads all
+corpora. Reported are its time, including the checks of its inputs, its peak memory, the files and bytes of earlier
+nights that it reads, and the bytes that it writes for later nights. Real corpora have their texts in the same files.
+Target: with blocks, all figures stay at those of the first night, however many nights there were.
 """
 
 import argparse
@@ -35,15 +35,15 @@ from tasks.data.source_changes import Changes, Edited, Named, Renamed
 from tests.benchmarks.harness import report
 from tests.data.by_hand import new_job
 
-FIRST = 0.9  # of the documents are in the first corpus
-ROWS = 20_000  # of a row group
+FIRST = 0.9  # share of the documents that are in the first corpus
+ROWS = 20_000  # rows of a row group
 PARTITION = 1_000_000
 
 Numbers = npt.NDArray[np.int64]
 
 
 def ids_of(documents: Numbers) -> pa.Array:
-    """Ids in no order, as digests are: 64 hexadecimal digits of each number (SplitMix64)."""
+    """Generate ids in random order, like digests: 64 hexadecimal digits for each number (SplitMix64)."""
     mixed = (documents.astype(np.uint64)[:, None] * np.uint64(4) + np.arange(1, 5, dtype=np.uint64)) * np.uint64(
         0x9E3779B97F4A7C15
     )
@@ -68,23 +68,23 @@ def write(path: Path, documents: Numbers, places: Numbers) -> None:
 
 @dataclass
 class History:
-    """A source that changes every night, and its corpora. Documents and names are numbers."""
+    """A source that changes every night, and its corpora. Documents and names are represented by numbers."""
 
     folder: Path
-    places: Numbers  # the name of each document: with room for those of all nights
+    places: Numbers  # the name of each document, with room for the documents of all nights
     alive: npt.NDArray[np.bool_]
-    documents: int = 0  # so far, as are names
+    documents: int = 0  # number of documents so far, which is also the number of names
     names: int = 0
     gone: list[int] = field(default_factory=list)
     corpora: list[Path] = field(default_factory=list)
 
     def begin(self, documents: int) -> None:
-        """The first corpus."""
+        """Write the first corpus."""
         self._add(np.arange(documents))
         self.names = documents
 
     def next(self, new: int, changes: int) -> None:
-        """A night with some new documents, edited ones among them, and with others moved and deleted."""
+        """Write a night with new, edited, moved and deleted documents."""
         random = np.random.default_rng(len(self.corpora))
         candidates = np.unique(random.integers(self.documents, size=6 * changes + 60))
         edited, moved, deleted = np.split(random.permutation(candidates[self.alive[candidates]])[: 3 * changes], 3)
@@ -93,26 +93,26 @@ class History:
         targets, elsewhere = np.split(fresh, [new - changes])
         targets[:changes] = self.places[edited]
         after = np.arange(self.documents, self.documents + changes)
-        told = Changes(
-            edited=[Edited(source=name, before=old, after=now) for name, old, now in self._said(edited, after)],
+        listed = Changes(
+            edited=[Edited(source=name, before=old, after=now) for name, old, now in self._named(edited, after)],
             renamed=[
                 Renamed(id=key, before=name, after=now)
-                for (name, key), now in zip(self._said(moved), names_of(elsewhere).to_pylist(), strict=True)
+                for (name, key), now in zip(self._named(moved), names_of(elsewhere).to_pylist(), strict=True)
             ],
-            deleted=[Named(source=name, id=key) for name, key in self._said(deleted)],
+            deleted=[Named(source=name, id=key) for name, key in self._named(deleted)],
         )
         self.gone += [*edited, *deleted]
         self.places[moved] = elsewhere
         self.alive[[*edited, *deleted]] = False
-        self._add(targets, told)
+        self._add(targets, listed)
 
-    def _said(self, documents: Numbers, *others: Numbers) -> list[tuple[str, ...]]:
-        """The name and id of each document, and the ids of others."""
+    def _named(self, documents: Numbers, *others: Numbers) -> list[tuple[str, ...]]:
+        """Return the name and id of each document, and the ids of others."""
         columns = names_of(self.places[documents]), *map(ids_of, (documents, *others))
         return [*zip(*(column.to_pylist() for column in columns), strict=True)]
 
     def _add(self, places: Numbers, changes: Changes | None = None) -> None:
-        """A corpus of new documents, with these names."""
+        """Add a corpus of new documents with these names."""
         documents = np.arange(self.documents, self.documents + len(places))
         self.documents += len(places)
         self.places[documents], self.alive[documents] = places, True
@@ -127,7 +127,7 @@ class History:
         self.corpora.append(corpus)
 
     def scans(self, folder: Path) -> list[Path]:
-        """The partitions of today's source."""
+        """Return the partitions of today's source."""
         found, today = list[Path](), np.flatnonzero(self.alive)
         for start in range(0, len(today), PARTITION):
             rows = today[start : start + PARTITION]
@@ -139,7 +139,7 @@ class History:
 
 
 class Reads:
-    """Counts what is verified, and so read."""
+    """Counts the files and bytes that are verified, and therefore read."""
 
     def __init__(self) -> None:
         self.files = self.bytes = 0
@@ -156,7 +156,7 @@ class Reads:
 def measure(
     folder: Path, corpora: list[Path], scans: Sequence[Path], cache: Path, threads: int, results: Connection
 ) -> None:
-    """A night with these known corpora, and with the blocks that are kept there."""
+    """Measure a night with these known corpora, and with the blocks that are stored there."""
     job = new_job(folder, "increment", {}, known=corpora)
     reads = Reads()
     job_module.verify = partition_cache.verify = reads.verify  # type: ignore[attr-defined]
@@ -183,7 +183,7 @@ def size_of(folder: Path) -> int:
 
 
 def measured(folder: Path, history: History, cache: str, threads: int) -> dict[str, float]:
-    """The night after those of the history, in which nothing more has changed."""
+    """Measure the night after those of the history, in which nothing more has changed."""
     spawned = multiprocessing.get_context("spawn")
     receiver, sender = spawned.Pipe(duplex=False)
     with tempfile.TemporaryDirectory(dir=folder) as place:

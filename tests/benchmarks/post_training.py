@@ -1,14 +1,14 @@
 """`python -m tests.benchmarks.post_training [--rounds N] [--only sft|grpo|rows]`
 
-Baton's SFT and GRPO engines against TRL's trainers with TRL's defaults: the same model (Qwen3's architecture, 5.8 M
-parameters), rows, sequences per optimizer step and learning rate, each in a process of its own, one after the other.
-SFT is compared by trained tokens per second, padding not counted, GRPO by the seconds of a step. Starting, loading and
-the first two steps are not counted; both have the same threads. On a CPU TRL samples with Transformers, since its own
+Compare Baton's SFT and GRPO engines with TRL's trainers under TRL's defaults: the same model (Qwen3's architecture, 5.8
+M parameters), rows, sequences per optimizer step and learning rate, in separate processes that run one after the other.
+SFT is compared by trained tokens per second without padding, GRPO by the seconds of a step. The start, loading and the
+first two steps are not counted; both use the same number of threads. On a CPU, TRL samples with Transformers, since its
 vLLM mode does not run there.
 
-The tokenization of chat rows, which precedes the steps on every rank, against Transformers' `apply_chat_template` with
-the mask of the assistant's tokens, row by row: rows by the clock and by CPU-second, and the share of the CPU time that
-one core spends alone, whatever the number of cores.
+Compare the tokenization of chat rows, which precedes the steps on every rank, with Transformers' `apply_chat_template`
+with the mask of the assistant's tokens, row by row: rows per second and per CPU second, and the share of the CPU time
+that runs on one core only, regardless of the number of cores.
 """
 
 import argparse
@@ -26,17 +26,17 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-os.environ["TOKENIZERS_PARALLELISM"] = "true"  # as for an engine
+os.environ["TOKENIZERS_PARALLELISM"] = "true"  # the setting of the engines
 
 from tests.benchmarks.harness import report
 from tests.benchmarks.tokenize import write_inputs
 from tests.posttrain.tiny import environment, metrics, tiny_model, tiny_rows, write_job
 
 STEPS = {"sft": 12, "grpo": 7}
-SKIPPED = 2  # first steps
-SEQUENCES = {"sft": 32, "grpo": 64}  # of a step
+SKIPPED = 2  # first steps, which are not counted
+SEQUENCES = {"sft": 32, "grpo": 64}  # sequences of a step
 GENERATIONS = 8
-PROMPT, NEW = 256, 64  # tokens, at most
+PROMPT, NEW = 256, 64  # maximum numbers of tokens
 ROWS = 4_000
 TARGETS = {"sft": 1.3, "grpo": 1.5}
 MODULES = ("argparse", "ast", "asyncio.base_events", "configparser", "decimal", "inspect", "pathlib", "typing")
@@ -98,7 +98,8 @@ def benchmark_model(directory: Path) -> Path:
 
 
 def functions() -> list[dict[str, str]]:
-    """Functions of the standard library: the first half is the prompt. Their lengths vary as texts' do."""
+    """Return functions of the standard library, with the first half as the prompt. Their lengths vary like those of
+    texts."""
     library, found = Path(sysconfig.get_path("stdlib")), []
     for name in MODULES:
         lines = (library / f"{name.replace('.', '/')}.py").read_text().splitlines(keepends=True)
@@ -112,7 +113,7 @@ def functions() -> list[dict[str, str]]:
 
 
 def length(completions: list[str], **columns: object) -> list[float]:
-    """A reward that takes no time."""
+    """A reward that takes almost no time."""
     return [float(len(completion) % 7) for completion in completions]
 
 
@@ -120,7 +121,7 @@ def length(completions: list[str], **columns: object) -> list[float]:
 
 
 def encoding(root: Path, rounds: int) -> tuple[list[tuple[str, str]], dict[str, float]]:
-    """The table and the figures of tokenizing chat rows: functions of the standard library, four in a row."""
+    """Return the table and the figures of tokenizing chat rows: functions of the standard library, four in a row."""
     from tasks.models.tokenizers import load
     from tasks.posttrain.chat import chat_of
     from tasks.posttrain.encode import RowEncoder
@@ -167,7 +168,7 @@ def turns(part: dict[str, str]) -> list[dict[str, str]]:
 
 
 def chat_tokenizer(root: Path) -> Path:
-    """Make the tokenizer of tokenize.py with the tokens of ChatML."""
+    """Create the tokenizer of tokenize.py with the tokens of ChatML."""
     from tokenizers import Tokenizer
 
     root.mkdir()
@@ -184,7 +185,7 @@ def chat_tokenizer(root: Path) -> Path:
 
 
 def run_baton(job: Path, stage: str, model: Path, rows: Path) -> float:
-    """The engine's speed: tokens per second for SFT, steps per second for GRPO."""
+    """Return the engine's speed: tokens per second for SFT, steps per second for GRPO."""
     from tasks.rewards.spec import RewardSpec
 
     spec: dict[str, Any] = {
@@ -205,7 +206,7 @@ def run_baton(job: Path, stage: str, model: Path, rows: Path) -> float:
 
 
 def run(job: Path, *words: str) -> None:
-    """`python -m words`, with the threads that both have."""
+    """Run `python -m words` with the number of threads that both contenders have."""
     with (job / "log.txt").open("w") as log:
         subprocess.run([sys.executable, "-m", *words], check=True, stdout=log, stderr=log, env=environment())
 
@@ -257,11 +258,12 @@ def loaded(job: Path) -> tuple[Any, Any, Any]:
 
 
 def common(job: Path, stage: str) -> dict[str, Any]:
-    """TRL's defaults but for what both must have in common: the sequences of a step, the steps, the learning rate."""
+    """Return TRL's defaults, except for the settings that both must share: the sequences per step, the number of steps,
+    the learning rate."""
     return {
         "output_dir": str(job / "output"),
         "max_steps": STEPS[stage],
-        "gradient_accumulation_steps": SEQUENCES[stage] // 8,  # 8 in a micro batch: TRL's default
+        "gradient_accumulation_steps": SEQUENCES[stage] // 8,  # a micro batch of 8, TRL's default
         "learning_rate": 1e-5,
         "use_cpu": True,
         "logging_steps": 1,
@@ -272,7 +274,7 @@ def common(job: Path, stage: str) -> dict[str, Any]:
 
 
 def trained(trainer: Any, job: Path) -> None:
-    """Train, with the time of each step in steps.jsonl."""
+    """Train, and write the time of each step to steps.jsonl."""
     from transformers import TrainerCallback
 
     class Times(TrainerCallback):  # type: ignore[misc] # transformers has no types

@@ -1,15 +1,14 @@
 """`python -m tests.benchmarks.pretrain [--sizes 10m 50m] [--sequence N] [--rounds N] [--quick] [--profile]`
 
-Baton's pretraining engine against the Hugging Face Trainer (eager and torch.compile) and a plain
-PyTorch loop, at the same model (Qwen3's shape), batch, sequence and precision. Each contender is a
-process of its own with the threads and settings that its users start it with; they take turns,
-a few steps each, while the others wait. A step is all of it: data, forward, backward, gradient norm, clipping,
-AdamW, schedule, the loss as a number.
+Compare Baton's pretraining engine with the Hugging Face Trainer (eager and torch.compile) and a plain PyTorch loop,
+with the same model (Qwen3's shape), batch, sequence and precision. Each contender is a separate process with the
+threads and settings that its users start it with; the contenders take turns of a few steps each, while the others wait.
+A step is complete: data, forward, backward, gradient norm, clipping, AdamW, schedule, and reading the loss.
 
-bf16 is each side's own kind with fp32 master weights. Hugging Face: the weights are fp32, autocast
-rounds them to bf16 in each step; norms, softmax and loss are in fp32 (`TrainingArguments(bf16=True)`,
-the plain loop alike). Baton: the model is bf16, gradients are added up and the optimizer works in
-fp32 (Megatron's Float16Module and master weights). Optimizers: fused AdamW on all sides.
+Each side has its own form of bf16 with fp32 master weights. Hugging Face: the weights are fp32, and autocast rounds
+them to bf16 in each step; norms, softmax and loss are in fp32 (`TrainingArguments(bf16=True)`, likewise in the plain
+loop). Baton: the model is bf16, gradients are accumulated in fp32 and the optimizer works in fp32 (Megatron's
+Float16Module and master weights). Optimizers: fused AdamW on all sides.
 
 With a GPU the size is `gpu`: 1 B parameters, sequence 4096.
 """
@@ -35,16 +34,16 @@ from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.spec import PretrainSpec
 from tests.benchmarks.harness import median_ratio, report, side_by_side
 
-ENDLESS = 10_000  # steps that the contenders are told to take
+ENDLESS = 10_000  # number of steps that the contenders are configured for
 WARM_UP = 4
 
 
 @dataclass(frozen=True)
 class Size:
-    model: ModelSpec  # with its vocabulary
+    model: ModelSpec  # includes the vocabulary size
     batch: int  # sequences, all in one micro batch
     sequence: int
-    steps: int  # in one round
+    steps: int  # steps in one round
 
     @property
     def vocabulary(self) -> int:
@@ -155,7 +154,7 @@ PHASES = ("data_s", "forward_backward_s", "optimizer_s")
 
 
 def write_data(folder: Path, size: Size) -> None:
-    """Documents of random tokens, some ten epochs of them in an endless run."""
+    """Write documents of random tokens, for about ten epochs in an endless run."""
     import numpy as np
 
     from tests.pretrain.tiny import write_shards
@@ -168,21 +167,21 @@ def write_data(folder: Path, size: Size) -> None:
     write_shards(folder, train, held_out)
 
 
-# -- contenders, each in a process of its own ---------------------------------------------------------
+# -- contenders, each in a separate process -----------------------------------------------------------
 
 
 class Turnstile:
-    """Stops a contender's process after each step until it is asked for further steps."""
+    """Stops a contender's process after each step until further steps are requested."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._left, self.profiling = connection.recv()
 
     def __call__(self, **facts: Any) -> bool:
-        """Return whether to take another step. Once the requested steps are taken, this reports the facts and waits."""
+        """Return whether to run another step. Once the requested steps have run, this reports the facts and waits."""
         self._left -= 1
         if self._left == 0:
-            _free_gpu_cache()  # contenders share one GPU: while it waits, each keeps its weights and optimizer alone
+            _free_gpu_cache()  # contenders share one GPU: while it waits, each keeps only its weights and optimizer
             self._connection.send(facts)
             self._left, self.profiling = self._connection.recv()
         return bool(self._left)
@@ -196,7 +195,7 @@ def _free_gpu_cache() -> None:
 
 
 class Remote:
-    """A contender, seen from the benchmark."""
+    """A contender, as seen from the benchmark."""
 
     def __init__(self, name: str, size: Size, folder: Path) -> None:
         self._here, there = multiprocessing.Pipe()
@@ -208,7 +207,7 @@ class Remote:
         self.last: dict[str, Any] = {}
 
     def take(self, steps: int, profiling: bool = False) -> dict[str, Any]:
-        """Request steps, and return the facts that the contender reports after them."""
+        """Request steps, and return the facts that the contender reports afterwards."""
         try:
             self._here.send((steps, profiling))
             self.last = self._here.recv()
@@ -220,7 +219,7 @@ class Remote:
         try:
             self._here.send((0, False))
         except OSError:
-            pass  # it has ended already
+            pass  # it has already ended
         self._process.join(20)
         if self._process.is_alive():
             self._process.kill()
@@ -234,7 +233,7 @@ def _contend(name: str, size: Size, folder: Path, connection: Connection, log: P
 
 
 def baton(size: Size, folder: Path, turnstile: Turnstile) -> None:
-    """The engine as torchrun starts it, behind infra.process.launch."""
+    """Run the engine as torchrun starts it, through infra.process.launch."""
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     os.environ.update(SHORT_WAITS | alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"})
     import torch

@@ -1,8 +1,9 @@
 """`python -m tests.benchmarks.sandbox [--programs N] [--rounds N] [--workers N]`
 
-Programs per second in a pool of sandboxes, against the same programs as plain `python -c`, as many at the same time.
-Each program is a small function with its test in one process; `code_tests` has the test in another one. The processor
-time, which other work on the machine hardly changes, is that of all processes and of the kernel for them.
+Programs per second in a pool of sandboxes, compared with the same programs as plain `python -c`, with the same number
+of programs at a time. Each program is a small function and its test in one process; `code_tests` runs the test in a
+second process. The CPU time, which other work on the machine hardly affects, includes all processes and the kernel's
+work for them.
 """
 
 import argparse
@@ -68,7 +69,7 @@ def compare(count: int, rounds: int, workers: int) -> None:
             else:
                 contenders[kind] = in_a(inside.enter_context(Pool(Sandbox(Limits(), kind=kind), workers)))
         contenders["code_tests"] = tested(inside.enter_context(closing(CodeTests(workers=workers))))
-        side_by_side(contenders, 1)  # warm
+        side_by_side(contenders, 1)  # warm up
         used = dict.fromkeys(contenders, 0.0)
         timed = {name: _counting(used, name, work) for name, work in contenders.items()}
         times = side_by_side(timed, rounds)
@@ -98,7 +99,7 @@ def _counting(used: dict[str, float], name: str, work: Callable[[], object]) -> 
 
 
 def _cpu_s() -> float:
-    """Processor time of this process and of its ended children, with theirs; seconds."""
+    """Return the CPU seconds of this process and of its ended children and their descendants."""
     both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(one.ru_utime + one.ru_stime for one in both)
 

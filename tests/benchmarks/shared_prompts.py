@@ -1,8 +1,9 @@
 """`python -m tests.benchmarks.shared_prompts [--rounds N]`
 
 The log-probabilities that a GRPO step computes and their gradients, with each prompt computed once for its eight
-completions, against TRL's own forward pass, which computes it with each of them. Both project only the completions to
-the vocabulary, in bf16 (autocast), on the CPU, with one model (Qwen3's architecture, 5.8 M parameters) and batch.
+completions, compared with TRL's own forward pass, which computes the prompt with each of them. Both project only the
+completions to the vocabulary, in bf16 (autocast), on the CPU, with one model (Qwen3's architecture, 5.8 M parameters)
+and batch.
 """
 
 import argparse
@@ -22,8 +23,8 @@ LENGTHS = {"short completions": (80, 14), "as long as the prompt": (80, 80), "lo
 
 
 def batch_of(prompt: int, completion: int) -> dict[str, torch.Tensor]:
-    """Each (PROMPTS × COMPLETIONS, prompt + completion): prompts padded on the left, completions on the right. Lengths
-    are spread evenly from half of the mean to half more."""
+    """Return tensors of shape (PROMPTS × COMPLETIONS, prompt + completion): prompts padded on the left, completions on
+    the right. Lengths are spread evenly from half the mean to one and a half times the mean."""
     drawn = torch.Generator().manual_seed(0)
     rows = PROMPTS * COMPLETIONS
     left, right = prompt * 3 // 2, completion * 3 // 2
@@ -44,7 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
-    trl.trainer.utils._use_triton = lambda device: True  # as Baton's engines: the prompts are not projected
+    trl.trainer.utils._use_triton = lambda device: True  # as in Baton's engines: the prompts are not projected
     sizes = {"vocab_size": 4096, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
     torch.manual_seed(0)
@@ -62,7 +63,7 @@ def main() -> None:
                 forward(**batch, fused_lm_head=True).log_probs.sum().backward()
 
         contenders = {"shared": lambda: step(shared), "trl": lambda: step(own)}
-        side_by_side(contenders, 1)  # warm
+        side_by_side(contenders, 1)  # warm up
         times = side_by_side(contenders, rounds)
         ratio = median_ratio(times["trl"], times["shared"])
         each = sorted(a / b for a, b in zip(times["trl"], times["shared"], strict=True))

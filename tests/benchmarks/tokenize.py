@@ -1,12 +1,13 @@
 """`python -m tests.benchmarks.tokenize [--megabytes N] [--rounds N]`
 
-The shards engine's writer against `tokenizers.Tokenizer.encode_batch_fast` on the same cores. The library starts with
-a part of the text in memory, ends with Python objects and writes nothing. The writer starts with the corpus in Parquet
-and ends with `.bin/.idx` on disk; it is timed with its workers running, and the comparison of encoders that precedes
-it (compare_tokens.py) is told apart (`comparison_s`), as it does not grow with the corpus.
+Compare the writer of the shards engine with `tokenizers.Tokenizer.encode_batch_fast` on the same cores. The library
+starts with a part of the text in memory, ends with Python objects and writes nothing. The writer starts with the corpus
+in Parquet and ends with `.bin/.idx` on disk; it is timed with its workers running, and the preceding comparison of
+encoders (compare_tokens.py) is reported separately (`comparison_s`), as its time does not grow with the corpus.
 
-The whole engine's process, that comparison with it, against datatrove's Megatron tokenizer, with the same tokenizer on
-one core: MB of text for each second of CPU, and the memory of the largest process. datatrove has a part of the text.
+Compare the engine's entire process, including that comparison, with datatrove's Megatron tokenizer, with the same
+tokenizer on one core: MB of text per CPU second, and the memory of the largest process. datatrove processes a part of
+the text.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from itertools import count, cycle
 from pathlib import Path
 
-os.environ["TOKENIZERS_PARALLELISM"] = "true"  # the library on all cores
+os.environ["TOKENIZERS_PARALLELISM"] = "true"  # the library uses all cores
 
 from tokenizers import pre_tokenizers, trainers
 
@@ -43,11 +44,11 @@ from tests.benchmarks.harness import Run, report, side_by_side, timed
 from tests.data.by_hand import new_job
 
 VOCABULARY = 4096
-PART_MB = 16.0  # of the text, for the libraries
+PART_MB = 16.0  # size of the part of the text that the libraries process
 
 
 def write_corpus(directory: Path, megabytes: float, split: Split = "train") -> None:
-    """The standard library's source, over and over, up to a size."""
+    """Write the source code of the standard library repeatedly, up to a size."""
     writer = SplitWriter(directory, split)
     paths = [Path(file.place) for file in StdlibSource().files()]
     for number, path in enumerate(cycle(paths)):
@@ -94,8 +95,8 @@ def size_mb(corpus: Path) -> float:
 
 
 def compare(folder: Path, megabytes: float, rounds: int) -> None:
-    # in another process, and the contenders' processes come next: until it has loaded its program, a process counts the
-    # memory of the one that started it as its own
+    # written by another process, before the processes of the contenders start: until a process has loaded its program,
+    # the memory of its parent counts as its own
     writer = multiprocessing.get_context("spawn").Process(target=write_inputs, args=(folder, megabytes))
     writer.start()
     writer.join()
@@ -116,7 +117,7 @@ def compare(folder: Path, megabytes: float, rounds: int) -> None:
     attempt = count()
 
     def write(pool: Workers) -> None:
-        """Both rounds of the engine."""
+        """Run both rounds of the engine."""
         to = folder / f"attempt-{next(attempt)}"
         items = [EncodeItem(to / f"{number}", given, part, encoder, None) for number, part in enumerate(files)]
         rounds = Rounds(job, ROUNDS, pool)
@@ -130,7 +131,7 @@ def compare(folder: Path, megabytes: float, rounds: int) -> None:
             "writer": lambda: write(pool),
             "library": lambda: library.encode_batch_fast(texts, add_special_tokens=False),
         }
-        side_by_side(contenders, 1)  # warm: caches, all workers
+        side_by_side(contenders, 1)  # warm up the caches and all workers
         times = side_by_side(contenders, rounds)
     speed = {
         "writer": whole / statistics.median(times["writer"]),
@@ -171,7 +172,8 @@ def compare(folder: Path, megabytes: float, rounds: int) -> None:
 
 
 def beside_datatrove(folder: Path, rounds: int) -> tuple[dict[str, list[Run]], list[float]]:
-    """Both on one core, each in its own processes; and the memory of the engine's worker, in MB."""
+    """Run the engine and datatrove on one core, each in its own processes. Also returns the memory of the engine's
+    worker in MB."""
     one_core = {"RAYON_NUM_THREADS": "1", "BATON_HOME": str(folder / "home")}
     runs: dict[str, list[Run]] = {"engine": [], "datatrove": []}
     memory = []

@@ -1,8 +1,8 @@
 """`python -m tests.benchmarks.tokenizer [--megabytes 128 512] [--folders FOLDER …]`
 
-The memory and CPU time of the tokenizer's engine on that much text, with a vocabulary of 32,768, and what the plan says
-of them. The text is that of the files below the folders, each once; by default of the installed Python packages and the
-standard library, which have about 550 MB.
+The memory and CPU time that the tokenizer engine needs for this much text, with a vocabulary of 32,768, compared with
+the estimates of the plan. The text consists of the files in the folders, each once; the default folders are the
+installed Python packages and the standard library, with about 550 MB.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from tests.benchmarks.harness import report, timed
 from tests.data.by_hand import new_job
 
 SUFFIXES = {".py", ".pyi", ".h", ".hpp", ".cuh", ".c", ".js", ".html", ".md", ".rst", ".txt"}
-LARGEST = 2_000_000  # bytes of a file
+LARGEST = 2_000_000  # maximum size of a file in bytes
 INSTALLED = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib")]
 
 

@@ -1,4 +1,4 @@
-"""The best of a run's models."""
+"""The choice of a run's best model."""
 
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from tasks.models.artifact import HFModel
 from tests.promote.made import MODEL, metric, run, seal
 
 RIGHT, BITS = "sums.right", "bits_per_byte"
-UNKNOWN = "sums.unknown"  # whether more of it is better
+UNKNOWN = "sums.unknown"  # a metric for which neither more nor less is known to be better
 
 
 def chosen(root: Path, by: str | dict[str, Any], **values: tuple[float, float]) -> str:
-    """The label of the chosen one of models with these rewards and bits."""
+    """Return the label of the model that is chosen from models with these rewards and bits per byte."""
     inputs = {}
     for number, (label, (right, bits)) in enumerate(values.items()):
         model = seal(root / label, HFModel, MODEL | {"label": label}, {"model.safetensors": label})
@@ -79,7 +79,7 @@ def test_of_an_unknown_direction_there_is_no_best(tmp_path: Path) -> None:
 
 
 def test_the_base_of_a_chosen_adapter_is_where_the_run_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The base is not at its place on the machine that trained the adapter."""
+    """The machine that trained the adapter had its base in another place."""
     monkeypatch.setenv("BATON_HOME", str(tmp_path / "home"))
     facts = MODEL | {"label": "sft", "base": {"digest": "0" * 64, "place": "/another/machine"}}
     adapter = seal(tmp_path / "sft", HFModel, facts, {"config.json": "{}"})
@@ -109,5 +109,5 @@ def test_a_night_s_check_names_the_field_of_the_promotion(tmp_path: Path) -> Non
 
 
 def test_before_tuning_the_value_may_be_no_number(tmp_path: Path) -> None:
-    """A tuned model's may be."""
+    """A tuned model may have a finite value."""
     assert chosen(tmp_path, {"metric": RIGHT, "before_tuning": True}, base=(float("nan"), 2.0)) == "base"

@@ -1,4 +1,4 @@
-"""Flyte's admin and its data proxy, with what registering and starting an execution needs."""
+"""Flyte's admin and data proxy, as far as registration and the start of an execution need them."""
 
 import secrets
 from collections.abc import Callable, Iterator
@@ -26,30 +26,30 @@ Id = tuple[str, str, str, str]  # project, domain, name, version
 
 
 class Admin(flyte_admin.Admin, dataproxy_pb2_grpc.DataProxyServiceServicer):  # type: ignore[misc]
-    """The registered entities. The first one under an id and a version stays."""
+    """Flyte's admin with its registered entities. The first entity with an id and a version is kept."""
 
     def __init__(self, storage: Storage) -> None:
         super().__init__()
         self._storage = storage
-        self.executions: list[Any] = []  # in the order of their creation
-        self.results: dict[str, Any] = {}  # propeller's Done, by the execution's name
-        self.pending = ""  # why pods wait, as Kubernetes says it
-        self.terminated: list[str] = []  # their names
+        self.executions: list[Any] = []  # in order of creation
+        self.results: dict[str, Any] = {}  # Done of propeller, by execution name
+        self.pending = ""  # the reason why pods are pending, in Kubernetes' words
+        self.terminated: list[str] = []  # names of executions
         self.created: Callable[[Any], None] = lambda execution: None
 
     def all_tasks(self) -> dict[Id, Any]:
-        """Their templates."""
+        """Return the templates of all tasks by id."""
         return {id_of(each.id): each.spec.template for each in reversed(self.tasks)}
 
     def workflow(self, id: Any) -> Any:
-        """A workflow's spec."""
+        """Return the spec of a workflow."""
         return _found(self.workflows, id).spec
 
     def launch_plan(self, id: Any) -> Any:
         return _found(self.launch_plans, id).spec
 
     def inputs(self, execution: Any) -> literals_pb2.LiteralMap:
-        """An execution's, with what its launch plan adds."""
+        """Return the inputs of an execution, including those that its launch plan adds."""
         plan = self.launch_plan(execution.spec.launch_plan)
         defaults = {name: each.default for name, each in plan.default_inputs.parameters.items() if not each.required}
         given = defaults | dict(execution.inputs.literals) | dict(plan.fixed_inputs.literals)
@@ -147,7 +147,7 @@ def _execution_id(request: Any) -> Any:
 
 @contextmanager
 def admin(storage: Storage) -> Iterator[tuple[Admin, str]]:
-    """The services, on a port of this machine: (them, their address)."""
+    """Serve admin and data proxy on a port of this machine; yields the Admin and its address."""
     service, server = Admin(storage), grpc.server(ThreadPoolExecutor(4))
     admin_pb2_grpc.add_AdminServiceServicer_to_server(service, server)
     dataproxy_pb2_grpc.add_DataProxyServiceServicer_to_server(service, server)

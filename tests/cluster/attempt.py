@@ -1,4 +1,4 @@
-"""One attempt at a node's task: the command and the environment that Flyte gives to its pod, and what it left."""
+"""One attempt at a node's task: the command and environment that Flyte gives to the pod, and the pod's result."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from tests.cluster.failure import Failed
 from tests.cluster.storage import Storage
 
 SIGKILLED = 137
-MOST_SAID = 2048  # of a pod's log: its message, FallbackToLogsOnError
+QUOTED_CHARACTERS = 2048  # characters of a pod's log that its message quotes (FallbackToLogsOnError)
 VARIABLE = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
 
 
@@ -35,8 +35,8 @@ class Asked:
     timeout_s: int
     interruptible: bool
     extended: Any  # flyteidl's ExtendedResources: accelerator, shared memory
-    pod: Mapping[str, Any]  # the pod template of the task or the node, as Kubernetes writes it
-    secrets: tuple[Any, ...]  # flyteidl's
+    pod: Mapping[str, Any]  # the pod template of the task or the node, in Kubernetes' format
+    secrets: tuple[Any, ...]  # flyteidl's Secret
 
 
 def asked(task: TaskTemplate, node: Any) -> Asked:
@@ -64,7 +64,7 @@ def asked(task: TaskTemplate, node: Any) -> Asked:
     )
 
 
-BUILT_IN: Mapping[str, Mapping[str, str]] = {  # Flyte's task_resources, unless the operator sets others
+BUILT_IN: Mapping[str, Mapping[str, str]] = {  # Flyte's default task_resources
     "defaults": {"cpu": "2", "memory": "200Mi"},
     "limits": {"cpu": "2", "memory": "1Gi", "gpu": "1"},
 }
@@ -116,9 +116,9 @@ class Attempt:
     task: TaskTemplate
     asked: Asked
     node: str  # n0, n0-0-dn3
-    data: str  # the node's folder in storage
-    number: int  # from 0
-    root: str  # of the storage
+    data: str  # the folder of the node in storage
+    number: int  # starts at 0
+    root: str  # address of the storage
 
     @property
     def pod(self) -> str:
@@ -155,14 +155,15 @@ class Attempt:
         return [VARIABLE.sub(lambda found: words[found[1]], word) for word in self.asked.args]
 
     def filled_in(self) -> TaskTemplate:
-        """The template with this attempt's command, for the connector."""
+        """Return the template with this attempt's command, for the connector."""
         template = TaskTemplate()
         template.CopyFrom(self.task)
         template.container.args[:] = self.command()
         return template
 
     def environment(self, secrets: Mapping[str, str]) -> dict[str, str]:
-        """The container's own, its secrets as far as the cluster has them, and what Flyte adds to every pod."""
+        """Return the variables of the container, the secrets that the cluster has, and the variables that Flyte adds to
+        every pod."""
         workflow, task = self.execution.spec.launch_plan, self.task.id
         own = {
             "FLYTE_INTERNAL_EXECUTION_ID": self.execution.name,
@@ -197,7 +198,7 @@ class Attempt:
 
         A pod whose task has failed exits with 0 and leaves error.pb; one that was lost leaves nothing."""
         if exit_code:
-            ended = self._ended(exit_code, "Error", said[-MOST_SAID:])
+            ended = self._ended(exit_code, "Error", said[-QUOTED_CHARACTERS:])
             message = f"Pod failed. No message received from kubernetes.{ended}"
             raise Failed(message, recoverable=True, system=exit_code == SIGKILLED)
         if (error := storage.get(f"{self.output_prefix}/error.pb")) is not None:

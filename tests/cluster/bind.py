@@ -1,5 +1,5 @@
-"""Literals for a node's inputs, as Flyte's propeller resolves bindings: a promised literal travels with its hash, a
-constant is a scalar without one."""
+"""Resolve the inputs of a node as Flyte's propeller does: a promised literal keeps its hash, and a constant is a scalar
+without one."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,7 +7,7 @@ from flyteidl.core.literals_pb2 import Binding, BindingData, Literal, LiteralMap
 
 START = "start-node"
 
-Known = Mapping[str, LiteralMap]  # a node's outputs by its id; the workflow's inputs are those of START
+Known = Mapping[str, LiteralMap]  # outputs of each node by its id; the workflow's inputs have the id START
 
 
 def bind(bindings: Iterable[Binding], known: Known) -> LiteralMap:
@@ -15,7 +15,7 @@ def bind(bindings: Iterable[Binding], known: Known) -> LiteralMap:
 
 
 def upstream(bindings: Iterable[Binding]) -> set[str]:
-    """The nodes whose outputs are promised."""
+    """Return the nodes whose outputs are promised."""
     return set().union(*(_nodes(each.binding) for each in bindings))
 
 
@@ -29,7 +29,7 @@ def _literal(data: BindingData, known: Known) -> Literal:
             return known[data.promise.node_id or START].literals[data.promise.var]
         case "collection":
             literal = Literal()
-            literal.collection.SetInParent()  # an empty list is a collection too
+            literal.collection.SetInParent()  # set the field even for an empty list
             literal.collection.literals.extend(_literal(each, known) for each in data.collection.bindings)
             return literal
         case "map":

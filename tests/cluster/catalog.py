@@ -1,7 +1,9 @@
-"""Flyte's cache of tasks' outputs, with its rules for keys. An entry stays valid forever, even if its files are gone.
+"""Flyte's cache of the outputs of tasks, with its rules for keys. An entry stays valid forever, even if its files are
+gone.
 
-An entry's dataset is the task's project, domain and name, its cache version and its interface, descriptions of types
-included. Its tag is made of the inputs but the ignored ones; a literal that has a hash counts as that hash.
+The dataset of an entry consists of the task's project, domain and name, its cache version and its interface, including
+the descriptions of types. Its tag is computed from the inputs without the ignored ones; a literal that has a hash is
+represented by that hash.
 """
 
 from hashlib import sha256
@@ -24,7 +26,7 @@ class Catalog:
         self._entries[key(task, inputs)] = outputs
 
     def forget(self, *functions: str) -> None:
-        """Drop the entries of some tasks."""
+        """Delete the entries of some tasks."""
         kept = {key: found for key, found in self._entries.items() if key[2].rpartition(".")[2] not in functions}
         self._entries = kept
 

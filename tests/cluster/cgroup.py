@@ -1,4 +1,4 @@
-"""A pod's cgroup with its limits, of version 1 or 2, where this user may make one."""
+"""A pod's cgroup with its limits, of version 1 or 2, on machines where this user may create one."""
 
 import os
 import re
@@ -20,7 +20,7 @@ KILLS = {"v1": "memory.oom_control", "v2": "memory.events"}
 
 @cache
 def version() -> str | None:
-    """Return the version of the cgroup controllers that this user may use; None if there is none."""
+    """Return the version of the cgroup controllers that this user may use, or None if there is none."""
     if os.access(ROOT / "memory/cgroup.procs", os.W_OK) and os.access(ROOT / "cpu/cgroup.procs", os.W_OK):
         return "v1"
     control = ROOT / "cgroup.subtree_control"
@@ -33,7 +33,7 @@ def can_be_made() -> bool:
 
 
 class Cgroup:
-    """Its processes end before it is left."""
+    """A cgroup. Its processes must end before it is removed."""
 
     def __init__(self, name: str, limits: Mapping[str, str]) -> None:
         self._folders = []
@@ -55,12 +55,12 @@ class Cgroup:
         self.remove()
 
     def enter(self) -> list[str]:
-        """The beginning of a command that runs in it."""
+        """Return the prefix of a command that runs in the cgroup."""
         files = [str(folder / "cgroup.procs") for folder in dict.fromkeys(self._folders)]
         return ["sh", "-euc", 'for file in $0; do echo $$ > "$file"; done; exec "$@"', " ".join(files)]
 
     def add(self, process: int) -> None:
-        """Move a process there."""
+        """Move a process into the cgroup."""
         for folder in dict.fromkeys(self._folders):
             (folder / "cgroup.procs").write_text(str(process))
 
@@ -70,7 +70,7 @@ class Cgroup:
         return int(found)
 
     def remove(self) -> None:
-        """Once its processes have ended, which those that were killed do a moment later."""
+        """Remove the cgroup once its processes have ended; killed ones end after a moment."""
         for folder in dict.fromkeys(self._folders):
             deadline = time.monotonic() + 10
             while (folder / "cgroup.procs").read_text() and time.monotonic() < deadline:

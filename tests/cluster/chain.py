@@ -1,4 +1,4 @@
-"""Baton's chain for these tests: tiny, on text that every pod has, the interpreter's library."""
+"""Baton's chain for these tests: tiny, on text that every pod has, the source of Python's library."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from tests.cluster.storage import Storage
 from tests.workflows.statements import ASKED, DATA, DPO, GRPO, SFT
 from tests.workflows.test_pretrain_to_rl import TINY
 
-EVERY = 20  # steps between two checkpoints
+EVERY = 20  # steps between checkpoints
 CORPUS = {"source": {"kind": "stdlib"}, "held_out": 0.3}
 
 BASE: dict[str, Any] = {name: TINY[name] for name in ("tokenizer", "shards", "convert")} | {
@@ -27,7 +27,7 @@ BASE: dict[str, Any] = {name: TINY[name] for name in ("tokenizer", "shards", "co
     "pretrain": TINY["pretrain"] | {"steps": 200, "checkpoints": {"every": EVERY}},
     "audit": None,
 }
-# Long enough to be killed in the middle; in 30 s, which Kubernetes gives a pod that says nothing else
+# Long enough for a kill in the middle; 30 s is Kubernetes' default grace period
 GRACE = {"pod": {"termination_grace_period_seconds": 30}}
 TUNED: dict[str, Any] = {
     "sft": SFT["sft"] | {"steps": 200, "checkpoint_every": EVERY} | GRACE,
@@ -51,7 +51,7 @@ def submit(
     workflow: str = "pretrain_to_rl.pretrain_to_rl",
     **environment: str,
 ) -> Any:
-    """`pyflyte run --remote` of a recipe, with the code in `root`."""
+    """Submit a recipe by `pyflyte run --remote`, with the code in `root`."""
     path = client.folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe))
     module, _, name = workflow.partition(".")
@@ -70,17 +70,17 @@ def manifests(storage: Storage) -> list[dict[str, Any]]:
 
 
 def folder_of(storage: Storage, manifest: dict[str, Any]) -> str:
-    """The folder of an artifact in storage."""
+    """Return the folder of an artifact in storage."""
     return f"{baton(storage)}/artifacts/{manifest['identity']}"
 
 
 def digests(storage: Storage, kinds: Collection[str] = KINDS) -> set[tuple[str, str]]:
-    """The artifacts in storage, without those that have times in them."""
+    """Return the digests of the artifacts in storage, except for artifacts that contain times."""
     return {(each["kind"], each["digest"]) for each in manifests(storage) if each["kind"] in kinds}
 
 
 def whole(storage: Storage) -> bool:
-    """Return whether every artifact in storage agrees with its manifest."""
+    """Return whether all artifacts in storage agree with their manifests."""
     return all(
         blake3(storage.get(f"{folder_of(storage, each)}/{name}") or b"").hexdigest() == file["blake3"]
         for each in manifests(storage)
@@ -89,7 +89,7 @@ def whole(storage: Storage) -> bool:
 
 
 def lose(cluster: Cluster, kind: str) -> None:
-    """Delete the files of all artifacts of a kind, and not what the catalog says of them."""
+    """Delete the files of all artifacts of a kind, but not their entries in the catalog."""
     for manifest in manifests(cluster.storage):
         if manifest["kind"] == kind:
             assert cluster.storage.remove(f"{folder_of(cluster.storage, manifest)}/")
@@ -103,19 +103,19 @@ def forget(cluster: Cluster, stage: str, function: str, kind: str) -> None:
 
 
 def stored_step(storage: Storage, stage: str) -> int:
-    """The newest checkpoint of a stage's only job that is complete in storage; 0: there is none."""
+    """Return the step of the newest complete checkpoint in storage of a stage's only job, or 0 if there is none."""
     found = [CHECKPOINT.search(uri) for uri in storage.list(f"{baton(storage)}/jobs/{stage}-")]
     return max((int(each[1]) for each in found if each), default=0)
 
 
 class Disturbed:
-    """Disturbs each attempt at a stage in turn, once a new checkpoint of the attempt is in storage."""
+    """Disturbs each attempt at a stage in turn, once the attempt has a new checkpoint in storage."""
 
     def __init__(self, storage: Storage, stage: str, *acts: Callable[[Pod], None]) -> None:
         self._storage, self.stage, self._acts = storage, stage, acts
-        self.steps: list[int] = []  # of the newest checkpoint when something was done
-        self.when: list[float] = []  # seconds since the epoch
-        self.saved: list[int] = []  # the newest checkpoint's step when it had been done
+        self.steps: list[int] = []  # step of the newest checkpoint before each disturbance
+        self.when: list[float] = []  # time of each disturbance in seconds since the epoch
+        self.saved: list[int] = []  # step of the newest checkpoint after each disturbance
 
     def __call__(self, pod: Pod) -> None:
         if pod.task != self.stage or pod.attempt >= len(self._acts):
@@ -138,13 +138,13 @@ def steps_on_disk(pod: Pod) -> list[int]:
 
 
 def saved_step(pod: Pod) -> int:
-    """The newest checkpoint that is complete on a pod's disk; 0: there is none."""
+    """Return the step of the newest complete checkpoint on a pod's disk, or 0 if there is none."""
     paths = pod.home.glob("root/.baton/jobs/*/*/checkpoints/*-*/manifest.json")
     return max((int(path.parent.name.rpartition("-")[2]) for path in paths), default=0)
 
 
 def training(storage: Storage, stage: str) -> dict[str, Any]:
-    """The manifest of what a training stage has made."""
+    """Return the manifest of the output of a training stage."""
     (made,) = [
         each
         for each in manifests(storage)
@@ -155,7 +155,7 @@ def training(storage: Storage, stage: str) -> dict[str, Any]:
 
 
 def recorded(storage: Storage, manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    """The metrics of a training, a line for each step."""
+    """Return the metrics of a training stage, with one entry per step."""
     there = f"{folder_of(storage, manifest)}/record/metrics.jsonl"
     lines = map(json.loads, (storage.get(there) or b"").splitlines())
     return [line for line in lines if "loss" in line]

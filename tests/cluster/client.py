@@ -1,4 +1,4 @@
-"""A client with a checkout: `pyflyte` as a process, against the tests' admin."""
+"""A client with a checkout, which runs `pyflyte` as a process against the tests' admin."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ IMAGES = {f"baton-{family}": f"registry.example/baton-{family}@{DIGEST}" for fam
 
 
 class Refused(Exception):
-    """The client said no, or failed; with all that it printed."""
+    """The client refused or failed. The message of the exception is the client's output."""
 
 
 class Client:
@@ -39,7 +39,7 @@ class Client:
         self._pyflyte("register", *where, str(path))
 
     def start(self, workflow: str, **inputs: Any) -> Any:
-        """An execution of the newest launch plan of a registered workflow; values of Python's plain types."""
+        """Start an execution of the newest launch plan of a registered workflow, with inputs of plain Python types."""
         plan = next(each for each in reversed(self.admin.launch_plans) if each.id.name.endswith(workflow))
         spec = execution_pb2.ExecutionSpec(launch_plan=plan.id)
         context = FlyteContextManager.current_context()
@@ -49,7 +49,7 @@ class Client:
         return request
 
     def again(self, execution: Any, *, overwrite_cache: bool = False) -> Any:
-        """The same launch plan with the same inputs once more, as Flyte's console relaunches."""
+        """Start an execution again with the same inputs, as "Relaunch" in Flyte's console does."""
         request = execution_pb2.ExecutionCreateRequest()
         request.CopyFrom(execution)
         request.name, request.spec.overwrite_cache = "", overwrite_cache
@@ -57,11 +57,11 @@ class Client:
         return request
 
     def inputs(self, execution: Any) -> dict[str, Any]:
-        """Models of pydantic's, as plain values."""
+        """Return the inputs, which are pydantic models, as plain values."""
         return {name: msgpack.unpackb(each.scalar.binary.value) for name, each in execution.inputs.literals.items()}
 
     def with_inputs(self, execution: Any, **inputs: Any) -> Any:
-        """The same launch plan with other inputs, as they are typed in Flyte's console: nothing is checked here."""
+        """Start an execution with other inputs, as if typed in Flyte's console, which does not validate them."""
         request = execution_pb2.ExecutionCreateRequest()
         request.CopyFrom(execution)
         request.name = ""
@@ -71,7 +71,7 @@ class Client:
         return request
 
     def run(self, file: Path, workflow: str, *words: str, **environment: str) -> Any:
-        """`pyflyte run --remote --copy all`: the execution that it created. Raises Refused."""
+        """Run `pyflyte run --remote --copy all` and return the execution that it created. Raises Refused."""
         options = ("--remote", "--copy", "all", "--project", PROJECT, "--domain", DOMAIN)
         before = len(self.admin.executions)
         said = self._pyflyte("run", *options, str(file), workflow, *words, **environment)

@@ -1,4 +1,5 @@
-"""A Flyte cluster without Flyte's backend: admin, propeller, catalog and S3 in this process, pods as processes."""
+"""A Flyte cluster without Flyte's backend: admin, propeller, catalog and S3 run in this process, and pods are
+processes."""
 
 import os
 import shutil
@@ -44,7 +45,7 @@ def mlflow(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Itera
 
 @pytest.fixture(scope="module")
 def tracked(cluster: Cluster, mlflow: Server) -> Cluster:
-    """The cluster, its operator having named an MLflow server to every pod."""
+    """A cluster whose operator has configured an MLflow server for every pod."""
     return replace(cluster, environment={**cluster.environment, "MLFLOW_TRACKING_URI": mlflow.uri})
 
 
@@ -55,8 +56,8 @@ def client(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Client
 
 @pytest.fixture(scope="session")
 def docker_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of the daemon and the registry, which has gigabytes; BATON_IMAGES is a folder that is kept for the
-    next run of the tests."""
+    """The folder of the daemon and the registry, which takes gigabytes; BATON_IMAGES names a folder that later test
+    runs reuse."""
     if kept := os.environ.get("BATON_IMAGES"):
         yield Path(kept)
         return

@@ -1,4 +1,4 @@
-"""A task that Flyte's connector service runs, called as propeller's plugin does: gRPC, with its deadlines."""
+"""A client of Flyte's connector service, which makes the calls of propeller's plugin: gRPC, with deadlines."""
 
 import threading
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ UNFINISHED = (
     TaskExecution.INITIALIZING,
     TaskExecution.RUNNING,
 )
-ASKED_AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Connector:
     def run(
         self, task: TaskTemplate, inputs: LiteralMap, output_prefix: str, stopped: threading.Event
     ) -> LiteralMap | None:
-        """The outputs; None: they are in storage. Raises Failed."""
+        """Run a task, and return its outputs, or None if they are in storage. Raises Failed."""
         if not task.container.image:
             raise Failed("Node Id: container, Value required [image]", recoverable=False)
         category = agent_pb2.TaskCategory(name=task.type, version=task.task_type_version)
@@ -41,14 +41,14 @@ class Connector:
             create = agent_pb2.CreateTaskRequest(template=task, inputs=inputs, output_prefix=output_prefix)
             try:
                 meta = service.CreateTask(create, timeout=self.deadline_s).resource_meta
-            except grpc.RpcError as error:  # a user's error whatever it is, and not retried
+            except grpc.RpcError as error:  # always a user error, and not retried
                 raise Failed(f"failed to create the task: {_message(error)}", recoverable=False) from error
             get = agent_pb2.GetTaskRequest(resource_meta=meta, task_type=task.type, task_category=category)
             while True:
                 try:
                     found = service.GetTask(get, timeout=self.deadline_s).resource
                 except grpc.RpcError as error:
-                    if error.code() not in ASKED_AGAIN:
+                    if error.code() not in RETRIED:
                         raise Failed(_message(error), recoverable=False) from error
                     found = agent_pb2.Resource(phase=TaskExecution.RUNNING)
                 if found.phase == TaskExecution.SUCCEEDED:

@@ -1,5 +1,5 @@
-"""A pod as a container of its image, with nothing of this machine: as a kubelet starts it by pod-template.yaml, and its
-root cannot be written either. Like a Kubernetes pod it has a first container, which holds its network."""
+"""A pod as a container of its image without access to this machine, started as a kubelet does by pod-template.yaml,
+with a read-only root. Like a Kubernetes pod, it has a first container that holds its network."""
 
 import subprocess
 import sys
@@ -13,8 +13,8 @@ from tests.cluster.network import Network
 from tests.cluster.pod import GRACE_S, RELAY, Pod
 from tests.images.docker import Docker
 
-PIDS = 1024  # podPidsLimit, as GKE has it
-WRITABLE = ("/root", "/tmp")  # emptyDirs
+PIDS = 1024  # podPidsLimit on GKE
+WRITABLE = ("/root", "/tmp")  # mount points of emptyDirs
 RESTRICTED = ("--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--read-only")
 
 
@@ -38,9 +38,9 @@ class Container(Pod):
         self.docker, self.network, self.cgroup = docker, f"{name}-network", None
         folder.mkdir()
         words = ["--detach", "--name", self.network, "--network", "none", "--entrypoint", "sleep"]
-        words += ["--hostname", name, "--add-host", f"{name}:127.0.0.1"]  # as a kubelet: torchrun looks itself up
+        words += ["--hostname", name, "--add-host", f"{name}:127.0.0.1"]  # as a kubelet does; torchrun needs the name
         docker("run", *words, image, "infinity")
-        # the relay is in its namespaces of network and processes, and sees the files of this machine
+        # the relay runs in the container's network and process namespaces, but sees the files of this machine
         holder = docker("inspect", "--format", "{{.State.Pid}}", self.network)
         relay = [sys.executable, "-IS", "-c", RELAY, str(reachable.folder), *reachable.reach(given.values())]
         subprocess.run(["nsenter", "--net", "--pid", "--target", holder, *relay], check=True)
@@ -85,7 +85,7 @@ class Container(Pod):
         self.docker("pause", self.name)
 
     def kill(self) -> None:
-        self.docker.run("kill", self.name, check=False)  # unless it has ended
+        self.docker.run("kill", self.name, check=False)  # no effect if it has ended
 
     def delete(self) -> None:
         self.deleted = True

@@ -1,10 +1,10 @@
-"""The failure of a node's attempt, and whether Flyte retries it."""
+"""The failure of an attempt at a node, and the decision whether Flyte retries it."""
 
-MOST_SYSTEM_FAILURES = 3  # max-node-retries-system-failures
+MOST_SYSTEM_FAILURES = 3  # max-node-retries-system-failures in Flyte
 
 
 class Failed(Exception):
-    """A node or one attempt at it: `system` is the cluster's fault, else it is the user's."""
+    """A node or an attempt failed; `system` means that the cluster caused the failure, and not the user."""
 
     def __init__(self, message: str, *, recoverable: bool, system: bool = False) -> None:
         super().__init__(message)
@@ -12,7 +12,8 @@ class Failed(Exception):
 
 
 class Retries:
-    """User errors are retried `retries` times where they are recoverable; system errors whatever `retries` says."""
+    """The retries that are left: recoverable user errors have `retries` of them, system errors have a limit of their
+    own."""
 
     def __init__(self, retries: int) -> None:
         self._retries, self._user, self._system = retries, 0, 0

@@ -1,7 +1,7 @@
-"""A pod's network: a separate loopback, where only a few servers of this machine can be reached.
+"""A pod's network: a separate loopback, from which only a few servers of this machine can be reached.
 
-Each server's port is relayed twice: in the pod's namespace to a Unix socket, and from there, here, to the server. This
-file is run in the namespace too, as `python -c`: it imports nothing but the standard library.
+Each server's port is relayed twice: from the pod's namespace to a Unix socket, and from this socket to the server. This
+file also runs in the namespace, as `python -c`, so it imports nothing but the standard library.
 """
 
 import fcntl
@@ -25,12 +25,12 @@ class Network:
     """The Unix sockets of the servers that pods may reach."""
 
     def __init__(self) -> None:
-        self._folder = TemporaryDirectory(prefix="pods-")  # short: a socket's path has 107 characters at most
+        self._folder = TemporaryDirectory(prefix="pods-")  # short, since a socket's path is limited to 107 characters
         self.folder = Path(self._folder.name)
         self._lock = threading.Lock()
 
     def reach(self, words: Iterable[str]) -> list[str]:
-        """Let pods reach the servers of this machine that some words name; returns their ports."""
+        """Let pods reach the local servers whose addresses occur in the given strings; returns their ports."""
         ports = sorted({port for each in words for port in LOCAL.findall(each)})
         with self._lock:
             for port in ports:
@@ -61,7 +61,7 @@ def _relay(listener: socket.socket, connect: Connect) -> None:
         near, _ = listener.accept()
         try:
             far = connect()
-        except OSError:  # the server is away: the client sees a connection that ends
+        except OSError:  # the server is gone, and the client sees a closed connection
             near.close()
             continue
         _in_background(_copy, near, far)
@@ -83,7 +83,7 @@ def _in_background(function: Callable[..., None], *arguments: object) -> None:
 
 
 def inside(folder: str, *ports: str) -> None:
-    """In a pod's namespace: returns in the foreground when the servers can be reached, and relays behind it."""
+    """Relay the ports inside a pod's namespace in a child process; returns when the servers can be reached."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh", b"lo", IFF_UP_RUNNING))
     listeners = [socket.create_server(("127.0.0.1", int(port)), backlog=128) for port in ports]

@@ -1,4 +1,4 @@
-"""The files that pods with a shared corpus leave in storage, and the partitions on which each pod worked."""
+"""The files that pods with a shared corpus leave in storage, and the partitions that each pod processed."""
 
 import json
 import re
@@ -9,8 +9,8 @@ from tests.cluster.chain import baton, digests, folder_of, manifests
 from tests.cluster.propeller import Cluster, Done, Watch
 from tests.cluster.storage import Storage
 
-KINDS = {"read_partitions": "scan", "encode_partitions": "tokens"}  # what these pods leave in storage
-FETCHED = re.compile(r"GET /.*/partitions/(\w+\.\w+)/(?:held_out\.npy|ids)")  # a file that each has
+KINDS = {"read_partitions": "scan", "encode_partitions": "tokens"}  # the kind of partition that each task stores
+FETCHED = re.compile(r"GET /.*/partitions/(\w+\.\w+)/(?:held_out\.npy|ids)")  # a file that every partition has
 
 
 def succeed(cluster: Cluster, execution: Any, watch: Watch | None = None) -> Done:
@@ -20,7 +20,7 @@ def succeed(cluster: Cluster, execution: Any, watch: Watch | None = None) -> Don
 
 
 def partitions(storage: Storage, kind: str) -> dict[str, int]:
-    """The keys of the complete partitions of a kind in storage, and how many documents each took."""
+    """Return the number of documents for each complete partition of a kind in storage, by key."""
     folder = f"{baton(storage)}/partitions/"
     found = [uri for uri in storage.list(folder) if uri.endswith(f".{kind}/manifest.json")]
     return {uri.removeprefix(folder).split("/")[0]: _documents(storage, uri) for uri in found}
@@ -40,8 +40,8 @@ class Ran:
         self.done = done
         self.made = digests(storage, ["corpus", "tokenized_corpus"])
         self.partitions = {task: partitions(storage, kind) for task, kind in KINDS.items()}
-        self.worked_on = Counter[str]()  # documents by round, of this run and those before; not of killed pods
-        self.shares: list[tuple[set[str], int]] = []  # their partitions, and the documents that were worked on
+        self.worked_on = Counter[str]()  # documents per round in all runs, without those of killed pods
+        self.shares: list[tuple[set[str], int]] = []  # each share's partitions and number of processed documents
         for manifest in manifests(storage):
             folder = folder_of(storage, manifest)
             speeds = json.loads(storage.get(f"{folder}/record/speeds.json") or b"[]")
@@ -51,4 +51,4 @@ class Ran:
                 keys = set(json.loads(storage.get(f"{folder}/partitions.json") or b""))
                 self.shares.append((keys, sum(speed["documents"] for speed in speeds)))
         seen, storage.faults.seen = storage.faults.seen, []
-        self.fetched = Counter(found[1] for line in seen if (found := FETCHED.match(line)))  # partitions, since then
+        self.fetched = Counter(found[1] for line in seen if (found := FETCHED.match(line)))  # fetches in this run

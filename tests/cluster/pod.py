@@ -1,5 +1,5 @@
-"""A pod: a process with a separate home and only a pod's environment. Where root may make namespaces, the pod also sees
-neither this machine's temporary files, nor the project's folder, nor the user's home, has a separate network, and its
+"""A pod: a process with a separate home and only a pod's environment. If root can create namespaces, the pod also has a
+separate network, sees neither the machine's temporary files nor the project's folder nor the user's home, and all its
 processes end with it."""
 
 import os
@@ -26,9 +26,10 @@ ENVIRONMENT = Path(sys.prefix).resolve()
 HIDDEN = (Path(tempfile.gettempdir()), Path.home(), ROOT)
 NAMESPACES = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 RELAY = Path(network.__file__).read_text()
-GRACE_S = 30  # Kubernetes', unless the pod says otherwise
+GRACE_S = 30  # Kubernetes' default
 
-# What is needed is kept aside, empty folders are put over the rest, and it comes back to its place.
+# Mount the needed folders elsewhere, cover the rest with empty folders, and mount the needed ones in their places
+# again.
 ALONE = """
 mount -t tmpfs none /mnt
 number=0
@@ -51,14 +52,14 @@ exec "$@"
 
 @cache
 def can_be_alone() -> bool:
-    """Return whether this user may make namespaces, which needs root."""
+    """Return whether this user may create namespaces, which requires root."""
     if os.geteuid() or not shutil.which("unshare"):
         return False
     return subprocess.run([*NAMESPACES, "true"], capture_output=True, check=False).returncode == 0
 
 
 class Pod:
-    """One attempt at a task, started."""
+    """One running attempt at a task."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class Pod:
         disk: str = "",
     ) -> None:
         self.name, self.task, self.attempt, self.log = name, task, attempt, folder / "log.txt"
-        self.home = Path(tempfile.mkdtemp(prefix="pod-"))  # short: vLLM has sockets in TMPDIR
+        self.home = Path(tempfile.mkdtemp(prefix="pod-"))  # a short name, since vLLM has sockets in TMPDIR
         folder.mkdir()
         work = self.home / "root"
         for path in (work, self.home / "tmp"):
@@ -106,15 +107,15 @@ class Pod:
             )
         self.grace_s = GRACE_S
         self.deleted = False
-        self.out_of_memory = False  # whether the kernel has killed one of its processes for memory; known at its end
+        self.out_of_memory = False  # whether the kernel has killed one of its processes for lack of memory
         self.lost = Event()
 
     def alive(self) -> bool:
         return self.process.poll() is None
 
     def wait(self) -> int:
-        """Its exit code; 128 and the signal's number if a signal ended it, or if Kubernetes believes so. What it wrote
-        to its disk is gone then."""
+        """Wait for the end of the pod, and delete its disk. Returns the exit code; 128 and the signal's number if a
+        signal ended the pod, or if Kubernetes believes so."""
         while self.alive():
             if self.lost.wait(0.05):
                 return 128 + signal.SIGKILL
@@ -126,19 +127,19 @@ class Pod:
         return 128 - code if code < 0 else code
 
     def lose(self) -> None:
-        """Its node is not heard of any more: Flyte takes it for dead, and it works on."""
+        """Cut off the pod's node: Flyte assumes that the pod is dead, while it keeps running."""
         self.lost.set()
 
     def pause(self) -> None:
-        """Nothing in it goes on: what is on its disk can be looked at."""
+        """Suspend all processes of the pod, to inspect its disk."""
         try:
             for process in psutil.Process(self.process.pid).children(recursive=True):
                 process.suspend()
         except psutil.NoSuchProcess:
-            pass  # it ended meanwhile
+            pass  # it has ended in the meantime
 
     def kill(self) -> None:
-        """Its node is lost: all its processes at once."""
+        """Kill all processes of the pod at once, as the loss of its node does."""
         kill_tree(self.process.pid)
 
     def delete(self) -> None:
@@ -152,4 +153,4 @@ class Pod:
         except subprocess.TimeoutExpired:
             self.kill()
         except (psutil.NoSuchProcess, ValueError):
-            self.kill()  # it ends, or has not begun
+            self.kill()  # it is ending, or has not started yet

@@ -1,7 +1,7 @@
-"""Flyte's propeller for tests: runs an execution's nodes as pods, by the protocol that a real one has with them.
+"""Flyte's propeller for tests, which runs the nodes of an execution as pods, with the protocol of the real one.
 
-The graph comes from the admin, each command line is the one that was registered, and inputs.pb, outputs.pb, error.pb
-and futures.pb are in the storage. See FINDINGS, "Flyte's cluster side", for what was seen of a real one.
+The graph comes from the admin, each command line is the registered one, and inputs.pb, outputs.pb, error.pb and
+futures.pb are in the storage. See FINDINGS, "Flyte's cluster side", for observations of the real propeller.
 """
 
 import threading
@@ -26,17 +26,17 @@ from tests.cluster.network import Network
 from tests.cluster.pod import Pod
 from tests.cluster.storage import Storage
 
-PODS = 2  # at a time
+PODS = 2  # maximum number at a time
 
 Watch = Callable[[Pod], None]
 
 
 @dataclass(frozen=True)
 class Ran:
-    """One attempt at a task, or its outputs from the catalog."""
+    """An attempt at a task, or its outputs from the catalog."""
 
     node: str  # n0, n0-0-dn3
-    task: str  # the name of its function
+    task: str  # name of the task's function
     attempt: int
     cached: bool
     failed: Failed | None
@@ -57,40 +57,40 @@ class Done:
     name: str
     outputs: LiteralMap | None = None
     failed: Failed | None = None
-    ran: list[Ran] = field(default_factory=list)  # in the order of their ends
+    ran: list[Ran] = field(default_factory=list)  # ordered by end
 
     def of(self, task: str) -> list[Ran]:
         return [each for each in self.ran if each.task == task]
 
     def made(self) -> list[str]:
-        """The tasks that ran, as opposed to those from the catalog."""
+        """Return the tasks that ran, as opposed to those from the catalog."""
         return [each.task for each in self.ran if not each.cached]
 
     def why(self) -> str:
-        """Return the reason of a failure, for a test that expected none."""
+        """Return the reason of an unexpected failure."""
         logs = [f"--- {each.task}, attempt {each.attempt}\n{each.said[-3000:]}" for each in self.ran if each.failed]
         return f"{self.failed}\n" + "\n".join(logs)
 
 
 @dataclass
 class Cluster:
-    """The state that executions share, and the operator's settings."""
+    """The state that executions share, and the settings of the operator."""
 
     storage: Storage
     admin: Admin
-    address: str  # the admin's
-    folder: Path  # for what pods print, and for their disks while they run
-    environment: Mapping[str, str]  # of every pod: the operator's default-env-vars
+    address: str  # address of the admin
+    folder: Path  # holds the logs of pods, and their disks while they run
+    environment: Mapping[str, str]  # variables of every pod: the operator's default-env-vars
     task_resources: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: BUILT_IN)
-    secrets: Mapping[str, str] = field(default_factory=dict)  # by their keys, in whatever group
-    pods: Callable[[str], Callable[..., Pod]] = lambda image: Pod  # how pods of an image are started
-    connector: str | None = None  # its address
-    connector_deadline_s: float = 10.0  # of each call, unless the operator sets another
+    secrets: Mapping[str, str] = field(default_factory=dict)  # indexed by key, regardless of the group
+    pods: Callable[[str], Callable[..., Pod]] = lambda image: Pod  # the class that starts pods of an image
+    connector: str | None = None  # address of the connector
+    connector_deadline_s: float = 10.0  # deadline of each call; this is Flyte's default
     catalog: Catalog = field(default_factory=Catalog)
     network: Network = field(default_factory=Network)
 
     def execute(self, execution: Any, watch: Watch | None = None) -> Done:
-        """Run an execution that was created in the admin. `watch` gets each pod, in a separate thread."""
+        """Run an execution that was created in the admin. `watch` is called with each pod, in a separate thread."""
         done: Done = _Run(self, execution, watch).run()
         self.admin.results[execution.name] = done
         return done
@@ -98,14 +98,14 @@ class Cluster:
 
 @dataclass(frozen=True)
 class _Graph:
-    """A workflow's nodes, and where in an execution it is."""
+    """The nodes of a workflow, and the place of the workflow in an execution."""
 
     nodes: Iterable[Any]
     outputs: Iterable[Any]
     tasks: Mapping[Id, Any]
     subworkflows: Mapping[Id, Any]
-    unique: str  # before the id of each node
-    data: str  # the folder of the nodes' folders
+    unique: str  # prefix of the ids of the nodes
+    data: str  # parent folder of the nodes' folders
 
 
 class _Run:
@@ -114,7 +114,7 @@ class _Run:
         self.done = Done(execution.name)
         self.free, self.stopped = threading.Semaphore(PODS), threading.Event()
         self.pods: set[Pod] = set()
-        self.broken: list[Exception] = []  # of `watch`
+        self.broken: list[Exception] = []  # exceptions from `watch`
         self.lock = threading.Lock()
 
     def run(self) -> Done:
@@ -138,14 +138,14 @@ class _Run:
         return self.done
 
     def graph(self, graph: _Graph, inputs: LiteralMap) -> LiteralMap:
-        """Each node as soon as those before it are done. The first that fails ends all. Raises Failed."""
+        """Run each node as soon as its upstream nodes have finished. The first failure ends all. Raises Failed."""
         known, waiting = {START: inputs}, {node.id: node for node in graph.nodes}
         running: dict[Future[LiteralMap], str] = {}
         failed: BaseException | None = None
         with ThreadPoolExecutor(max(1, len(waiting))) as threads:
             while running or (waiting and not failed):
                 ready = [each for each in waiting.values() if not failed and _before(each) <= known.keys()]
-                assert ready or running, f"nodes that wait for each other, or for one that is not there: {[*waiting]}"
+                assert ready or running, f"nodes that wait for each other or for a missing node: {[*waiting]}"
                 for node in ready:
                     del waiting[node.id]
                     running[threads.submit(self.node, graph, node, bind(node.inputs, known))] = node.id
@@ -169,7 +169,7 @@ class _Run:
             pod.delete()
 
     def node(self, graph: _Graph, node: Any, inputs: LiteralMap) -> LiteralMap:
-        """A node's outputs: from the catalog, or by attempts until one succeeds. Raises Failed."""
+        """Return a node's outputs, from the catalog or by attempts until one succeeds. Raises Failed."""
         unique, data = f"{graph.unique}{node.id}", f"{graph.data}/{node.id}/data"
         if graph.unique:
             data = f"{graph.data}/{node.id}"
@@ -188,7 +188,7 @@ class _Run:
             return found
         storage.put(f"{data}/inputs.pb", inputs.SerializeToString())
         made = self.attempts(attempt, inputs, Retries(expected.retries))
-        if isinstance(made, tuple):  # what fails there is not retried from here
+        if isinstance(made, tuple):  # the failures of inner nodes are not retried here
             number, spec = made
             made = self.graph(_under(graph, spec, unique, data, number), LiteralMap())
             storage.put(f"{data}/{number}/outputs.pb", made.SerializeToString())
@@ -197,7 +197,8 @@ class _Run:
         return made
 
     def attempts(self, attempt: Attempt, inputs: LiteralMap, retries: Retries) -> LiteralMap | tuple[int, Any]:
-        """The outputs, or the number of the attempt that left a dynamic workflow's nodes, and these. Raises Failed."""
+        """Return the outputs, or the attempt's number and the nodes of the dynamic workflow that it left. Raises
+        Failed."""
         while True:
             began = time.monotonic()
             try:
@@ -248,7 +249,7 @@ class _Run:
         return attempt.result(code, cluster.storage, pod.log.read_text(errors="replace"))
 
     def watched(self, pod: Pod) -> None:
-        """In a thread: what goes wrong there is raised where the execution is waited for."""
+        """Call `watch` in a thread, and store its exception for the thread that waits for the execution."""
         assert self.watch
         try:
             self.watch(pod)
@@ -279,7 +280,7 @@ def _before(node: Any) -> set[str]:
 
 
 def _under(graph: _Graph, spec: Any, unique: str, data: str, number: int) -> _Graph:
-    """The nodes of a subworkflow, or those that a dynamic workflow's attempt has left."""
+    """Return the graph of a subworkflow, or of the nodes that an attempt at a dynamic workflow has left."""
     tasks = {**graph.tasks, **{id_of(each.id): each for each in getattr(spec, "tasks", ())}}
     inner = {id_of(each.id): each for each in getattr(spec, "subworkflows", ())}
     return _Graph(

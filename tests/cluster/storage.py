@@ -1,4 +1,5 @@
-"""An S3 server in this process (moto): all that the pods of a test share. It fails on demand, for pods alone."""
+"""An S3 server in this process (moto), which is all that the pods of a test share. It fails on demand, but only for
+pods."""
 
 import itertools
 import logging
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import boto3
-from moto.moto_server.threaded_moto_server import make_server  # Werkzeug's
+from moto.moto_server.threaded_moto_server import make_server  # a Werkzeug server
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 
 from tests.s3 import KEY, S3, Faults, disturbed
@@ -17,7 +18,7 @@ _buckets = itertools.count()
 
 
 class Storage:
-    """One bucket of the server, as this process sees it. Pods see it at another address."""
+    """One bucket of the server, as this process sees it. Pods use another address."""
 
     def __init__(self, bucket: str, here: str, for_pods: str, faults: Faults) -> None:
         self.bucket, self.for_pods, self.faults = bucket, for_pods, faults
@@ -41,26 +42,26 @@ class Storage:
         self.client.put_object(Bucket=self.bucket, Key=self._key(uri), Body=content)
 
     def get(self, uri: str) -> bytes | None:
-        """The object's content; None when it is not there."""
+        """Return the content of an object, or None if there is no such object."""
         try:
             return bytes(self.client.get_object(Bucket=self.bucket, Key=self._key(uri))["Body"].read())
         except self.client.exceptions.NoSuchKey:
             return None
 
     def list(self, prefix: str = "") -> list[str]:
-        """The addresses of the objects below an address."""
+        """Return the addresses of the objects below an address."""
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self._key(prefix))
         return [f"{self.root}/{entry['Key']}" for page in pages for entry in page.get("Contents", ())]
 
     def remove(self, prefix: str) -> int:
-        """Delete every object below an address; returns how many there were."""
+        """Delete every object below an address; returns the number of objects."""
         found = self.list(prefix)
         for uri in found:
             self.client.delete_object(Bucket=self.bucket, Key=self._key(uri))
         return len(found)
 
     def signed(self, uri: str) -> str:
-        """An address that a client without credentials may write to."""
+        """Return an address that a client without credentials may write to."""
         words = {"Bucket": self.bucket, "Key": self._key(uri)}
         return str(self.client.generate_presigned_url("put_object", Params=words, ExpiresIn=3600))
 
@@ -70,8 +71,8 @@ class Storage:
 
 @contextmanager
 def s3() -> Iterator[Storage]:
-    """The server with an empty bucket."""
-    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # it has a line for each request
+    """A server with an empty bucket."""
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # it logs every request
     faults = Faults()
     with (
         served(DomainDispatcherApplication(create_backend_app)) as here,

@@ -1,4 +1,4 @@
-"""Text → tokenizer → shards → pretraining → model, each stage in a separate pod that shares no files."""
+"""Text → tokenizer → shards → pretraining → model, with each stage in a separate pod that shares no files."""
 
 import shutil
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_the_pretraining_asks_for_what_it_needs(run: Done) -> None:
 
 
 def execution(run: Done, mlflow: Server) -> tuple[Any, list[Any]]:
-    """An execution in MLflow, and its stages."""
+    """Return an execution in MLflow and its stages."""
     found = mlflow_client.MlflowClient(mlflow.uri)
     (experiment,) = [each for each in found.search_experiments() if each.name != "Default"]
     runs = found.search_runs([experiment.experiment_id])
@@ -83,11 +83,11 @@ def execution(run: Done, mlflow: Server) -> tuple[Any, list[Any]]:
 
 
 def children(run: Done, mlflow: Server) -> dict[str, Any]:
-    """The stages of one that has ended well, by their names."""
+    """Return the stages of a successful execution by name."""
     parent, stages = execution(run, mlflow)
     assert parent.info.status == "FINISHED"
     by_name = {each.data.tags["mlflow.runName"]: each for each in stages}
-    assert len(by_name) == len(stages)  # each once
+    assert len(by_name) == len(stages)  # each stage occurs once
     return by_name
 
 
@@ -112,7 +112,7 @@ def test_a_pod_ends_quietly(run: Done) -> None:
 
 
 def test_pods_record_the_client_s_commit_and_what_its_recipe_says(run: Done, mlflow: Server) -> None:
-    """And not the name of the archive of its code, nor the resources that the plan gives to pods."""
+    """The pods do not record the name of the code archive, nor the resources that the plan gives to pods."""
     parent, stages = execution(run, mlflow)
     commit = code_version()["commit"]
     assert {each.data.tags["mlflow.source.git.commit"] for each in [parent, *stages]} == {commit}
@@ -163,7 +163,7 @@ def test_cached_stages_are_in_an_execution_that_fails_before_its_report(
 
 @pytest.fixture
 def described_otherwise(tmp_path: Path) -> Path:
-    """The product in another folder, a field's description changed."""
+    """The product in another folder, with another description of a field."""
     for name in ("images", "infra", "tasks", "workflows"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     spec = tmp_path / "tasks/pretrain/spec.py"
@@ -176,7 +176,7 @@ def described_otherwise(tmp_path: Path) -> Path:
 def test_another_layout_placement_or_description_is_a_hit(
     tracked: Cluster, client: Client, run: Done, mlflow: Server, described_otherwise: Path
 ) -> None:
-    """A placed stage would need a connector, which this cluster has not."""
+    """A placed stage would need a connector, which this cluster does not have."""
     placed = {"placement": {"infra": ["aws"]}}
     layout = {"layout": BASE["pretrain"]["layout"] | {"micro_batch": 4}}
     changed = BASE | {"shards": placed, "pretrain": BASE["pretrain"] | layout, "convert": placed}
@@ -187,14 +187,14 @@ def test_another_layout_placement_or_description_is_a_hit(
 
 @pytest.fixture(scope="module")
 def before(tracked: Cluster, run: Done) -> set[tuple[str, str]]:
-    """The digests of what was made undisturbed."""
+    """The digests of the artifacts of an undisturbed run."""
     return digests(tracked.storage)
 
 
 @pytest.fixture(scope="module")
 def disturbed(tracked: Cluster, client: Client, before: Any, submitted: Any) -> tuple[Done, Disturbed]:
     """Pretraining and conversion run again: the first is killed once, and the storage of the second is slow, refuses
-    requests and cuts connections. The storage already has half of the output of an earlier pod: a checkpoint, and the
+    requests and closes connections. The storage already has half of the output of an earlier pod, a checkpoint and the
     artifact."""
     (model,) = [each for each in manifests(tracked.storage) if each["kind"] == "hf_model"]
     (done,) = [uri for uri in tracked.storage.list(f"{baton(tracked.storage)}/jobs/pretrain-") if "result" in uri]
@@ -236,7 +236,7 @@ def test_a_killed_pretraining_continues_in_the_next_pod(
 def test_a_pretraining_that_is_asked_to_end_saves_what_it_has(
     tracked: Cluster, client: Client, before: set[tuple[str, str]], disturbed: Any, submitted: Any
 ) -> None:
-    """A drained node does this: SIGTERM, and SIGKILL after the grace period."""
+    """Draining a node does this: SIGTERM, and SIGKILL after the grace period."""
     forget(tracked, "pretrain", "pretrain", "megatron_checkpoint")
     ended = Disturbed(tracked.storage, "pretrain", Pod.delete)
     done = tracked.execute(client.again(submitted), ended)
@@ -257,7 +257,7 @@ def test_a_storage_that_refuses_and_cuts_connections_for_a_while_is_asked_again(
 def test_files_that_are_gone_end_in_the_command_that_helps(
     tracked: Cluster, client: Client, disturbed: Any, submitted: Any
 ) -> None:
-    """The catalog's entry of the checkpoint stays valid forever."""
+    """The catalog entry of the checkpoint stays valid forever."""
     forget(tracked, "convert", "convert", "hf_model")
     ((_, digest),) = digests(tracked.storage, ["megatron_checkpoint"])
     lose(tracked, "megatron_checkpoint")
@@ -266,7 +266,7 @@ def test_files_that_are_gone_end_in_the_command_that_helps(
 
 
 @pytest.mark.slow
-def test_what_is_gone_is_made_again(
+def test_what_is_gone_is_recomputed(
     tracked: Cluster, client: Client, before: set[tuple[str, str]], disturbed: Any, submitted: Any
 ) -> None:
     lose(tracked, "tokenizer")

@@ -1,4 +1,4 @@
-"""`python -m workflows.cluster check`, against the tests' admin and pods, and real connectors."""
+"""`python -m workflows.cluster check` against the tests' admin and pods, and real connectors."""
 
 import os
 import re
@@ -26,7 +26,7 @@ from workflows.cluster.probe import looked
 
 
 def check(config: Path, *words: str, **environment: str) -> tuple[int, dict[str, str]]:
-    """Its exit code, and what it says of each thing."""
+    """Run the check, and return its exit code and its message about each item."""
     command = [sys.executable, "-m", "workflows.cluster", "check", "--config", str(config), *words]
     here = {**os.environ, "MLFLOW_TRACKING_URI": "", **environment}
     done = subprocess.run(command, cwd=ROOT, env=here, capture_output=True, text=True, check=False)
@@ -40,8 +40,8 @@ def run_what_is_created(cluster: Cluster) -> None:
 
 
 def test_a_cluster_that_is_ready(cluster: Cluster, client: Client, tmp_path: Path) -> None:
-    """The client has a tracking server, which its runs pass on to their pods: so does the check."""
-    uri = cluster.storage.for_pods  # a server that answers; the check asks for no more
+    """The client has a tracking server, which its runs pass on to their pods. The check does the same."""
+    uri = cluster.storage.for_pods  # any server that answers, which is all that the check requires
     run_what_is_created(cluster)
     code, said = check(client.config, MLFLOW_TRACKING_URI=uri)
     assert {name: words.partition(": ")[0] for name, words in said.items()} == {
@@ -62,9 +62,10 @@ def test_a_cluster_that_is_ready(cluster: Cluster, client: Client, tmp_path: Pat
     assert code == 0
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not can_be_made(), reason="takes root and a writable cgroup")
 def test_a_pod_with_less_than_the_recipe_s_largest_stage_asks_for(cluster: Cluster, client: Client) -> None:
-    """Flyte's own limits, which values.yaml replaces."""
+    """The limits are Flyte's defaults, which values.yaml replaces."""
     run_what_is_created(replace(cluster, task_resources=BUILT_IN))
     code, said = check(client.config, "--recipe", "workflows/recipes/laptop.yaml")
     assert said["limits"].startswith("failed: a pod that asks for as much as grpo has 2 CPUs, 1.0 GiB of memory")
@@ -73,7 +74,7 @@ def test_a_pod_with_less_than_the_recipe_s_largest_stage_asks_for(cluster: Clust
 
 
 def test_a_pod_without_access_to_the_storage(cluster: Cluster, client: Client) -> None:
-    """The check shows the last meaningful line of the log, and the cure."""
+    """The check shows the last meaningful line of the log, and a fix."""
     without = {name: each for name, each in cluster.environment.items() if "KEY" not in name}
     run_what_is_created(replace(cluster, environment={**without, "AWS_EC2_METADATA_DISABLED": "true"}))
     code, said = check(client.config)
@@ -129,7 +130,7 @@ def test_a_pod_that_does_not_end_is_aborted(cluster: Cluster, client: Client) ->
 def test_an_image_that_cannot_be_pulled_is_not_waited_for(
     cluster: Cluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Flyte tries it three times for three minutes."""
+    """Flyte tries to pull it three times, for three minutes."""
     monkeypatch.setattr(checks, "SLICE_S", 0.5)
     monkeypatch.setattr(checks, "PULL_S", 1)
     cluster.admin.created = lambda each: None
@@ -168,14 +169,15 @@ def with_one_image(cluster: Cluster, folder: Path) -> Client:
     return client
 
 
+@pytest.mark.long
 def test_a_run_asks_for_no_more_images_than_the_check(cluster: Cluster, tmp_path: Path) -> None:
-    """flytekit asks for the images of all tasks that it has loaded."""
+    """flytekit requests the images of all tasks that are loaded."""
     client = with_one_image(cluster, tmp_path)
     (tmp_path / "text.yaml").write_text(yaml.safe_dump(OF_TEXT))
     cluster.admin.created = lambda each: None
     _, said = check(client.config, "--recipe", str(tmp_path / "text.yaml"), "--patience", "1")
     assert said["images"] == "ok: baton-data: pinned by digest"
-    assert submit(client, OF_TEXT).name  # Refused if it asks for more
+    assert submit(client, OF_TEXT).name  # raises Refused if more images are requested
 
 
 @pytest.mark.long

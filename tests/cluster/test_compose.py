@@ -1,5 +1,5 @@
-"""infra/compose.yaml, started and used: `make test-images`. Its own images are built as it says; the public ones are
-stood in for by Debian's packages."""
+"""infra/compose.yaml, started and used: `make test-images`. Its own images are built as the file says; packages of
+Debian replace the public images."""
 
 import json
 import shutil
@@ -42,8 +42,8 @@ SECRETS = {"POSTGRES_PASSWORD": "of postgres", "S3_ACCESS_KEY": "of", "S3_SECRET
 @dataclass(frozen=True)
 class Stack:
     docker: Docker
-    folder: Path  # a clone's
-    ports: dict[str, int]  # by service
+    folder: Path  # the folder of a clone
+    ports: dict[str, int]  # keyed by service
 
     def compose(self, *words: str) -> str:
         start = ["docker-compose", "--project-name", "baton", "--env-file", ".env", "--file", "infra/compose.yaml"]
@@ -54,7 +54,7 @@ class Stack:
         return ended.stdout
 
     def up(self, service: str) -> None:
-        """Start a service after those on which it depends, and wait until it is healthy."""
+        """Start a service and its dependencies, and wait until it is healthy."""
         deadline = time.monotonic() + START_S
         try:
             self.compose("up", "--detach", service)
@@ -66,7 +66,7 @@ class Stack:
             raise
 
     def services(self) -> list[str]:
-        """Return the services that were started."""
+        """Return the services that are running."""
         return self.compose("ps", "--services", "--filter", "status=running").split()
 
     def inspect(self, service: str) -> dict[str, Any]:
@@ -83,14 +83,15 @@ def free_port() -> int:
 
 
 def for_this_machine(config: dict[str, Any], ports: dict[str, int]) -> None:
-    """The file for docker-compose 1.29 and a daemon that leaves this machine's network alone, on free ports."""
+    """Adapt the file to docker-compose 1.29, to a daemon that does not change this machine's network, and to free
+    ports."""
     del config["name"]
     for name, service in config["services"].items():
         for each in service.get("build", {}) and [service["build"]]:
-            each["network"] = "host"  # which has a registry of packages
+            each["network"] = "host"  # this network has a package registry
         for each in service.get("ports", ()):
             service["ports"] = [each.replace(f":{each.split(':')[-2]}:", f":{ports[name]}:")]
-        service["healthcheck"] |= {"retries": 1000}  # START_S is the limit, however busy the machine is
+        service["healthcheck"] |= {"retries": 1000}  # START_S is the limit, even on a busy machine
         for each in service.get("depends_on", {}).values():
             each.pop("restart", None)
     for name in ("store", "champion"):
@@ -114,7 +115,7 @@ def stack(docker: Docker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     found = Stack(docker, clone, ports)
     try:
         found.compose("build")
-        found.up("proxy")  # and what it depends on
+        found.up("proxy")  # and its dependencies
         yield found
     finally:
         found.compose("down", "--volumes")
@@ -122,7 +123,7 @@ def stack(docker: Docker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def uri(stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """MLflow's server, for this process and those that it starts."""
+    """The address of MLflow's server, set for this process and its children."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", stack.url("mlflow"))
     monkeypatch.setenv("BATON_HOME", str(tmp_path / "baton"))
     mlflow.set_tracking_uri(None)
@@ -152,7 +153,7 @@ def test_an_execution_is_recorded_and_is_on_its_page_and_after_a_restart_too(
 
 
 def recorded(stack: Stack) -> list[str]:
-    """The executions' names on the lineage pages."""
+    """Return the names of the executions on the lineage pages."""
     found = requests.get(f"{stack.url('lineage')}/lineage/executions.json", timeout=60).json()
     return [each["name"] for each in found["executions"]]
 
@@ -160,7 +161,7 @@ def recorded(stack: Stack) -> list[str]:
 def test_the_proxy_asks_for_passwords_and_passes_all_else(
     stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for way in ("UPLOAD", "DOWNLOAD"):  # the store is known in the network of compose alone: docs/lineage.md
+    for way in ("UPLOAD", "DOWNLOAD"):  # the store is only known in compose's own network: docs/lineage.md
         monkeypatch.setenv(f"MLFLOW_ENABLE_PROXY_MULTIPART_{way}", "false")
     served = Proxied(stack.url("proxy", "https"), stack.folder / "infra/proxy/tls.crt")
     proxied.nobody_passes_without_a_password(served)

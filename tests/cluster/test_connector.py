@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).with_name("examples")
 
 @pytest.fixture(scope="module")
 def served(cluster: Cluster, client: Client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster whose connector is `pyflyte serve connector`, and has three seconds to answer."""
+    """A cluster with `pyflyte serve connector`, which has three seconds to answer."""
     client.register(EXAMPLES / "examples.py")
     address, log = f"127.0.0.1:{free_port()}", tmp_path_factory.mktemp("connector") / "log.txt"
     words = ["--port", address.rpartition(":")[2], "--prometheus_port", str(free_port()), "--modules", "rental"]

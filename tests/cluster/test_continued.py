@@ -1,5 +1,5 @@
-"""SFT, DPO, GRPO and an evaluation in pods that are terminated, killed and lost: the next pods resume to the same
-bytes."""
+"""SFT, DPO, GRPO and an evaluation in pods that are terminated, killed or lost: the next pods resume, and produce the
+same bytes."""
 
 import shutil
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def succeed(cluster: Cluster, execution: Any, watch: Watch | None = None) -> Don
 
 
 class Lost:
-    """A pod that Flyte takes for dead, and which works on."""
+    """A pod that Flyte assumes to be dead, but which keeps running."""
 
     pod: Pod
 
@@ -60,7 +60,7 @@ class Lost:
 
 
 class Tuned:
-    """SFT, DPO and GRPO without any disturbance, and the same again: in all of them the first pod is asked to end, and
+    """SFT, DPO and GRPO without disturbance, and again with disturbances: the first pod of each receives SIGTERM, and
     the second is killed in SFT and GRPO, and lost in DPO."""
 
     def __init__(self, cluster: Cluster, client: Client, mlflow: Server) -> None:
@@ -103,7 +103,7 @@ def test_each_pod_continues_at_the_newest_checkpoint_in_storage(tuned: Tuned, st
     acts, steps = tuned.acts[stage], tuned.metrics(stage)
     for stored, when in zip(acts.steps, acts.when, strict=True):
         assert max(line["step"] for line in steps if line["time"] < when) >= stored
-    assert all(one["step"] + 1 == two["step"] for one, two in pairwise(steps))  # its metrics have no gap
+    assert all(one["step"] + 1 == two["step"] for one, two in pairwise(steps))  # the metrics have no gap
 
 
 @pytest.mark.parametrize("stage", TUNED)
@@ -114,7 +114,7 @@ def test_a_trainer_that_is_asked_to_end_saves_what_it_has_within_30_s(tuned: Tun
 
 
 def test_a_lost_pod_and_its_retry_leave_one_whole_result(tuned: Tuned) -> None:
-    """Both trained on beside each other."""
+    """Both pods continued the training at the same time."""
     assert tuned.code == 0
     assert whole(tuned.storage)
 

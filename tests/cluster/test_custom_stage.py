@@ -1,4 +1,4 @@
-"""A stage of one's own in a pod: its file is on the client's machine alone."""
+"""A custom stage in a pod; its file is only on the client's machine."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Continuous training in pods: a day with another file of text, of which two machines share what is new."""
+"""Continuous training in pods: a day with another file of text, which two machines divide between them."""
 
 import json
 import os
@@ -19,11 +19,11 @@ from tests.workflows.test_five_days import RECIPE
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 FIRST, SECOND = ("argparse", "calendar", "difflib", "optparse", "tarfile"), "inspect"
-LINES = 20  # of a module in a document
+LINES = 20  # lines of a module in a document
 
 
 def put(cluster: Cluster, module: str) -> int:
-    """A module of the interpreter's library as a file of documents; their number."""
+    """Write a module of Python's library as a file of documents; returns their number."""
     lines = (Path(os.__file__).parent / f"{module}.py").read_text().splitlines(keepends=True)
     texts = ["".join(lines[start : start + LINES]) for start in range(0, len(lines), LINES)]
     content = "".join(json.dumps({"text": f"# {module}, {number}\n{text}"}) + "\n" for number, text in enumerate(texts))
@@ -58,7 +58,7 @@ def first(tracked: Cluster, submitted: Any) -> Ran:
 
 @pytest.fixture(scope="module")
 def new(tracked: Cluster, first: Ran) -> int:
-    """The documents that come on the second day."""
+    """The documents that are added on the second day."""
     return put(tracked, SECOND)
 
 
@@ -70,7 +70,7 @@ def second(tracked: Cluster, client: Client, submitted: Any, first: Ran, new: in
 def test_pods_share_the_reading_and_the_tokenization_of_each_day(first: Ran, second: Ran) -> None:
     for ran in (first, second):
         assert [ran.done.made().count(task) for task in KINDS] == [2, 2]
-    assert (second.worked_on["scan"], second.worked_on["encode"]) == (0, 0)  # the pods that come after them
+    assert (second.worked_on["scan"], second.worked_on["encode"]) == (0, 0)  # the pods that run after them
 
 
 def test_a_day_reads_and_tokenizes_what_is_new(first: Ran, second: Ran, new: int) -> None:
@@ -95,7 +95,7 @@ def test_its_increment_is_that_of_one_machine(
 
 
 def brought(storage: Storage, artifact: str, folder: Path) -> Path:
-    """The artifact of this digest, on this machine."""
+    """Fetch the artifact with this digest to this machine."""
     there = f"{baton(storage)}/artifacts/{artifact}/"
     for uri in storage.list(there):
         path = folder / uri.removeprefix(there)

@@ -1,4 +1,4 @@
-"""The messages for users about failures in a pod. Flyte and MLflow have the sentence, and no recipe."""
+"""The messages about failures in a pod, as users see them: Flyte and MLflow show the message without the recipe."""
 
 import json
 import time
@@ -22,10 +22,10 @@ from tests.workflows.statements import GRPO
 
 pytestmark = pytest.mark.long
 
-HERE = "s3://flyte-users"  # a bucket with what a user brings
+HERE = "s3://flyte-users"  # a bucket with the user's data
 CHAT = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]}
-LIMIT = "700Mi"  # of memory: a stage's own process has some 250
-DISK = "24m"  # the code, and not the text
+LIMIT = "700Mi"  # memory limit; the process of a stage uses about 250 MiB
+DISK = "24m"  # room for the code, but not for the text
 MINE = """
 import random
 
@@ -49,7 +49,7 @@ def score(completions, **columns):
 
 @pytest.fixture(scope="module")
 def users(cluster: Cluster) -> None:
-    """The bucket."""
+    """The bucket with the user's data."""
     client = cluster.storage.client
     client.create_bucket(Bucket=HERE.removeprefix("s3://"))
     for name, content in {
@@ -61,7 +61,7 @@ def users(cluster: Cluster) -> None:
 
 
 class Started:
-    """Executions that are started with other inputs than the client's, as in Flyte's console: pods see them first."""
+    """Starts executions with other inputs than the client's, as Flyte's console can: pods are the first to see them."""
 
     def __init__(self, cluster: Cluster, client: Client, mlflow: Server, folder: Path) -> None:
         (folder / "mine.py").write_text(MINE)
@@ -76,7 +76,7 @@ class Started:
         return replace(self._cluster, **of_the_cluster).execute(again, watch)
 
     def of_text(self, what: str, memory: str = "2Gi", **of_the_cluster: Any) -> Done:
-        """Run a recipe of one stage that reads the text of a user's function."""
+        """Run a recipe with a single stage, which reads the text of a user's function."""
         source = self._corpus["source"] | {"arguments": {"what": what}}
         corpus = self._corpus | {"source": source, "pod": {"resources": {"memory": memory}}}
         return self.of({"name": "text", "audit": None, "corpus": corpus}, **of_the_cluster)
@@ -90,7 +90,7 @@ def started(
 
 
 def read(done: Done, mlflow: Server) -> str:
-    """Return Flyte's message, after checking that MLflow has the same."""
+    """Return Flyte's message, after asserting that MLflow has the same one."""
     message = str(done.failed)
     assert len(message.splitlines()) <= 10, message
     assert "msgpack" not in message and '"vocab_size"' not in message and "Traceback" not in message
@@ -142,7 +142,7 @@ def test_a_pod_without_the_gpus_that_it_asked_for(started: Started, mlflow: Serv
 
 
 def test_a_secret_that_the_cluster_lacks(tracked: Cluster, client: Client, started: Started, mlflow: Server) -> None:
-    """Flyte leaves it out. Another list of secrets, on the same code, is another version."""
+    """Flyte leaves out the secret. The same code with another list of secrets is another version."""
     of_a_stage = started.of(with_corpus(pod={"secrets": ["MY_TOKEN"]}))
     said = read(of_a_stage, mlflow)
     assert (
@@ -161,7 +161,7 @@ def test_a_function_of_the_user_s_that_raises(started: Started, mlflow: Server) 
 
 @pytest.mark.slow
 def test_a_reward_that_raises(tracked: Cluster, client: Client, mlflow: Server, tmp_path: Path) -> None:
-    """The trial of the rewards fails, before anything is trained with them."""
+    """The trial of the rewards fails before any training."""
     (tmp_path / "rows.jsonl").write_text("".join(f'{{"prompt": "{n} =", "answer": "{n}"}}\n' for n in range(8)))
     (tmp_path / "scores.py").write_text(SCORES)
     grpo = GRPO["grpo"] | {"data": "sums", "rewards": [f"{tmp_path}/scores.py:score"]}
@@ -185,7 +185,7 @@ def test_a_storage_that_the_pod_may_not_write_to(started: Started, cluster: Clus
 
 @pytest.mark.slow
 def test_a_tracking_server_that_is_away(started: Started, mlflow: Server) -> None:
-    """Each attempt waits for it for a minute."""
+    """Each attempt waits for the server for a minute."""
     mlflow.kill()
     try:
         done = started.of_text("go on")
@@ -198,7 +198,7 @@ def test_a_tracking_server_that_is_away(started: Started, mlflow: Server) -> Non
 
 
 def test_a_tracking_server_that_is_away_while_a_stage_runs(started: Started, mlflow: Server) -> None:
-    """The pod waits for it when the stage is over."""
+    """The pod waits for the server after the stage has finished."""
 
     def watch(pod: Pod) -> None:
         if pod.task == "prepare_corpus":
@@ -215,7 +215,7 @@ def test_a_tracking_server_that_is_away_while_a_stage_runs(started: Started, mlf
 
 
 def running(mlflow: Server) -> list[Any]:
-    """The stages that MLflow has as running."""
+    """Return the stages that are running according to MLflow."""
     found = MlflowClient(mlflow.uri)
     runs = found.search_runs([each.experiment_id for each in found.search_experiments()], "status = 'RUNNING'")
     return [each for each in runs if each.data.tags.get("baton.role") != "execution"]
@@ -235,7 +235,8 @@ def test_a_full_disk(started: Started, mlflow: Server) -> None:
 
 @pytest.mark.skipif(not can_be_made(), reason="takes root and a writable cgroup")
 def test_a_stage_that_is_killed_for_memory(started: Started, mlflow: Server) -> None:
-    """Flyte sees that from Kubernetes, shows nothing of what the pod left, and retries, which is spared."""
+    """Flyte learns this from Kubernetes, ignores everything that the pod left, and retries; the retry runs nothing
+    again."""
     done = started.of_text("grow", memory=LIMIT)
     killed, retry = done.of("prepare_corpus")
     assert "terminated with exit code (0). Reason [OOMKilled]. Message: \n." in str(killed.failed)

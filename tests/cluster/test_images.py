@@ -1,4 +1,4 @@
-"""The chain with each stage in the image of its family and nothing else: `make test-images`."""
+"""The chain with each stage in the image of its family alone: `make test-images`."""
 
 import os
 import random
@@ -32,13 +32,13 @@ from tests.workflows.test_pretrain_to_rl import TINY, prepare, pyflyte
 pytestmark = [pytest.mark.images, needs_docker, pytest.mark.timeout(3600)]
 
 SEED = 17
-KILLED_WITHIN_S = {"prepare_corpus": 4, "pretrain": 10, "sft": 15, "grpo": 15, "evaluate": 15}  # of a pod's start
+KILLED_WITHIN_S = {"prepare_corpus": 4, "pretrain": 10, "sft": 15, "grpo": 15, "evaluate": 15}  # time after the start
 
 
 @contextmanager
 def wheels(folder: Path) -> Iterator[dict[str, str]]:
-    """PIP_FIND_LINKS as an address, since a build sees no folder of this machine. With the same folder it is the same
-    address, as which Docker knows its layers again."""
+    """Serve the folder of PIP_FIND_LINKS at an address, since a build cannot see folders of this machine. The same
+    folder has the same address, so that Docker's layer cache stays valid."""
     noted = folder / "port-of-wheels"
     path = Path(os.environ.get("PIP_FIND_LINKS") or "none")
     if not path.is_dir():
@@ -54,7 +54,7 @@ def wheels(folder: Path) -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def images(docker: Docker, docker_folder: Path) -> Iterator[Path]:
-    """Flyte's configuration with the images, built and pushed as a user does it."""
+    """Flyte's configuration with the images, built and pushed as a user does."""
     config = docker_folder / "flyte.yaml"
     words = [sys.executable, "-m", "images"]
     with registry(docker_folder) as host, wheels(docker_folder) as sources:
@@ -86,7 +86,7 @@ def local(vllm: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class AtRandom:
-    """Kills one container of each of some tasks, at a random moment of its first seconds."""
+    """Kills one container of each of some tasks, at a random moment shortly after its start."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance, self.left, self.killed = chance, {**KILLED_WITHIN_S}, list[str]()
@@ -94,7 +94,7 @@ class AtRandom:
     def __call__(self, pod: Pod) -> None:
         if seconds := self.left.pop(pod.task, 0):
             time.sleep(self.chance.uniform(0, seconds))
-            assert pod.alive(), f"{pod.name} has ended before it was killed"
+            assert pod.alive(), f"{pod.name} ended before it was killed"
             pod.kill()
             self.killed.append(pod.task)
 
@@ -109,7 +109,7 @@ def run(contained: Cluster, client: Client, mlflow: Server, local: Path) -> tupl
 
 
 def made(folder: Path) -> set[tuple[str, str]]:
-    """The artifacts of a local run, as `digests` has those in storage."""
+    """Return the artifacts of a local run in the format that `digests` has for those in storage."""
     manifests = map(read_manifest, (folder / "baton/jobs").glob("*/output"))
     return {(each.kind, each.digest) for each in manifests if each.kind in KINDS}
 

@@ -19,8 +19,8 @@ from tests.tracking.conftest import Server
 
 pytestmark = pytest.mark.slow
 
-FILES, NEW = range(12), 6  # of which this one comes later
-ROWS, TEXTS = 60, 50  # documents of a file, and how many of them are no copies
+FILES, NEW = range(12), 6  # the number of the file that is added later
+ROWS, TEXTS = 60, 50  # documents of a file, and the number of distinct ones
 
 
 def put(cluster: Cluster, number: int) -> None:
@@ -30,19 +30,19 @@ def put(cluster: Cluster, number: int) -> None:
 
 
 def recipe(cluster: Cluster, machines: int) -> dict[str, Any]:
-    """The text's corpus, its tokenizer and its tokens."""
+    """Return a recipe for the text's corpus, its tokenizer and its tokens."""
     source = {"kind": "jsonl", "path": f"{cluster.storage.root}/texts/*.jsonl"}
     return {
         "name": "partitions",
         "corpus": {"source": source, "held_out": 0.3, "partitions": {"size_mb": 0.05, "machines": machines}},
-        "tokenizer": {"vocab_size": 260},  # bytes and special tokens: the same one whatever the text
+        "tokenizer": {"vocab_size": 260},  # bytes and special tokens only, so the tokenizer does not depend on the text
         "shards": {"machines": machines},
         "audit": None,
     }
 
 
 class Killed:
-    """Kills the first attempt at one share of each kind when it has left a partition in storage."""
+    """Kills the first attempt at one share of each kind after it has stored a partition."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -79,7 +79,7 @@ def submitted(tracked: Cluster, client: Client, mlflow: Server) -> Any:
 
 @pytest.fixture(scope="module")
 def first(tracked: Cluster, submitted: Any, killed: Killed) -> Ran:
-    """Run with two machines, of which one is killed in each stage, and a slow storage."""
+    """A run on slow storage with two machines, one of which is killed in each stage."""
     for number in {*FILES} - {NEW}:
         put(tracked, number)
     faults = tracked.storage.faults
@@ -91,7 +91,7 @@ def first(tracked: Cluster, submitted: Any, killed: Killed) -> Ran:
 
 @pytest.fixture(scope="module")
 def second(tracked: Cluster, client: Client, submitted: Any, first: Ran) -> Ran:
-    """The same after another file has come."""
+    """Another run after a file was added."""
     put(tracked, NEW)
     return Ran(tracked.storage, succeed(tracked, client.again(submitted)))
 
@@ -117,7 +117,7 @@ def test_another_file_costs_its_own_partitions_and_tokens(first: Ran, second: Ra
     worked_on = second.worked_on - first.worked_on
     assert (worked_on["read_partitions"], worked_on["encode_partitions"]) == (ROWS, TEXTS)
     assert (worked_on["scan"], worked_on["encode"]) == (0, 0)
-    assert {second.fetched[key] for of_task in first.partitions.values() for key in of_task} == {1}  # by the last pod
+    assert {second.fetched[key] for of_task in first.partitions.values() for key in of_task} == {1}  # fetched once each
 
 
 def test_one_machine_makes_the_same_from_the_start(

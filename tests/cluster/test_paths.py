@@ -1,4 +1,4 @@
-"""A recipe's paths, in pods that can't read the client's files."""
+"""Paths of a recipe in pods that cannot read the client's files."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 
 
 def rows(folder: Path) -> Path:
-    """Two files of lines, and one that the recipe's glob leaves out."""
+    """Two files of lines, and one that the recipe's glob excludes."""
     (folder / "part").mkdir(parents=True)
     for name in ("a.jsonl", "part/b.jsonl"):
         texts = [f"{name} says {number}, and goes on to say more. " * 20 for number in range(40)]
@@ -73,7 +73,7 @@ def test_the_same_files_from_another_place_are_a_hit(
 def test_files_in_a_bucket_are_read_where_they_are(
     tracked: Cluster, client: Client, mlflow: Server, run: Done, tokenizer: Path, tmp_path: Path
 ) -> None:
-    """The client has no credentials for it: it says so, and the pods look."""
+    """The client has no credentials for the bucket and reports this, and the pods validate the files."""
     storage = tracked.storage
     for root, folder in (("rows", rows(tmp_path / "rows")), ("tokenizer", tokenizer)):
         for path in folder.rglob("*"):
@@ -82,7 +82,7 @@ def test_files_in_a_bucket_are_read_where_they_are(
     named = recipe(f"{storage.root}/users/rows/**/*.jsonl", f"{storage.root}/users/tokenizer")
     done = tracked.execute(submit(client, named, MLFLOW_TRACKING_URI=mlflow.uri, AWS_EC2_METADATA_DISABLED="true"))
     assert done.failed is None, done.why()
-    assert done.made() == ["stages", "prepare_corpus", "train_tokenizer", "report"]  # the same: no shards anew
+    assert done.made() == ["stages", "prepare_corpus", "train_tokenizer", "report"]  # the same bytes, so no new shards
 
 
 def test_an_address_where_nothing_is_ends_in_the_first_pod(tracked: Cluster, client: Client, mlflow: Server) -> None:

@@ -1,4 +1,4 @@
-"""The tests' propeller itself, on tiny workflows without Baton."""
+"""The tests' propeller itself, with tiny workflows that do not use Baton."""
 
 import threading
 import time
@@ -30,7 +30,7 @@ def registered(client: Client) -> Client:
 
 
 def value(done: Done, python_type: Any) -> Any:
-    """The execution's only output."""
+    """Return the only output of an execution."""
     assert done.outputs is not None, done.why()
     (literal,) = done.outputs.literals.values()
     context = FlyteContextManager.current_context()
@@ -112,7 +112,7 @@ def test_a_promised_hash_counts_in_the_catalog_and_a_constant_s_is_lost(cluster:
         return "shouted" in done.made()
 
     assert ran("of_a_promise", "abc", "here")
-    assert not ran("of_a_promise", "xyz", "there")  # of the same length; `how` is ignored
+    assert not ran("of_a_promise", "xyz", "there")  # the texts have the same length, and `how` is ignored
     assert ran("of_a_constant", "abc", "here")
     assert not ran("of_a_constant", "abc", "there")
     assert ran("of_a_constant", "xyz", "here")
@@ -149,7 +149,7 @@ def test_a_pod_sees_no_files_of_this_machine_s(seen: Done) -> None:
     found = value(seen, dict[str, str])
     assert not Path(found["here"]).exists()
     at_the_code = {str(folder) for folder in (ROOT, *ROOT.parents)}  # .venv is in the checkout
-    assert len({*found["files"].split()} - at_the_code) <= 2  # the folder above its own, its network's sockets
+    assert len({*found["files"].split()} - at_the_code) <= 2  # the pod's own parent folder and its network's sockets
 
 
 def test_what_a_node_asks_of_the_cluster_can_be_seen(seen: Done) -> None:
@@ -164,7 +164,7 @@ def asked_for(**limits: str) -> Asked:
 
 
 def test_flyte_s_own_limits_clamp_what_a_pod_asks_for() -> None:
-    """This is the behaviour of ApplyResourceOverrides in flyteplugins 1.16.8, with the limits that an operator did not
+    """This is the behavior of ApplyResourceOverrides in flyteplugins 1.16.8, with the limits that an operator did not
     set."""
     got = clamped(asked_for(cpu="16", memory="4Gi", gpu="8", ephemeral_storage="500Gi"), BUILT_IN)
     assert got.limits == got.requests == {"cpu": "2", "memory": "1Gi", "gpu": "1", "ephemeral_storage": "500Gi"}

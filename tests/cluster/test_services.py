@@ -1,4 +1,4 @@
-"""The images of the connector and of MLflow's server: built, and started as their manifests say."""
+"""The images of the connector and of MLflow's server, built and started according to their manifests."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from tests.source import ROOT
 pytestmark = [pytest.mark.images, needs_docker, pytest.mark.timeout(1800)]
 
 START_S = 300
-# What the kubelet asks, from within the container's network
+# The kubelet's probes, from within the container's network
 PROBES = {
     "grpc": """
 import grpc, sys
@@ -57,7 +57,7 @@ def built(docker: Docker, dockerfile: str, base: str) -> str:
 
 
 def started(docker: Docker, image: str, pod: dict[str, Any]) -> str:
-    """The pod's only container, as the kubelet starts it; its name."""
+    """Start the pod's only container as the kubelet does; returns its name."""
     (container,) = pod["containers"]
     security = container["securityContext"]
     assert security["readOnlyRootFilesystem"] and security["capabilities"] == {"drop": ["ALL"]}
@@ -72,7 +72,7 @@ def started(docker: Docker, image: str, pod: dict[str, Any]) -> str:
 
 
 def healthy(docker: Docker, name: str, container: dict[str, Any]) -> bool:
-    """Return whether the readiness probe of a service has an answer in time."""
+    """Return whether the readiness probe of a service succeeds in time."""
     probe = container["readinessProbe"]
     (kind,) = probe.keys() & PROBES.keys()
     port = next(each["containerPort"] for each in container["ports"])

@@ -1,4 +1,4 @@
-"""The whole chain, vLLM and TRL included, in pods that share nothing; and the same with pods killed at random."""
+"""The entire chain, including vLLM and TRL, in pods that share nothing, with and without random kills."""
 
 import random
 import time
@@ -38,7 +38,7 @@ EVERY_OF = {"pretrain": BASE["pretrain"]["checkpoints"]["every"]} | {
     stage: spec["checkpoint_every"] for stage, spec in TUNED.items()
 }
 KILLS, SEED = 30, 15
-KILLED_WITHIN_S = 20.0  # of a pod's start
+KILLED_WITHIN_S = 20.0  # seconds after a pod's start
 
 
 @pytest.fixture(scope="module")
@@ -54,23 +54,23 @@ def run(tracked: Cluster, submitted: Any) -> Done:
 
 
 def test_every_stage_runs_once(run: Done, mlflow: Server) -> None:
-    assert len(run.ran) == 1 + len(STAGES) + len(LABELS) + 1  # the dynamic and the report
+    assert len(run.ran) == 1 + len(STAGES) + len(LABELS) + 1  # the dynamic workflow and the report
     assert mlflow_client.MlflowClient(mlflow.uri).get_model_version("tiny", "1").status == "READY"
 
 
 @dataclass(frozen=True)
 class Killed:
-    """A training pod, when it was killed."""
+    """A training pod at the moment when it was killed."""
 
     stage: str
     when: float  # seconds since the epoch
     reached: int  # its last step
-    saved: int  # the step of its last checkpoint,
-    stored: int  # and of the last one in storage
+    saved: int  # step of its last checkpoint
+    stored: int  # step of its last checkpoint in storage
 
 
 class AtRandom:
-    """Kills pods some time after they have started; a task's third attempt is left alone, since a fourth is not had."""
+    """Kills pods some time after their start. The third attempt at a task is spared, since there is no fourth."""
 
     def __init__(self, storage: Storage, chance: random.Random, left: int) -> None:
         self.storage, self.chance, self.left = storage, chance, left
@@ -81,7 +81,7 @@ class AtRandom:
             return
         patient = pod.task in EVERY_OF and self.chance.random() < 0.7
         while patient and pod.alive() and not steps_on_disk(pod):
-            time.sleep(0.5)  # so that most trainings have something to lose, on a slow machine too
+            time.sleep(0.5)  # lets most trainings have something to lose, even on a slow machine
         time.sleep(self.chance.uniform(0, KILLED_WITHIN_S))
         if pod.alive() and self.left:
             self.left -= 1
@@ -92,7 +92,7 @@ class AtRandom:
             pod.kill()
 
     def check(self) -> None:
-        """Nobody took more than one interval again, besides that whose checkpoint was on its way into storage."""
+        """Check that no pod repeated more than one interval, or two if a checkpoint was being uploaded."""
         for killed in self.trainings:
             made = training(self.storage, killed.stage)
             steps = [line["step"] for line in recorded(self.storage, made) if line["time"] < killed.when]
@@ -104,7 +104,7 @@ class AtRandom:
         self.trainings.clear()
 
 
-@pytest.mark.timeout(3 * 3600)  # the chain several times, each pod up to three
+@pytest.mark.timeout(3 * 3600)  # runs the chain several times, with up to three attempts per pod
 def test_pods_killed_at_random_change_no_digest_and_cost_one_checkpoint_interval_each(
     tracked: Cluster, client: Client, run: Done, submitted: Any
 ) -> None:

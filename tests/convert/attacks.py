@@ -1,4 +1,4 @@
-"""Handcrafted damage to a checkpoint's pickles and archives, with the error message that each must cause."""
+"""Handcrafted damage to the pickles and archives of a checkpoint, with the expected error messages."""
 
 import os
 import pickle
@@ -93,18 +93,19 @@ OPCODES: dict[str, tuple[bytes, str]] = {
 
 
 def chain_of_calls(depth: int) -> bytes:
-    """torch.Size((torch.Size((…),),))."""
+    """Return the pickle of torch.Size((torch.Size((…),),))."""
     return (SIZE + b"q\x00" + b"h\x00" * depth) + b")" + b"R\x85" * depth + b"R"
 
 
 def shared(levels: int) -> bytes:
-    """A tuple that contains the same tuple twice, and so on: traversing it takes 2^levels steps."""
+    """Return the pickle of a tuple that contains the same tuple twice, and so on; a traversal takes 2^levels steps."""
     places = [struct.pack("<I", (1 << 20) + level) for level in range(levels)]
     return b"N" + b"".join(b"r" + place + b"j" + place + b"\x86" for place in places)
 
 
 DEEP = 200_000
-# Large, and harmless unless traversed, or rare: with these in the metadata the conversion is still correct
+# Large pickles that are harmless unless they are traversed, and rare ones: with these in the metadata, the conversion
+# is still correct
 HARMLESS: dict[str, bytes] = {
     "deep tuples": b")" + b"\x85" * DEEP,
     "deep tuples as a key": b"})" + b"\x85" * DEEP + b"Ns",
@@ -141,7 +142,7 @@ def changed(change: Callable[[Any], object]) -> Damage:
 
 
 def chunks(*spans: tuple[int, int]) -> Damage:
-    """Chunks of the last norm, which has 72 elements, each in its own file."""
+    """Replace the last norm, which has 72 elements, by chunks in separate files."""
 
     def write(folder: Path) -> None:
         content = metadata(folder)
@@ -182,7 +183,8 @@ def giant(content: Any) -> None:
 
 
 def sixteen_axes(content: Any) -> None:
-    """A chunk takes 2^16 steps to place: a thousand of them, which fit into 120 kB, would take minutes."""
+    """A chunk in 16 dimensions takes 2^16 steps to place: a thousand of them, which fit into 120 kB, would take
+    minutes."""
     ones, zeros = [1] * 15, [0] * 16
     norm(content).size = torch.Size([72, *ones])
     norm(content).chunks[:] = [ChunkStorageMetadata(torch.Size(zeros), torch.Size([72, *ones]))]
@@ -191,7 +193,7 @@ def sixteen_axes(content: Any) -> None:
 
 
 def in_another_s_place(content: Any) -> None:
-    """Both norms have 72 elements of the same type, so they only differ in their location."""
+    """Exchange the locations of two norms, which both have 72 elements of the same type."""
     names = [index for index in content.storage_data if index.fqn.endswith("layernorm.weight") and index.fqn != NORM]
     other = content.storage_data[names[0]]
     content.storage_data[MetadataIndex(NORM, [0])] = _StorageInfo(other.relative_path, other.offset, other.length)
@@ -241,7 +243,7 @@ SAID: dict[str, tuple[Damage, str]] = {
 
 
 def norm_archive(folder: Path) -> Path:
-    """The last norm in its own file, to be damaged."""
+    """Save the last norm in a separate file, to be damaged."""
     path = folder / "norm.distcp"
     torch.save(torch.ones(72, dtype=torch.bfloat16), path)
     moved(folder, path)
@@ -254,8 +256,8 @@ def moved(folder: Path, path: Path) -> None:
 
 
 def zip_field(record: str, at: int, value: bytes, *, local: bool = True, directory: bool = True) -> Damage:
-    """Overwrite a field of a record's headers: `at` counts from where the two kinds of header are the same, which
-    is the version that is needed to extract it."""
+    """Overwrite a field of a record's headers. `at` is relative to the version needed for extraction, from where on
+    both kinds of header have the same fields."""
 
     def write(folder: Path) -> None:
         path = norm_archive(folder)
@@ -272,7 +274,7 @@ def zip_field(record: str, at: int, value: bytes, *, local: bool = True, directo
 
 
 def rewritten(change: Callable[[dict[str, bytes]], object], **how: Any) -> Damage:
-    """The same records in another archive."""
+    """Write the same records to another archive."""
 
     def write(folder: Path) -> None:
         path = norm_archive(folder)

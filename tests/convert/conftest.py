@@ -1,4 +1,4 @@
-"""A model in both formats, and both directions of the conversion, for tests of either."""
+"""A model in both formats, and both directions of the conversion."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.convert.test_round_trip import to_megatron
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same model in both formats: `theirs` and `ours`. A test that changes one takes a copy."""
+    """The same model in both formats: `theirs` and `ours`. A test that changes a model copies it first."""
     root = tmp_path_factory.mktemp("models")
     make("qwen3", root / "theirs", torch.bfloat16)
     to_megatron(root / "theirs", root / "ours")
@@ -25,5 +25,5 @@ def direction(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def source(direction: str, models: Path) -> Path:
-    """The model to read: one of `models` in Hugging Face's format, or in Megatron's."""
+    """The model to convert: the one of `models` in Hugging Face's or in Megatron's format."""
     return models / ("theirs" if direction == "import" else "ours")

@@ -1,6 +1,6 @@
-"""Functions that run on the ranks of a layout: save a checkpoint of known weights, or load one and compare.
+"""Functions that run on the ranks of a layout, to save a checkpoint of known weights, or to load and compare one.
 
-Separate from the tests that start them, so that a rank need not import transformers.
+They are in a separate module, so that a rank need not import transformers.
 """
 
 import re
@@ -28,7 +28,7 @@ Key = tuple[str, int | None, int | None]  # name in the families' tables, layer,
 
 
 def key_of(shard: ShardedTensor) -> Key:
-    """The weight that a shard is a part of."""
+    """Return the key of the weight that a shard is a part of."""
     place = list(shard.global_offset[: shard.prepend_axis_num])
     name = re.fullmatch(r"decoder\.layers\.(?:(\d+)\.)?(.*)", shard.key)
     if name is None:
@@ -40,19 +40,20 @@ def key_of(shard: ShardedTensor) -> Key:
 
 
 def part_of(shard: ShardedTensor, whole: Tensor) -> Tensor:
-    """A shard's part of its weight."""
+    """Return the part of the weight that a shard holds."""
     offset = shard.global_offset[shard.prepend_axis_num :]
     return whole[tuple(slice(start, start + size) for start, size in zip(offset, shard.local_shape, strict=True))]
 
 
 def known(key: Key, shape: tuple[int, ...]) -> Tensor:
-    """Random numbers that depend only on the weight's name and position."""
+    """Return random numbers that depend only on the weight's name and position."""
     seed = int.from_bytes(blake3(repr(key).encode()).digest(8))
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def load_and_compare(wanted: dict[str, Any], precision: str, vocabulary: int, checkpoint: Path, weights: Path) -> None:
-    """On each rank: every part that Megatron loads equals that part of the whole weight in the file `weights`."""
+    """Check on each rank that every part that Megatron loads equals that part of the complete weight in the file
+    `weights`."""
     spec = PretrainSpec.model_validate(wanted)
     with distributed(spec.layout, spec.seed):
         expected: dict[Key, Tensor] = torch.load(weights)
@@ -66,7 +67,7 @@ def load_and_compare(wanted: dict[str, Any], precision: str, vocabulary: int, ch
 
 
 def save_known(wanted: dict[str, Any], vocabulary: int, folder: Path) -> None:
-    """On each rank: save a checkpoint whose weights are all `known`."""
+    """Save a checkpoint on each rank, with weights from `known`."""
     spec = PretrainSpec.model_validate(wanted)
     with distributed(spec.layout, spec.seed):
         save(Training(spec, vocabulary), folder)

@@ -1,5 +1,5 @@
-"""Tiny models of every family with random weights, in transformers' own format. Sizes are odd on purpose:
-what is mixed up then has another shape, and no weight is a one or a zero that could go missing unseen."""
+"""Tiny models of every family with random weights, in the format of transformers. The sizes are unusual on purpose, so
+that a mixed-up tensor has another shape, and no weight is zero or one, so that a missing one is noticed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +29,7 @@ from tasks.convert.families import family_of, read
 from tasks.convert.mapping import weights
 
 VOCABULARY = 101
-LENGTH = 48  # tokens in a test's text: longer than the windows below
+LENGTH = 48  # tokens in a test's text, longer than the attention windows below
 WINDOW = 7
 
 COMMON: dict[str, Any] = {
@@ -38,7 +38,7 @@ COMMON: dict[str, Any] = {
     "num_hidden_layers": 3,
     "num_attention_heads": 6,
     "num_key_value_heads": 3,
-    "head_dim": 16,  # 6 x 16 is not 72
+    "head_dim": 16,  # 6 x 16 differs from 72
     "intermediate_size": 136,
     "max_position_embeddings": 64,
     "pad_token_id": None,
@@ -63,7 +63,7 @@ YARN = {
     "original_max_position_embeddings": 32,
 }
 LATENT = {
-    "head_dim": 6,  # in transformers' config, the part with positions alone
+    "head_dim": 6,  # in transformers' config, only the part with positions
     "num_key_value_heads": 6,
     "q_lora_rank": 40,
     "kv_lora_rank": 24,
@@ -125,7 +125,7 @@ FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
 
 
 def make(name: str, folder: Path, dtype: torch.dtype = torch.float32) -> Path:
-    """Write a model of FAMILIES: config.json and safetensors. The same weights every time."""
+    """Write config.json and safetensors of a model of FAMILIES, with the same weights every time."""
     torch.manual_seed(sorted(FAMILIES).index(name))
     model = AutoModelForCausalLM.from_config(FAMILIES[name]()).eval()
     with torch.no_grad():
@@ -134,7 +134,7 @@ def make(name: str, folder: Path, dtype: torch.dtype = torch.float32) -> Path:
             weight.copy_(around + torch.randn_like(weight) * (0.3 if weight.ndim == 1 else weight.size(-1) ** -0.5))
             weight.data = weight.data.to(dtype)
         for key, buffer in model.named_buffers():
-            if key.endswith("e_score_correction_bias"):  # fp32 in every file, as in transformers
+            if key.endswith("e_score_correction_bias"):  # always fp32 in files, as in transformers
                 buffer.copy_(torch.randn_like(buffer) * 0.1)
     model.config.dtype = dtype
     model.save_pretrained(folder)
@@ -142,12 +142,12 @@ def make(name: str, folder: Path, dtype: torch.dtype = torch.float32) -> Path:
 
 
 def architecture(folder: Path) -> Architecture:
-    """Read a model's config as the converter does, with Transformers' defaults filled in."""
+    """Read a model's config as the converter does, with Transformers' defaults."""
     return read(AutoConfig.from_pretrained(folder).to_dict())
 
 
 def megatron_weights(folder: Path) -> dict[tuple[str, int | None, int | None], Tensor]:
-    """A model's weights in Megatron's layout, by name in the family's table, layer and expert."""
+    """Return the weights of a model in Megatron's layout, by name in the family's table, layer and expert."""
     theirs = load_file(folder / "model.safetensors")
     family = family_of(AutoConfig.from_pretrained(folder).to_dict())
     ours = {}
@@ -159,5 +159,5 @@ def megatron_weights(folder: Path) -> dict[tuple[str, int | None, int | None], T
 
 
 def text(rows: int = 2) -> Tensor:
-    """Random tokens, (rows, LENGTH)."""
+    """Return random tokens of shape (rows, LENGTH)."""
     return torch.randint(VOCABULARY, (rows, LENGTH), generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,5 @@
-"""A checkpoint is the same model whichever layout saved it: its chunks are assembled into the same tensors."""
+"""A checkpoint is the same model regardless of the layout that saved it: its chunks are assembled into the same
+tensors."""
 
 import json
 import pickle
@@ -52,7 +53,7 @@ Saved = Callable[[str, Layout], Path]
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
-    """A checkpoint of known weights, by model and layout, as in the output of `pretrain`."""
+    """Checkpoints of known weights by model and layout, in the format of the output of `pretrain`."""
     root = tmp_path_factory.mktemp("saved")
 
     @cache
@@ -80,7 +81,7 @@ def describe(folder: Path, model: str) -> None:
 
 
 def expected(folder: Path, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The expected Hugging Face tensors: rows of the known weights."""
+    """Return the expected Hugging Face tensors, with rows of the known weights."""
     found = {}
     for weight in open_megatron(folder).weights:
         whole = known((weight.rule, weight.layer, weight.expert), weight.shape).to(dtype)
@@ -100,6 +101,7 @@ def test_one_process(model: str, saved: Saved, tmp_path: Path) -> None:
     assert_same(tensors(to_hugging_face(folder, tmp_path / "out")), expected(folder, torch.bfloat16))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "layout"), CASES, ids=[f"{model}-{layout.name()}" for model, layout in CASES])
 def test_a_layout_exports_the_same_bytes_as_one_process(
     model: str, layout: Layout, saved: Saved, tmp_path: Path
@@ -111,7 +113,7 @@ def test_a_layout_exports_the_same_bytes_as_one_process(
 
 
 def test_a_layout_s_chunks_are_really_parts(saved: Saved) -> None:
-    """Otherwise the tests above would prove nothing."""
+    """Make sure that the tests above do not pass vacuously."""
     for model, layout, key, parts in [
         ("llama", TP2, "decoder.layers.self_attention.linear_qkv.weight", 2 * 4),
         ("llama", TP2, "decoder.layers.mlp.linear_fc1.weight", 4 * 4),
@@ -149,7 +151,7 @@ def test_an_embedding_padded_for_its_layout_loses_its_padding(saved: Saved, tmp_
 
 
 def test_layers_that_are_not_stacked(saved: Saved, tmp_path: Path) -> None:
-    """decoder.layers.0., decoder.layers.1., …: one of Megatron's options, and always so where layers differ."""
+    """Names like decoder.layers.0. and decoder.layers.1. are an option of Megatron, and required if layers differ."""
     one = to_hugging_face(saved("qwen3_moe", ONE), tmp_path / "one")
     folder = tmp_path / "saved"
     (folder / CHECKPOINT).mkdir(parents=True)
@@ -163,12 +165,12 @@ def test_layers_that_are_not_stacked(saved: Saved, tmp_path: Path) -> None:
     assert_same(tensors(to_hugging_face(folder, tmp_path / "other")), tensors(one))
 
 
-# Checkpoints made elsewhere: a config.json is given, and names may be those of Megatron's own layers
+# Checkpoints from elsewhere: a config.json is given, and names may be those of Megatron's own layers
 
 
 @pytest.fixture
 def theirs(saved: Saved, tmp_path: Path) -> Path:
-    """The checkpoint as a Hugging Face model."""
+    """Return the checkpoint as a Hugging Face model."""
     return to_hugging_face(saved("qwen3_moe", ONE), tmp_path / "theirs")
 
 

@@ -1,4 +1,4 @@
-"""The audit finds every deliberate damage."""
+"""The audit detects every deliberate damage."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ Weights = dict[str, Tensor]
 
 
 def imported(name: str, folder: Path) -> tuple[Path, Path]:
-    """A model's folder and its checkpoint."""
+    """Return the folder of a model and its checkpoint."""
     model = make(name, folder / "model", torch.bfloat16)
     import_model(open_hugging_face(model), folder / "checkpoint", ImportOptions(), lambda done, total: None)
     return model, folder / "checkpoint"
@@ -43,7 +43,7 @@ def audited(checkpoint: Path, model: Path) -> Audit:
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
-    """Models are created once and cached."""
+    """A function that returns a model and its checkpoint, which are created once and cached."""
     made: dict[str, tuple[Path, Path]] = {}
 
     def pair(name: str) -> tuple[Path, Path]:
@@ -102,7 +102,7 @@ def edit(name: str, how: Callable[[Tensor], Tensor]) -> Callable[[Weights], None
 
 
 def reorder(name: str, rows: tuple[int, int, int], axis: int) -> Callable[[Weights], None]:
-    """Rows indexed by three numbers, with two of them exchanged."""
+    """View the rows of a weight as a three-dimensional array, and exchange two of the dimensions."""
     return edit(name, lambda weight: weight.view(*rows, -1).transpose(axis, axis + 1).reshape(weight.shape))
 
 
@@ -120,7 +120,7 @@ def add(name: str) -> Callable[[Weights], None]:
     return change
 
 
-# name: (model, what is done to its weights)
+# name: (model, change of its weights)
 WEIGHTS: dict[str, tuple[str, Callable[[Weights], None]]] = {
     "k and v swapped": ("qwen3", swap(ATTENTION + "k_proj.weight", ATTENTION + "v_proj.weight")),
     "gate and up swapped": ("qwen3", swap(MLP + "gate_proj.weight", MLP + "up_proj.weight")),
@@ -154,7 +154,7 @@ WEIGHTS: dict[str, tuple[str, Callable[[Weights], None]]] = {
     "the experts' bias": ("deepseek_v3", edit("model.layers.1.mlp.gate.e_score_correction_bias", lambda w: w.flip(0))),
 }  # fmt: skip
 
-# name: (model, a config's field, its value)
+# name: (model, field of its config, new value)
 CONFIGS: dict[str, tuple[str, str, Any]] = {
     "another rope theta": ("qwen3", "rope_parameters", {"rope_type": "default", "rope_theta": 10001.0}),
     "another epsilon": ("qwen3", "rms_norm_eps", 1e-5),
@@ -258,7 +258,7 @@ def garbage(place: str) -> Callable[[Path, Path], None]:
     return change
 
 
-# name: (what is done to a model and its checkpoint, words of the verdict)
+# name: (change of a model and its checkpoint, text in the verdict)
 BESIDE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "model.json: layers": (in_model_json("layers", 2), "model.layers is 2"),
     "model.json: heads": (in_model_json("heads", 3), "model.heads is 3"),
@@ -307,6 +307,7 @@ BESIDE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BESIDE)
 def test_a_change_beside_the_weights_is_caught(
     pairs: Callable[[str], tuple[Path, Path]], tmp_path: Path, name: str

@@ -1,5 +1,5 @@
-"""What cannot be converted is refused with one clear line, before anything is at the target, and nothing in a
-file is ever run."""
+"""Models that cannot be converted are refused with one clear line, before anything is written to the target, and no
+code in a file is ever executed."""
 
 import json
 import os
@@ -38,18 +38,18 @@ NORM = "decoder.final_layernorm.weight"
 
 @pytest.fixture
 def theirs(models: Path, tmp_path: Path) -> Path:
-    """Hugging Face's."""
+    """A model in Hugging Face's format."""
     return Path(shutil.copytree(models / "theirs", tmp_path / "theirs"))
 
 
 @pytest.fixture
 def ours(models: Path, tmp_path: Path) -> Path:
-    """Megatron's."""
+    """A model in Megatron's format."""
     return Path(shutil.copytree(models / "ours", tmp_path / "ours"))
 
 
 def refused(work: Callable[[Path, Path], object], source: Path, words: str) -> None:
-    """The error is one line that matches, and nothing is at the target."""
+    """Check that the error is one line that matches, and that nothing was written to the target."""
     target = source.with_name("target")
     with pytest.raises(ConversionError, match=words) as caught:
         work(source, target)
@@ -57,7 +57,7 @@ def refused(work: Callable[[Path, Path], object], source: Path, words: str) -> N
     assert not target.exists()
 
 
-# Megatron's side
+# Inputs in Megatron's format
 
 
 def checkpoint_metadata(folder: Path) -> Metadata:
@@ -145,7 +145,7 @@ def lost_chunk(folder: Path) -> None:
 
 
 def twice_the_same_chunk(folder: Path) -> None:
-    """The right number of elements, but not all of them."""
+    """The chunks have the right number of elements, but do not cover all of them."""
     half = folder / "checkpoint" / "half.distcp"
     torch.save(torch.ones(36, dtype=torch.bfloat16), half)
     content = checkpoint_metadata(folder)
@@ -156,7 +156,7 @@ def twice_the_same_chunk(folder: Path) -> None:
 
 
 def torn_archive(mark: bytes, at: int) -> Callable[[Path], None]:
-    """Sets some bytes after the first `mark` to ones."""
+    """Set the four bytes at `at` after the first `mark` to 0xff."""
 
     def tear(folder: Path) -> None:
         path = folder / "checkpoint" / "__0_2.distcp"
@@ -205,8 +205,8 @@ OURS: list[tuple[Callable[[Path], None], str]] = [
     (another_tensor, r"decoder\.extra\.weight \[72\] has no place in the model"),
     (lost_chunk, r"the chunks of decoder\.layers\.mlp\.linear_fc2\.weight \[3, 72, 136\] overlap or leave gaps"),
     (twice_the_same_chunk, r"final_layernorm\.weight"),
-    (torn_archive(b"PK\x01\x02", 6), r"__0_2\.distcp, bytes 0 to \d+: cannot be read"),  # the version of the format
-    (torn_archive(b"PK\x06\x06", 40), r"__0_2\.distcp, bytes 0 to \d+: cannot be read"),  # the directory's size
+    (torn_archive(b"PK\x01\x02", 6), r"__0_2\.distcp, bytes 0 to \d+: cannot be read"),  # version of the format
+    (torn_archive(b"PK\x06\x06", 40), r"__0_2\.distcp, bytes 0 to \d+: cannot be read"),  # size of the directory
     (torn_archive(b"PK\x03\x04", 0), r"__0_2\.distcp, bytes 0 to \d+: cannot be read"),
     (other_type, r"a tensor \[72\] of torch\.bfloat16, where \.metadata says \[72\] of torch\.float32"),
     (other_shape, r"linear_fc1\.weight is \[3, 272, 72\]; the config says \[3, 274, 72\]"),
@@ -232,6 +232,7 @@ def test_a_config_that_is_not_there(ours: Path) -> None:
         open_megatron(ours, ours / "config.json")
 
 
+@pytest.mark.long
 @given(data=st.data())
 def test_metadata_that_are_cut_off_anywhere(data: st.DataObject, models: Path) -> None:
     whole = (models / "ours" / "checkpoint" / ".metadata").read_bytes()
@@ -247,7 +248,7 @@ def test_metadata_that_are_cut_off_anywhere(data: st.DataObject, models: Path) -
 
 
 class Evil:
-    """A pickle can call anything."""
+    """An object whose pickle calls an arbitrary function."""
 
     def __init__(self, call: Callable[..., object], *arguments: object) -> None:
         self.call, self.arguments = call, arguments
@@ -257,7 +258,7 @@ class Evil:
 
 
 def evil(kind: str, mark: Path) -> Evil:
-    """Creates a file `mark` when it is executed."""
+    """An object whose pickle creates the file `mark` when it is loaded."""
     if kind == "os.system":
         return Evil(os.system, f"touch {mark}")
     if kind == "builtins.exec":
@@ -301,7 +302,7 @@ def test_a_pickle_in_place_of_a_tensor_is_not_run(kind: str, ours: Path, tmp_pat
 
 
 def test_the_evil_pickles_do_run_elsewhere(tmp_path: Path) -> None:
-    """Otherwise the tests above would prove nothing."""
+    """Make sure that the tests above do not pass vacuously."""
     torch.save(evil("os.system", tmp_path / "mark"), tmp_path / "evil.pt")
     for kind in EVIL[:-1]:
         pickle.loads(pickle.dumps(evil(kind, tmp_path / "mark")))
@@ -315,7 +316,7 @@ def test_common_pt_is_not_even_opened(ours: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "mark").exists()
 
 
-# Hugging Face's side
+# Inputs in Hugging Face's format
 
 
 def config(**changes: Any) -> Callable[[Path], None]:
@@ -363,7 +364,7 @@ def empty_file(folder: Path) -> None:
 
 
 def index(change: Callable[[Path, dict[str, Any]], object]) -> Callable[[Path], None]:
-    """The model in two files, with a change to the index."""
+    """Split the model into two files, and change the index."""
 
     def rewrite(folder: Path) -> None:
         found = tensors(folder)
@@ -381,7 +382,7 @@ def index(change: Callable[[Path, dict[str, Any]], object]) -> Callable[[Path], 
 
 
 def uneven_heads(folder: Path) -> None:
-    """6 for queries and 4 for keys and values, in the weights too."""
+    """Use 6 heads for queries and 4 for keys and values, in the weights too."""
     change_config(folder, num_key_value_heads=4)
     weights(
         lambda found: found.update(
@@ -524,7 +525,7 @@ def test_a_bad_model(name: str, theirs: Path) -> None:
     damage, words = THEIRS[name]
     damage(theirs)
     refused(to_megatron, theirs, words)
-    assert list(theirs.parent.iterdir()) == [theirs]  # nothing was begun
+    assert list(theirs.parent.iterdir()) == [theirs]  # nothing was written
 
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
@@ -562,14 +563,14 @@ def test_a_target_is_replaced_only_when_the_new_one_is_complete(theirs: Path, ou
     assert open_megatron(target)
 
 
-# A full disk
+# Full disks
 
 MEGABYTE = 1 << 20
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A 2 MB tmpfs."""
+    """A tmpfs of 2 MB."""
     place = tmp_path / "disk"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={2 * MEGABYTE}", "tmpfs", str(place)]
@@ -580,7 +581,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path, leave: int = 0) -> Path:
-    """A file that takes all free space except `leave` bytes."""
+    """Write a file that takes all free space except `leave` bytes."""
     filler = disk / "filler"
     with filler.open("wb") as stream:
         os.posix_fallocate(stream.fileno(), 0, shutil.disk_usage(disk).free - leave)

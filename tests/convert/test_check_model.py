@@ -1,4 +1,4 @@
-"""A model's tensors are compared with its class's from the headers of its files."""
+"""The tensors of a model are compared with those of its class; only the headers of its files are read."""
 
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,7 +18,8 @@ MIXTURE: dict[str, Any] = {
 
 
 def test_no_weight_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even the experts' weights are read, which Transformers merges: a large mixture has hundreds of gigabytes."""
+    """Not even the experts' weights are read, which Transformers merges; they take hundreds of gigabytes in a large
+    model."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise AssertionError("a file was opened")

@@ -1,4 +1,4 @@
-"""The command line answers bad input in one line, before it works."""
+"""The command line reports bad input in one line, before it does any work."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def baton(*words: str | int | Path) -> Result:
 
 
 def refused(result: Result, words: str) -> None:
-    """A line that contains `words`, in place of a traceback."""
+    """Check that a line with `words` is printed, and no traceback."""
     assert result.exit_code in (1, 2)
     assert isinstance(result.exception, SystemExit), result.exception
     assert words in result.output.splitlines()[-1]
@@ -43,7 +43,7 @@ def test_a_file_for_the_comparison_that_cannot_be_written(target: str, models: P
     (tmp_path / "folder").mkdir()
     result = baton("audit", models / "ours", models / "theirs", "--json", tmp_path / target)
     refused(result, target.partition("/")[0])
-    assert "weights" not in result.output  # it has not begun
+    assert "weights" not in result.output  # nothing has been converted
 
 
 def test_the_comparison_is_written(models: Path, tmp_path: Path) -> None:

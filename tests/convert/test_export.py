@@ -1,4 +1,4 @@
-"""The stages that export a trained checkpoint to Hugging Face and audit the export."""
+"""The stages that export a trained checkpoint to Hugging Face's format and audit the export."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ def audit_job(job: Path, **inputs: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Tokenizer, shards, a trained checkpoint, its conversion and its audit."""
+    """A tokenizer, shards, a trained checkpoint, its conversion and its audit."""
     root = tmp_path_factory.mktemp("convert")
     tokenizer = make_tokenizer(root / "tokenizer")
     data = make_shards(root / "shards", read_manifest(tokenizer).digest)
@@ -98,7 +98,7 @@ def test_a_foreign_tokenizer_is_refused(chain: dict[str, Path], tmp_path: Path) 
 
 
 def test_an_audit_that_finds_a_difference_fails(chain: dict[str, Path], tmp_path: Path) -> None:
-    """Even if the model's manifest is valid."""
+    """The audit fails even if the manifest of the model is valid."""
     other = Path(shutil.copytree(chain["model"], tmp_path / "model"))
     weights = load_file(other / "model.safetensors")
     weights["model.norm.weight"][3] += 0.5

@@ -1,5 +1,5 @@
-"""Every model that `pretrain` can train and `convert` does not refuse beforehand has a Hugging Face config that
-Transformers runs."""
+"""Every model that `pretrain` can train and that `convert` does not refuse beforehand has a Hugging Face config that
+Transformers can run."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ VOCABULARY = 40
 
 @st.composite
 def specs(draw: st.DrawFn) -> dict[str, Any]:
-    """Valid ones and others, with every field at its bounds."""
+    """Draw valid and invalid specs, with every field at its bounds."""
     heads = draw(st.sampled_from([1, 2, 3, 5, 6]))
     experts = {
         "count": draw(st.sampled_from([2, 5])),
@@ -78,7 +78,7 @@ def test_a_model_that_cannot_be_exported_is_named(fields: dict[str, Any], path: 
 
 @pytest.mark.parametrize("family", ["qwen3_moe", "mixtral"])
 def test_one_expert_of_each_token_cannot_be_normalized(family: str) -> None:
-    """Megatron refuses it: after the softmax over one score there is nothing to learn."""
+    """Megatron refuses it, since a softmax over one score has nothing to learn."""
     one, two = (
         ModelSpec.model_validate({"family": family, "experts": {"count": 4, "top_k": top_k}}) for top_k in (1, 2)
     )

@@ -1,7 +1,7 @@
 """Mutated configs of every family through import, export and audit.
 
-Each is either refused, in one line and before anything is written, or carried: then every file comes back byte for
-byte, and transformers computes of the model what Megatron's side does. The long form runs BATON_FUZZ examples.
+A config is either refused, in one line and before anything is written, or converted: then every file comes back byte
+for byte, and transformers computes the same from the model as Megatron does. The long form runs BATON_FUZZ examples.
 """
 
 import json
@@ -27,7 +27,7 @@ from tests.convert.models import FAMILIES, LINEAR, LLAMA3, YARN, text
 from tests.convert.test_round_trip import assert_same, tensors
 
 SHORT = 60
-LARGEST = 2_000_000  # parameters of a model that weights are created for
+LARGEST = 2_000_000  # maximum number of parameters for which weights are created
 BOUND = 1e-3
 
 VALUES: list[Any] = [
@@ -37,7 +37,7 @@ VALUES: list[Any] = [
     [], [1], [None], ["full_attention"], ["sliding_attention"] * 3, ["full_attention"] * 3, ["full_attention"] * 4,
     ["chunked_attention"] * 3, {}, {"a": 1}, {"full_attention": None}, [[[]]],
 ]  # fmt: skip
-SIMILAR = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96, 144]  # sizes that may give another model
+SIMILAR = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96, 144]  # sizes that may result in another valid model
 EXTRA = [
     "rope_scaling", "rope_theta", "rope_parameters", "rope_local_base_freq", "partial_rotary_factor", "head_dim",
     "layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "sliding_window_pattern",
@@ -51,7 +51,7 @@ ROPES: list[dict[str, Any]] = [{"rope_type": "default", "rope_theta": 10000.0}, 
 
 
 def mutate(fields: dict[str, Any], chance: random.Random) -> None:
-    """One change; some give a valid config of another model."""
+    """Make one change; some changes result in a valid config of another model."""
     names = list(fields) + chance.sample(EXTRA, 5)
     name = chance.choice(names)
     kind = chance.random()
@@ -80,7 +80,7 @@ def mutate(fields: dict[str, Any], chance: random.Random) -> None:
 
 
 def example(seed: int, folder: Path) -> str:
-    """Write a config.json to `folder`; returns the name of the original model."""
+    """Write a config.json to `folder`, and return the name of the original model."""
     chance = random.Random(seed)
     name = chance.choice(list(FAMILIES))
     config = FAMILIES[name]()
@@ -94,7 +94,7 @@ def example(seed: int, folder: Path) -> str:
 
 
 def make_weights(folder: Path, seed: int, name: str) -> None:
-    """Random weights that fit the config or, if none can, those of the original model."""
+    """Create random weights that fit the config, or the original model if no weights can fit the config."""
     torch.manual_seed(seed)
     try:
         fields = full_config(folder)
@@ -115,7 +115,7 @@ def make_weights(folder: Path, seed: int, name: str) -> None:
 
 
 def command(*words: object) -> tuple[int, str]:
-    """A command's exit code and error lines. Raises what would be a traceback."""
+    """Run a command, and return its exit code and output. Raises exceptions that would print a traceback."""
     found = CliRunner().invoke(main, [str(word) for word in words])
     if found.exception is not None and not isinstance(found.exception, SystemExit):
         raise found.exception
@@ -129,7 +129,7 @@ def audited(checkpoint: Path, model: Path) -> Audit:
 
 
 def run(seed: int, root: Path) -> str:
-    """Run one example; returns whether it was refused or converted. Raises AssertionError if neither."""
+    """Run one example, and return whether it was refused or converted. Raises AssertionError in all other cases."""
     model = root / "model"
     model.mkdir()
     name = example(seed, model)
@@ -171,6 +171,7 @@ def fuzz(seeds: range, root: Path) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.long
 def test_some_mutated_configs(tmp_path: Path) -> None:
     counts = fuzz(range(SHORT), tmp_path)
     assert min(counts.values()) >= SHORT // 10
@@ -178,7 +179,7 @@ def test_some_mutated_configs(tmp_path: Path) -> None:
 
 @pytest.mark.fuzz
 def test_many_mutated_configs(tmp_path: Path) -> None:
-    """`pytest -m fuzz tests/convert/test_fuzz_configs.py`"""
+    """Run by `pytest -m fuzz tests/convert/test_fuzz_configs.py`."""
     count = int(os.environ.get("BATON_FUZZ", "1000"))
     counts = fuzz(range(SHORT, SHORT + count), tmp_path)
     print(f"{count} configs: {counts}")

@@ -1,9 +1,9 @@
-"""Random damage to a checkpoint's `.metadata` and `.distcp` files, then an export.
+"""Random damage to a checkpoint's `.metadata` and `.distcp` files, followed by an export.
 
-Either it is refused with a ConversionError of one line, or the weights are those of the undamaged
-checkpoint. What is not covered: numbers that change inside a tensor's own record. They are read in
-parts, without their CRC; manifest.json's digests find them, where there is a manifest. So the
-archives' other bytes are damaged here, and the length of the file.
+The export is either refused with a ConversionError of one line, or has the weights of the undamaged checkpoint. Not
+covered are numbers that change inside a tensor's own record, which is read in parts, without its CRC; the digests in
+manifest.json detect such changes, if there is a manifest. The damage is therefore limited to the other bytes of the
+archives, and to the length of the file.
 """
 
 import os
@@ -30,9 +30,9 @@ from tests.convert.models import make
 from tests.convert.test_round_trip import quietly, tensors, to_megatron
 
 EXAMPLES = int(os.environ.get("BATON_FUZZ", "1000"))
-LONGEST_S = 120  # for one export of a tiny model, on a busy machine
+LONGEST_S = 120  # maximum time for one export of a tiny model on a busy machine
 
-Numbers = dict[str, list[range]]  # of each file, the bytes that are weights
+Numbers = dict[str, list[range]]  # the ranges of bytes that are weights, by file
 Change = Callable[[random.Random, bytearray], None]
 
 
@@ -72,7 +72,7 @@ def numbers(folder: Path) -> Numbers:
     return found
 
 
-# Of a pickle
+# Damage to a pickle
 
 
 def flip_bits(chance: random.Random, content: bytearray) -> None:
@@ -121,11 +121,11 @@ def change_numbers(chance: random.Random, content: bytearray) -> None:
 PICKLE: list[Change] = [flip_bits, cut, splice, insert_opcodes, move_opcodes, change_numbers]
 
 
-# Of an archive
+# Damage to an archive
 
 
 def damage_archives(chance: random.Random, content: bytearray, weights: list[range]) -> None:
-    """Outside of the weights' bytes, or the file's length."""
+    """Damage bytes outside the weights, or the length of the file."""
     if chance.random() < 0.1:
         cut(chance, content)
         return

@@ -23,7 +23,7 @@ STILL = OptimizerSpec(lr=1e-12, min_lr=1e-12, warmup_steps=0)
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A model that was trained here, exported, and imported like any other."""
+    """A model that was trained here, exported, and imported like any other model."""
     root = tmp_path_factory.mktemp("init")
     tokenizer = make_tokenizer(root / "tokenizer")
     data = make_shards(root / "shards", read_manifest(tokenizer).digest)
@@ -66,7 +66,7 @@ def test_a_run_begins_with_the_loss_of_the_model_it_starts_from(
 
 
 def test_a_run_in_bf16_learns_from_there(made: dict[str, Path], tmp_path: Path) -> None:
-    """The optimizer's fp32 copies have these weights too: otherwise the first update would undo them."""
+    """The optimizer's fp32 copies have these weights too; otherwise the first update would undo them."""
     job = pretrain_job(tmp_path / "job", made["data"], tiny_spec(steps=3), begin=made["weights"])
     engine(job).succeed()
     losses = [step["loss"] for step in metrics(job).values()]
@@ -85,7 +85,7 @@ def test_another_model_is_refused(made: dict[str, Path], tmp_path: Path) -> None
 def test_what_is_trained_on_ends_and_is_sampled_as_the_model_that_it_began_with(
     made: dict[str, Path], tmp_path: Path
 ) -> None:
-    """In the next night too, which continues the run."""
+    """The next night, which continues the run, is included."""
     one_step = tiny_spec(steps=1, optimizer=STILL)
     first = pretrain_job(tmp_path / "first", made["data"], one_step, begin=made["weights"])
     engine(first).succeed()

@@ -1,4 +1,4 @@
-"""Load an existing Hugging Face model."""
+"""Loading of an existing Hugging Face model."""
 
 import json
 import subprocess
@@ -58,7 +58,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def change(model: Path, **fields: object) -> None:
-    """Change config.json; a field of None is removed."""
+    """Change fields of config.json; None removes a field."""
     config = json.loads((model / "config.json").read_text()) | fields
     (model / "config.json").write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
 
@@ -71,7 +71,7 @@ def rewrite(model: Path, work: Callable[[dict[str, torch.Tensor]], object]) -> N
 
 
 def load_hf(model: Path, job: Path) -> tuple[int, dict[str, str]]:
-    """Run in this process; returns exit code and result.json of `tasks.core.job.main`."""
+    """Run `tasks.core.job.main` in this process; returns the exit code and result.json."""
     write_job(job, "load_hf", "hf_model", LoadHFSpec(model=str(model)).model_dump(mode="json"))
     try:
         work(open_job(job))
@@ -80,6 +80,7 @@ def load_hf(model: Path, job: Path) -> tuple[int, dict[str, str]]:
     return 0, json.loads((job / "result.json").read_text())
 
 
+@pytest.mark.long
 def test_a_loaded_model_is_the_same_model(model: Path, tmp_path: Path) -> None:
     job = tmp_path / "job"
     write_job(job, "load_hf", "hf_model", LoadHFSpec(model=str(model)).model_dump(mode="json"))
@@ -97,7 +98,7 @@ def test_a_loaded_model_is_the_same_model(model: Path, tmp_path: Path) -> None:
 def test_a_model_at_an_address_is_downloaded_and_loaded(
     s3: S3, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Downloads its weights and the files that are read with them, but no others."""
+    """Only the weights and the files that are read with them are downloaded."""
     monkeypatch.setenv("BATON_CACHE", str(tmp_path / "cache"))
     key = uuid4().hex
     (model / "original").mkdir()
@@ -125,7 +126,7 @@ def test_a_model_at_an_address_is_downloaded_and_loaded(
 
 
 def test_its_files_arrive_unchanged(model: Path, tmp_path: Path) -> None:
-    """This includes several shards, norms in another type than in config.json, and a generation config that
+    """The files include several shards, norms in another type than in config.json, and a generation config that
     Transformers reads but does not save."""
     rewrite(model, lambda found: found.update({name: found[name].float() for name in found if "norm" in name}))
     found = load_file(model / "model.safetensors")
@@ -149,7 +150,7 @@ def test_its_files_arrive_unchanged(model: Path, tmp_path: Path) -> None:
     ("config", "generation", "wanted"),
     [
         (None, {"eos_token_id": [1, 0]}, {"eos_token_id": [1, 0]}),
-        (None, {"top_k": 5}, {"top_k": 5}),  # the tokenizer's, which vLLM knows
+        (None, {"top_k": 5}, {"top_k": 5}),  # from the tokenizer; vLLM knows it
         ([1, 2], {"top_k": 5}, {"top_k": 5, "eos_token_id": [1, 2, 0]}),
         (3, None, {"eos_token_id": [3, 0]}),
         (None, None, {"eos_token_id": [0]}),
@@ -170,8 +171,8 @@ def test_generation_ends_at_every_token_that_is_said_to_end_it(
     ("generation", "problem"),
     [
         ({"temperature": "hot"}, "temperature is 'hot'; it should be a valid number: correct or remove it"),
-        ({"early_stopping": "soon"}, "`early_stopping` must be a boolean or 'never'"),  # Transformers says it
-        ({"pad_token_id": "0"}, "correct or remove the field"),  # as a TypeError
+        ({"early_stopping": "soon"}, "`early_stopping` must be a boolean or 'never'"),  # Transformers' message
+        ({"pad_token_id": "0"}, "correct or remove the field"),  # a TypeError in Transformers
     ],
 )
 def test_a_generation_config_that_vllm_or_transformers_would_refuse_later(
@@ -204,7 +205,7 @@ def tied_to_another(model: Path) -> None:
 
 
 def tied_by_default(model: Path) -> None:
-    """Gemma's class ties unless its config says otherwise."""
+    """Save a Gemma model, whose class ties the embeddings unless its config says otherwise."""
     config = GemmaConfig(
         vocab_size=VOCABULARY,
         hidden_size=32,
@@ -230,13 +231,13 @@ def bidirectional(model: Path) -> None:
         num_attention_heads=2,
         max_position_embeddings=128,
         eos_token_id=0,
-        initializer_range=1.0,  # a trained one attends as sharply
+        initializer_range=1.0,  # a trained model attends as sharply
     )
     BertForMaskedLM(config).save_pretrained(model)
 
 
 def grouped(model: Path) -> None:
-    """Groups that do not divide its experts."""
+    """Save a model whose number of experts is not divisible by the number of groups."""
     config = DeepseekV3Config(
         vocab_size=VOCABULARY,
         hidden_size=32,
@@ -334,7 +335,7 @@ def test_a_model_that_cannot_be_used_as_it_is(case: str, model: Path, tmp_path: 
 
 
 def test_tensors_with_other_names_get_those_that_vllm_reads(model: Path, tmp_path: Path) -> None:
-    """A base model saves such names; its class is not the one that is tuned."""
+    """A base model has such names, since its class is not the one that is tuned."""
     rewrite(model, lambda found: [found.update({name.removeprefix("model."): found.pop(name)}) for name in [*found]])
     change(model, architectures=["Qwen3Model"])
     assert load_hf(model, tmp_path / "job")[0] == 0
@@ -345,14 +346,14 @@ def test_tensors_with_other_names_get_those_that_vllm_reads(model: Path, tmp_pat
 
 
 def test_values_beyond_the_type_that_its_config_names(model: Path, tmp_path: Path) -> None:
-    """Its tensors say what its weights are."""
+    """The tensors determine the type of the weights."""
     rewrite(model, lambda found: found["model.norm.weight"].fill_(1e5))
     change(model, dtype="float16")
     assert load_hf(model, tmp_path / "job")[0] == 0
 
 
 def test_buffers_of_old_checkpoints_are_no_reason_to_refuse_a_model(model: Path, tmp_path: Path) -> None:
-    """Transformers 4 saved them with GPT-2, and GPT2LMHeadModel of 5.17 does not expect the second."""
+    """Transformers 4 saved these buffers with GPT-2, and GPT2LMHeadModel of 5.17 does not expect the second one."""
     GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=1, n_head=2, eos_token_id=0)).save_pretrained(
         model
     )
@@ -405,7 +406,7 @@ def test_pickles_beside_the_weights_are_neither_read_nor_taken_over(model: Path,
 
 
 def test_a_weight_that_is_missing_is_an_error_that_names_it(model: Path, tmp_path: Path) -> None:
-    """transformers would initialize it randomly, with a warning."""
+    """Transformers would initialize the weight randomly, with a warning."""
     weights = load_file(model / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, model / "model.safetensors", {"format": "pt"})
@@ -459,7 +460,8 @@ def test_a_model_without_positions_is_refused(model: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", ["LlamaTokenizerFast", "Qwen2Tokenizer", "GemmaTokenizer"])
 def test_the_tokenizer_stays_what_it_is(model: Path, kind: str, tmp_path: Path) -> None:
-    """This holds for any class: Llama's would lose spaces, Qwen2's add a token, Gemma's refuse the vocabulary."""
+    """The configured class is not applied: Llama's would lose spaces, Qwen2's would add a token, and Gemma's would
+    refuse the vocabulary."""
     config = json.loads((model / "tokenizer_config.json").read_text())
     (model / "tokenizer_config.json").write_text(json.dumps(config | {"tokenizer_class": kind}))
     code, result = load_hf(model, tmp_path / "job")

@@ -1,6 +1,6 @@
 """A field of config.json counts for the converter if and only if it counts for Transformers, which carries fields that
-it does not apply (gemma3's attn_logit_softcapping), and applies some that look as if they followed from others
-(deepseek_v3's head_dim)."""
+it does not apply (gemma3's attn_logit_softcapping), and applies some that appear to follow from others (deepseek_v3's
+head_dim)."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,11 +16,11 @@ from tasks.convert.families import family_of, read
 from tasks.convert.mapping import weights
 from tests.convert.models import FAMILIES, text
 
-# without effect on these models' logits, or none beyond a limit
+# no effect on the logits of these models, or none beyond a limit
 NO_EFFECT = {
     "max_position_embeddings",
-    "intermediate_size",  # qwen3_moe has no dense layers
-    "rope_parameters.beta_fast",  # rounded to whole dimensions, as the next two
+    "intermediate_size",  # qwen3_moe has no dense layers here
+    "rope_parameters.beta_fast",  # rounded to an integer, as are the next two
     "rope_parameters.beta_slow",
     "rope_parameters.original_max_position_embeddings",
 }
@@ -37,7 +37,7 @@ KINDS = (
 
 
 def changes(fields: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each field with another value of its type."""
+    """Generate a config for each field, with another value of its type."""
     for name, value in fields.items():
         if isinstance(value, dict):
             for inner, changed in changes(value, f"{prefix}{name}."):
@@ -48,7 +48,7 @@ def changes(fields: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, dic
 
 
 def shape(model: Architecture) -> Architecture:
-    """Without what two models that compute the same may differ in."""
+    """Remove the differences that do not affect the result of a model."""
     return replace(model, windows=tuple(model.window(layer) for layer in range(model.layers)))
 
 
@@ -65,7 +65,7 @@ def test_a_field_counts_if_and_only_if_transformers_applies_it(kind: str) -> Non
         try:
             full = AutoConfig.for_model(**changed).to_dict()
             after = read(full)
-        except Exception:  # a config that is refused: Transformers' validation and its libraries raise various types
+        except Exception:  # a refused config: Transformers' validation and its libraries raise various exceptions
             continue
         if name in FREE | NO_EFFECT or [*weights(table, after)] != [*weights(table, before)]:
             continue

@@ -19,7 +19,7 @@ small = st.integers(1, 6)
 
 @st.composite
 def tables_and_models(draw: st.DrawFn) -> tuple[Table, Architecture]:
-    """A family's table, and a model of some size for it."""
+    """Draw the table of a family, and a model for it."""
     family = draw(st.sampled_from(sorted(FAMILIES)))
     experts, latent = None, None
     kv_heads = draw(small)
@@ -48,7 +48,7 @@ def tables_and_models(draw: st.DrawFn) -> tuple[Table, Architecture]:
 
 
 def rows_of(segments: list[Segment]) -> list[tuple[int, int]]:
-    """Return, for each row, its part and its row in the part."""
+    """Return the part and the index in the part for each row."""
     return [(segment.part, row) for segment in segments for row in range(segment.start, segment.stop)]
 
 

@@ -1,7 +1,7 @@
-"""The audit's two sides: the plain forward pass over Megatron's layout, and transformers layer by layer.
+"""The two sides of the audit: the plain forward pass over Megatron's layout, and transformers layer by layer.
 
-The plain pass is held against transformers for every family, and against Megatron-Core's own model for the
-families that Baton trains: so it is neither the one's reading of a model nor the other's.
+The plain pass is compared with transformers for every family, and with Megatron-Core's own model for the families that
+Baton trains, so that it does not repeat a misreading of either.
 """
 
 import math
@@ -41,8 +41,9 @@ from megatron.core.transformer.transformer_config import MLATransformerConfig
 from tasks.pretrain.initialization import shards
 from tasks.pretrain.model import RMSNorm, build_model, transformer_config
 
-# Of logits with a standard deviation of 1. Measured: up to 2.7e-6 with transformers and 4.7e-6 with Megatron-Core,
-# which is fp32 rounding in another order. The slightly wrong models below differ by at least 4.7e-4.
+# Bound for logits with a standard deviation of 1. The measured differences are at most 2.7e-6 for transformers and
+# 4.7e-6 for Megatron-Core, which is fp32 rounding in another order. The slightly wrong models below differ by at least
+# 4.7e-4.
 BOUND = 2e-5
 
 Key = tuple[str, int | None, int | None]
@@ -59,7 +60,7 @@ def one_thread() -> Iterator[None]:
 
 @torch.no_grad()
 def whole(folder: Path, tokens: Tensor) -> Tensor:
-    """The logits of the whole Hugging Face model."""
+    """Return the logits of the complete Hugging Face model."""
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
     )
@@ -75,7 +76,7 @@ def through(side: Decoder | Reference, layers: int, tokens: Tensor) -> Tensor:
 
 
 def decoded(model: Architecture, weights: dict[Key, Tensor], tokens: Tensor, strict: bool = True) -> Tensor:
-    """The Decoder's logits; `strict`: every weight must have been used."""
+    """Return the logits of the Decoder. With `strict`, every weight must have been used."""
     used = set()
 
     def read(name: str, layer: int | None, expert: int | None) -> Tensor:
@@ -130,7 +131,7 @@ def test_weights_may_be_in_a_narrower_format(tmp_path: Path) -> None:
     ],
 )
 def test_a_slightly_wrong_model_shows(name: str, field: str, value: Any, tmp_path: Path) -> None:
-    """The bound is meaningful: the tiny models are sensitive to the features that they test."""
+    """The bound is meaningful, since the tiny models are sensitive to the tested features."""
     folder = make(name, tmp_path)
     model, weights = architecture(folder), megatron_weights(folder)
     wrong = replace(getattr(model, field), **value) if isinstance(value, dict) else value
@@ -217,7 +218,7 @@ TRAINED = {
 
 
 def architecture_of(spec: ModelSpec) -> Architecture:
-    """Baton's ModelSpec as the converter's Architecture."""
+    """Convert Baton's ModelSpec to the converter's Architecture."""
     rope = Rope(spec.rope_theta)
     if spec.rope_scaling_factor:
         rope = Rope(spec.rope_theta, "llama3", spec.rope_scaling_factor, original_max_position_embeddings=8192)
@@ -250,13 +251,13 @@ def architecture_of(spec: ModelSpec) -> Architecture:
 
 
 def build(spec: ModelSpec) -> GPTModel:
-    """Megatron-Core's model as Baton builds it, with random weights; norms and biases too."""
+    """Build Megatron-Core's model as Baton does, with random weights, norms and biases."""
     one_process()
     return randomized(build_model(spec, transformer_config(spec, "fp32"), VOCABULARY))
 
 
 def one_process() -> None:
-    if not dist.is_initialized():  # Megatron wants its groups, even of one
+    if not dist.is_initialized():  # Megatron requires process groups even for a single process
         dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
         parallel_state.initialize_model_parallel()
         tensor_parallel.model_parallel_cuda_manual_seed(0)
@@ -273,7 +274,8 @@ def randomized(model: GPTModel) -> GPTModel:
 
 
 def in_checkpoint(model: GPTModel) -> dict[Key, Tensor]:
-    """A Megatron model's weights by their names in a checkpoint, whole: a gated feed-forward's come in halves."""
+    """Return the weights of a Megatron model by their names in a checkpoint, with both halves of a gated feed-forward
+    joined."""
     found: dict[Key, Tensor] = {}
     for shard in shards(model):
         leading = shard.prepend_axis_num
@@ -282,7 +284,7 @@ def in_checkpoint(model: GPTModel) -> dict[Key, Tensor]:
         key = shard.key
         if name:
             key = f"{name[1]}*.{name[3]}"
-            place = [int(name[2]), *place] if name[2] else place  # layers that differ are not stacked
+            place = [int(name[2]), *place] if name[2] else place  # layers that differ from each other are not stacked
         layer, expert = (*place, None, None)[:2]
         weight = found.setdefault((key, layer, expert), torch.full(shard.global_shape[leading:], torch.nan))
         offset = shard.global_offset[leading:]
@@ -326,7 +328,7 @@ WIDE_QUERIES = replace(LATENT, latent=Latent(q_rank=None, kv_rank=24, nope=10, r
 
 
 def mscale(weight: float) -> float:
-    """YaRN, section 3.4, with DeepSeek's weight, for a factor of 4."""
+    """Return the factor of YaRN's section 3.4 with DeepSeek's weight, for a scale of 4."""
     return 0.1 * weight * math.log(4) + 1
 
 
@@ -335,7 +337,7 @@ YARN: dict[str, Any] = {
     "attention_scale": 16**-0.5 * mscale(0.7) ** 2,
 }
 
-# The tables have the names of the layers with Transformer Engine; it is not installed here
+# The tables have the names of the layers with Transformer Engine, which is not installed here
 WITHOUT_ENGINE = {
     "self_attention.linear_q_up_proj.layer_norm_weight": "self_attention.q_layernorm.weight",
     "self_attention.linear_kv_up_proj.layer_norm_weight": "self_attention.kv_layernorm.weight",
@@ -344,7 +346,7 @@ WITHOUT_ENGINE = {
 
 
 class Attention(torch.nn.Module):
-    """A replacement for Transformer Engine's attention, whose values may have another size."""
+    """A replacement for Transformer Engine's attention, which supports values of another size than keys."""
 
     def __init__(self, *unused: object, softmax_scale: float, **also_unused: object) -> None:
         super().__init__()
@@ -357,7 +359,7 @@ class Attention(torch.nn.Module):
 
 
 def build_latent(model: Architecture) -> GPTModel:
-    """DeepSeek-V3 in Megatron-Core."""
+    """Build DeepSeek-V3 in Megatron-Core."""
     latent, experts, rope = model.latent, model.experts, model.rope
     assert latent and experts
     config = MLATransformerConfig(
@@ -423,7 +425,7 @@ def build_latent(model: Architecture) -> GPTModel:
 
 
 def with_engine(key: Key) -> Key:
-    """A weight's name in the layers with Transformer Engine; the last layer has experts."""
+    """Return the name that a weight has in the layers with Transformer Engine; the last layer has experts."""
     name, layer, expert = key
     for engine, local in WITHOUT_ENGINE.items():
         if name.endswith(local) and not (local.startswith("pre_mlp") and layer == 1):
@@ -449,7 +451,7 @@ def with_engine(key: Key) -> Key:
 def test_latent_attention_is_megatron_core_s_own(
     model: Architecture, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(multi_latent_attention, "TELinear", torch.nn.Bilinear)  # None otherwise, and no type
+    monkeypatch.setattr(multi_latent_attention, "TELinear", torch.nn.Bilinear)  # None otherwise, which is no type
     model = replace(model, **more)
     theirs = randomized(build_latent(model))
     weights = {with_engine(key): weight for key, weight in in_checkpoint(theirs).items()}

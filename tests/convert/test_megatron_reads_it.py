@@ -1,4 +1,4 @@
-"""Megatron loads an imported checkpoint, in one process and in any layout, and computes the same."""
+"""Megatron loads an imported checkpoint in one process and in any layout, and computes the same."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ from tests.pretrain.ranks import Ranks
 # isort: split
 from megatron.core import dist_checkpointing
 
-BOUND = 2e-5  # of logits in fp32, as in test_megatron_forward.py
+BOUND = 2e-5  # bound for logits in fp32, as in test_megatron_forward.py
 
 TRAINABLE = [
     "llama",
@@ -62,7 +62,7 @@ def transformers_logits(folder: Path) -> Tensor:
 
 @torch.no_grad()
 def megatron_logits(folder: Path) -> Tensor:
-    """Logits of the model that Megatron-Core loads in one process."""
+    """Return the logits of the model that Megatron-Core loads in one process."""
     spec, vocabulary = as_a_spec(folder)
     with alone():
         model = build_model(spec, transformer_config(spec, "fp32"), vocabulary).eval()
@@ -102,7 +102,7 @@ def test_megatron_s_strictest_reading_finds_nothing_amiss(tmp_path: Path) -> Non
         wanted = {"model": model.sharded_state_dict()}
         _, unasked, unfound = dist_checkpointing.load(wanted, str(there / CHECKPOINT), strict="return_all")
     assert not unfound
-    assert all(name.endswith("._extra_state") for name in unasked)  # of Transformer Engine's modules
+    assert all(name.endswith("._extra_state") for name in unasked)  # state of Transformer Engine's modules
 
 
 @pytest.mark.parametrize(("name", "layout"), LAYOUTS, ids=[f"{name}-{layout.name()}" for name, layout in LAYOUTS])

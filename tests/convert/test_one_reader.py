@@ -1,4 +1,4 @@
-"""A model's folder is read in one way, whether a run starts from it, continues its training or it is converted."""
+"""A model's folder is read in the same way whether a run starts from it, continues its training or converts it."""
 
 import json
 from collections.abc import Callable
@@ -13,18 +13,18 @@ from tasks.convert.import_model import open_hugging_face
 from tasks.core.job import StageError
 from tests.convert.test_load_hf import change, load_hf, model, rewrite
 
-__all__ = ["model"]  # the fixture
+__all__ = ["model"]  # a fixture
 
 INDEX = "model.safetensors.index.json"
 
 
 def text(name: str, content: str | bytes) -> Callable[[Path], object]:
-    """Replace the content of a file."""
+    """Return a function that replaces the content of a file."""
     return lambda folder: (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def twice(name: str, field: str) -> Callable[[Path], object]:
-    """Repeat a field of a file."""
+    """Return a function that repeats a field of a file."""
     return lambda folder: (folder / name).write_text(
         (folder / name).read_text().rstrip().removesuffix("}") + f', "{field}": 1, "{field}": 2}}'
     )
@@ -37,7 +37,7 @@ def in_two_files(
     single: bool = False,
     metadata: bool = True,
 ) -> None:
-    """The model in two files, with a change to the index; `single`: in one besides."""
+    """Split the model into two files, with a change to the index; `single` also keeps the single file."""
     found = load_file(folder / "model.safetensors")
     names = sorted(found)
     parts = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}

@@ -1,5 +1,5 @@
-"""Killed before any of its changes to the disk, a conversion leaves the old target or the new one, complete, and the
-next one ends as if nothing had happened."""
+"""If a conversion is killed before any of its changes to the disk, it leaves the old target or the new one, complete,
+and the next conversion succeeds as if nothing had happened."""
 
 import json
 import os
@@ -21,7 +21,7 @@ Folder = dict[str, bytes]
 
 
 def convert(target: Path, text: str, replace: bool) -> None:
-    """A conversion of a text."""
+    """Convert a text."""
     with Partial(target, ["weights", "config.json", "record/more"], [], replace) as making:
         (making.folder / "record").mkdir()
         for name, content in content_of(text).items():
@@ -74,6 +74,7 @@ def nothing(root: Path) -> None:
     pass
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("start", [nothing, old_target, another_one_unfinished, both])
 @pytest.mark.parametrize(("next_one", "kills"), [("new", 1), ("a third", 2)])
 def test_killed_at_any_moment(start: Callable[[Path], None], next_one: str, kills: int, tmp_path: Path) -> None:
@@ -104,14 +105,15 @@ def test_killed_at_any_moment(start: Callable[[Path], None], next_one: str, kill
 
 
 def assert_complete(target: Path, allowed: list[Folder], replaced: bool) -> None:
-    """Either the old or the new one is at the target, or nothing, and then the old one is next to it."""
+    """Check that the old or the new model is at the target, or that the old one is next to it if nothing is at the
+    target."""
     place = target if target.exists() else target.with_name("target.partial") / "replaced"
     if replaced or place.exists():
         assert files(place) in allowed
 
 
 def test_what_comes_into_being_at_the_target_after_a_kill_is_not_deleted(tmp_path: Path) -> None:
-    """While neither the old nor the new target is in place, someone creates another."""
+    """While neither the old nor the new model is in place, another process creates the target."""
     for before in range(100):
         target = tmp_path / str(before) / "target"
         target.parent.mkdir()
@@ -128,7 +130,7 @@ def test_what_comes_into_being_at_the_target_after_a_kill_is_not_deleted(tmp_pat
 
 
 def test_everything_is_synced_before_anything_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the renames are synced before anything is deleted."""
+    """The renames are synced before anything is deleted."""
     old_target(tmp_path)
     log: list[tuple[str, str]] = []
     fsync = os.fsync

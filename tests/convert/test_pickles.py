@@ -1,4 +1,4 @@
-"""Malicious pickles and archives: each is rejected with a one-line error, and none is executed."""
+"""Malicious pickles and archives are rejected with a one-line error, and none is executed."""
 
 import shutil
 import time
@@ -103,10 +103,10 @@ def test_chunks_of_a_grid_tile_it() -> None:
 
 
 def test_a_tensor_of_more_than_4_gb_is_found(tmp_path: Path) -> None:
-    """Its sizes are elsewhere in the archive (zip64)."""
+    """The sizes of the tensor are in zip64 fields of the archive."""
     path = tmp_path / "large.pt"
     with torch.serialization.skip_data():
-        torch.save(torch.empty(3 << 30, dtype=torch.bfloat16), path)  # a sparse file: no memory, no disk
+        torch.save(torch.empty(3 << 30, dtype=torch.bfloat16), path)  # a sparse file without memory or disk space
     with path.open("rb") as stream:
         saved, start = data_start(stream.fileno(), 0, path.stat().st_size, "large.pt")
     assert saved.shape == (3 << 30,)

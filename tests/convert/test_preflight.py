@@ -1,4 +1,4 @@
-"""`--preflight` prints what would be read and written, and every problem, and writes nothing."""
+"""`--preflight` prints the files to read and to write, and all problems, and writes nothing."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One's own published adapter as the model to start from."""
+"""A run that starts from an adapter that was published earlier."""
 
 import json
 import shutil
@@ -36,7 +36,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(original: Path, tmp_path: Path) -> Path:
-    """A copy, as somebody has it who downloaded it."""
+    """A copy of the adapter, as downloaded by a user."""
     return Path(shutil.copytree(original, tmp_path / "mine", ignore=shutil.ignore_patterns("manifest.json")))
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face → Megatron → Hugging Face: the same tensors bit for bit, and the same other files."""
+"""Hugging Face → Megatron → Hugging Face: the tensors are equal bit for bit, and the other files are the same."""
 
 import json
 import re
@@ -42,12 +42,12 @@ def there_and_back(folder: Path, root: Path, **options: Any) -> Path:
 
 
 def tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder, from all files."""
+    """Return all tensors of a folder, from all files."""
     return {name: tensor for path in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(path).items()}
 
 
 def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Bit for bit."""
+    """Compare tensors bit for bit."""
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         assert found[name].dtype == tensor.dtype, name
@@ -170,7 +170,7 @@ def test_a_given_tokenizer_goes_before_the_carried_one(model: Path, tmp_path: Pa
 
 
 def test_where_a_turn_ends_comes_with_the_tokenizer_whose_template_it_is(model: Path, tmp_path: Path) -> None:
-    """Otherwise a checkpoint from elsewhere would have a chat template and not its stops."""
+    """Otherwise a checkpoint from elsewhere would have a chat template, but not the tokens that end a turn."""
     (model / "generation_config.json").unlink()
     tokenizer = Path(shutil.copytree(model, tmp_path / "tokenizer", ignore=shutil.ignore_patterns("*.safetensors")))
     (tokenizer / "generation_config.json").write_text('{"temperature": 0.6, "eos_token_id": [0, 3]}')
@@ -201,7 +201,7 @@ def test_there_and_back_have_the_same_digests(model: Path, tmp_path: Path) -> No
     assert json.loads((back / "record" / "conversion.json").read_text())["weights"] == there
 
 
-# config.json as in the models on the hub: written by transformers 4, with small sizes
+# config.json of models on the Hub, written by transformers 4, with small sizes
 
 SIZES = {
     "attention_dropout": 0.0,
@@ -398,7 +398,7 @@ def test_a_tokenizer_from_a_model_s_folder_does_not_bring_that_model_s_config(tm
     assert (back / "config.json").read_bytes() == (folder / "config.json").read_bytes()
 
 
-# model.json, the same model as a spec of `pretrain`
+# model.json describes the same model as a spec of `pretrain`
 
 
 def test_a_model_for_four_million_positions_gets_a_spec(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A conversion that is killed, or ends with an error: nothing is at the target, and the next one starts again."""
+"""A conversion that is killed or fails leaves nothing at the target, and the next one starts from the beginning."""
 
 import shutil
 import time
@@ -21,7 +21,7 @@ from tests.convert.test_target import files
 from tests.pretrain.ranks import Ranks
 
 Progress = Callable[[int, int], None]
-SHARD = 60_000  # bytes: a file has a few weights
+SHARD = 60_000  # bytes; a file has a few weights
 
 
 def convert(direction: str, source: Path, target: Path, progress: Progress = quietly, **options: Any) -> Path:
@@ -33,7 +33,7 @@ def convert(direction: str, source: Path, target: Path, progress: Progress = qui
 
 
 def convert_slowly(direction: str, source: Path, target: Path, begun: Path) -> None:
-    """Convert with a slow progress callback, for which the conversion waits after every weight. `begun` exists from the
+    """Convert with a slow progress callback, which delays the conversion after every weight. `begun` exists from the
     second weight on."""
 
     def slow(done: int, total: int) -> None:
@@ -53,7 +53,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Killed:
-    """A conversion in its own process, to be killed when it has written some weights."""
+    """A conversion in a separate process, to be killed when it has written some weights."""
 
     def __init__(self, direction: str, source: Path, target: Path, logs: Path) -> None:
         self.begun = logs / "begun"
@@ -63,7 +63,7 @@ class Killed:
         deadline = time.monotonic() + 120
         while not self.begun.exists():
             assert self.process.alive(), self.process.log()
-            assert time.monotonic() < deadline, "it takes too long"
+            assert time.monotonic() < deadline, "the conversion takes too long"
             time.sleep(0.005)
 
 
@@ -75,13 +75,13 @@ def killed(direction: str, source: Path, tmp_path: Path) -> Iterator[Killed]:
 
 
 def stop(direction: str, source: Path, target: Path, weights: int = 10, **options: Any) -> None:
-    """A conversion that ends with an error after some weights, in this process."""
+    """Run a conversion in this process that fails after some weights."""
     calls = 0
 
     def until_then(done: int, total: int) -> None:
         nonlocal calls
         calls += 1
-        if calls > weights:  # the first is before any of them
+        if calls > weights:  # the first call precedes all weights
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -132,7 +132,7 @@ def test_without_a_valid_listing_a_folder_is_left_alone(
 
 
 def test_a_file_that_no_conversion_wrote_is_left_alone(direction: str, source: Path, tmp_path: Path) -> None:
-    """Neither deleted when the conversion starts again, nor made part of the result."""
+    """The file is neither deleted when the conversion starts again, nor does it become part of the result."""
     stop(direction, source, tmp_path / "target")
     (tmp_path / "target.partial" / "content" / "precious").write_text("mine")
     before = files(tmp_path)
@@ -144,7 +144,7 @@ def test_a_file_that_no_conversion_wrote_is_left_alone(direction: str, source: P
 def test_another_conversion_to_the_same_target_deletes_what_the_first_wrote(
     direction: str, source: Path, tmp_path: Path
 ) -> None:
-    """The other conversion has other files: an import has no file of an export."""
+    """The other conversion writes other files: an import has no file of an export."""
     other = "export" if direction == "import" else "import"
     stop(other, source.parent / ("ours" if direction == "import" else "theirs"), tmp_path / "target")
     convert(direction, source, tmp_path / "target")

@@ -1,4 +1,4 @@
-"""A conversion only deletes what it wrote itself and, with --replace, the model that it replaces."""
+"""A conversion only deletes files that it wrote itself and, with --replace, the model that it replaces."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -81,7 +81,7 @@ def copied(source: Path, target: Path) -> Path:
     return Path(shutil.copytree(source, target))
 
 
-OVERLAPS: dict[str, tuple[str, str]] = {  # the source, the target
+OVERLAPS: dict[str, tuple[str, str]] = {  # source, target
     "the same": ("a", "a"),
     "the source is the partial folder": ("a.partial", "a"),
     "the source is in the partial folder": ("a.partial/src", "a"),
@@ -119,7 +119,7 @@ def test_a_source_behind_a_symlink_overlaps_as_well(direction: str, source: Path
 
 
 def test_a_source_whose_files_are_links_into_the_target_overlaps_as_well(models: Path, tmp_path: Path) -> None:
-    """The hub's cache has such links."""
+    """The Hub's cache consists of such links."""
     there = copied(models / "theirs", tmp_path / "there")
     (tmp_path / "linked").mkdir()
     for path in there.iterdir():

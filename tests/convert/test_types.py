@@ -1,4 +1,4 @@
-"""Values that overflow a type are an error that names them, never rounded to infinity."""
+"""Values that overflow a type are an error that names them; they never become infinity."""
 
 import re
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_a_number_that_fits_is_rounded_and_infinity_and_nan_stay(dtype: str, num
 
 
 def mixed(model: Path) -> Path:
-    """One layer's norm in bf16, the others in fp32."""
+    """A model with the norm of one layer in bf16, and the others in fp32."""
     found = tensors(model)
     found[Q.format(1)] = found[Q.format(1)].bfloat16()
     save_file(found, model / "model.safetensors", metadata={"format": "pt"})

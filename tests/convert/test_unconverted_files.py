@@ -1,4 +1,4 @@
-"""Files in a model's folder that a conversion does not carry over are an error or reported."""
+"""Files in a model's folder that a conversion does not carry over are reported or refused."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ def test_an_adapter_beside_a_model_to_start_from_is_seen_before_the_run(name: st
 
 
 def test_an_adapter_beside_a_tokenizer_is_not_put_beside_the_model(model: Path, tmp_path: Path) -> None:
-    """transformers would load it with the model from then on."""
+    """Transformers would load the adapter with the model from then on."""
     ours = to_megatron(model, tmp_path / "ours")
     (tmp_path / "tokenizer").mkdir()
     (tmp_path / "tokenizer" / "adapter_config.json").write_text("{}")
@@ -68,6 +68,7 @@ def test_nothing_is_left_out_of_a_plain_model(model: Path, tmp_path: Path) -> No
     assert json.loads((tmp_path / "target" / "record" / "conversion.json").read_text())["left_out"] == []
 
 
+@pytest.mark.long
 def test_other_weights_and_subfolders_are_printed(model: Path, tmp_path: Path) -> None:
     other_files(model)
     (model / "manifest.json").unlink()
@@ -77,7 +78,7 @@ def test_other_weights_and_subfolders_are_printed(model: Path, tmp_path: Path) -
 
 
 def test_the_config_of_a_tokenizers_folder_is_not_the_models(model: Path, tmp_path: Path) -> None:
-    """The tokenizer's folder is often that of another model."""
+    """The folder of the tokenizer is often that of another model."""
     ours = to_megatron(model, tmp_path / "ours")
     other = Path(shutil.copytree(model, tmp_path / "other"))
     fields = json.loads((other / "config.json").read_text())

@@ -1,4 +1,4 @@
-"""Continue a run with another version of Megatron-Core: from the CPU list's to the GPU list's, and back.
+"""Continue a run with another version of Megatron-Core: the CPU list's after the GPU list's, and vice versa.
 
 BATON_OTHER_PYTHON names an interpreter that has the other list installed:
 
@@ -36,7 +36,7 @@ class Environment:
     python: str
 
     def run(self, module: str, job: Path, processes: int = 1, **variables: str) -> int:
-        """An engine, on the CPU: the versions are compared, not the devices. Returns its exit code."""
+        """Run an engine on the CPU, since the test compares versions, not devices. Returns its exit code."""
         command = [self.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""} | variables
         with (job / "log.txt").open("ab") as log:
@@ -46,7 +46,7 @@ class Environment:
         return completed.returncode
 
     def succeed(self, module: str, job: Path, processes: int = 1) -> Path:
-        """The same, to its end; returns its output."""
+        """Run an engine that must succeed, and return its output."""
         assert self.run(module, job, processes) == 0, (job / "log.txt").read_text()[-3000:]
         return job / "output"
 
@@ -80,8 +80,8 @@ TENSOR = Layout(processes=2, tensor=2, micro_batch=2)
 def test_a_run_goes_on_under_the_other_version(
     first: Environment, second: Environment, model: ModelSpec, before: Layout, after: Layout, tmp_path: Path
 ) -> None:
-    """Stopped after half of its steps: continued by either version, the losses are the same. What the second makes
-    of it is exported and audited by the first."""
+    """A run that is stopped after half of its steps has the same losses with either version. The result of the second
+    version is exported and audited by the first."""
     assert first.megatron() != second.megatron()
     tokenizer = make_tokenizer(tmp_path / "tokenizer")
     data = make_shards(tmp_path / "shards", read_manifest(tokenizer).digest)

@@ -1,4 +1,4 @@
-"""A tiny tokenizer artifact, for the vocabulary of the tests' models."""
+"""A tiny tokenizer artifact for the vocabulary of the tests' models."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Results of a version that had no facts in its keys are found, if their inputs had the facts of now."""
+"""Results of an earlier version, whose keys had no facts, are found if their inputs had the present facts."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def sealed(folder: Path, facts: dict[str, Any], display: dict[str, Any] | None =
 
 
 def as_before(folder: Path) -> Path:
-    """An artifact as the earlier version has sealed it."""
+    """Return an artifact as the earlier version sealed it."""
     manifest = json.loads((folder / MANIFEST).read_text())
     manifest["facts"] |= manifest.pop("display")
     del manifest["identity"]
@@ -34,7 +34,7 @@ def as_before(folder: Path) -> Path:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    """A finished job of the earlier version, made from one input."""
+    """Create a finished job of the earlier version with one input."""
     given = as_before(sealed(tmp_path / "before", FACTS, {"layout": 1}))
     folder = tmp_path / "jobs" / "sft-0"
     made = sealed(folder / "output", {})

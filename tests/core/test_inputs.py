@@ -1,4 +1,4 @@
-"""The files of an input that a job gets, and the cache key of these."""
+"""The files of an input that a job receives, and the cache key of these files."""
 
 import errno
 import json
@@ -27,7 +27,7 @@ FACTS = st.dictionaries(st.sampled_from(["license", "label"]), VALUES | st.lists
 
 @dataclass(frozen=True)
 class Made:
-    """An artifact, and what documents the run that made it."""
+    """An artifact, and the record of the run that created it."""
 
     files: dict[str, bytes]
     facts: dict[str, Any]
@@ -65,7 +65,7 @@ MADE = st.builds(
 
 
 def read(folder: Path) -> dict[str, bytes]:
-    """All that a stage can read in a folder."""
+    """Return everything that a stage can read in a folder."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 

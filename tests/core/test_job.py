@@ -1,4 +1,4 @@
-"""The files that engines and their observers share."""
+"""The files that engines share with their observers."""
 
 import os
 import stat
@@ -11,11 +11,11 @@ from safetensors.torch import save_file
 from tasks.core.job import Job, last_json_line
 from tasks.posttrain.methods.grpo.rollout_servers import ended, log_of
 
-HUGE = 64 << 30  # bytes, of which the disk stores none
+HUGE = 64 << 30  # bytes, all in a hole of the file
 
 
 def grown(path: Path, *lines: str) -> Path:
-    """A file that has become huge, with these last lines."""
+    """Create a huge sparse file with these last lines."""
     with path.open("wb") as file:
         file.seek(HUGE)
         file.write("\n".join(["", *lines]).encode())
@@ -24,7 +24,7 @@ def grown(path: Path, *lines: str) -> Path:
 
 def test_the_last_metrics_are_read_however_many_there_are(tmp_path: Path) -> None:
     metrics = grown(tmp_path / "metrics.jsonl", '{"step": 7}', '{"step": 8}', '{"step": 9, "lo')
-    assert last_json_line(metrics) == {"step": 8}  # the writer is within a line
+    assert last_json_line(metrics) == {"step": 8}  # the writer has not finished a line
     assert last_json_line(tmp_path / "none") == {}
     (tmp_path / "one").write_text('{"step"')
     assert last_json_line(tmp_path / "one") == {}
@@ -41,7 +41,7 @@ def test_whoever_may_read_a_new_file_may_read_weights(tmp_path: Path, umask: int
     before = os.umask(umask)
     try:
         job.empty_output()
-        save_file({"weight": torch.zeros(2)}, job.output / "model.safetensors")  # 0600, whatever the umask says
+        save_file({"weight": torch.zeros(2)}, job.output / "model.safetensors")  # mode 0600, regardless of the umask
         job.finish()
     finally:
         os.umask(before)

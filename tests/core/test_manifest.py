@@ -1,4 +1,4 @@
-"""The manifest: what changes a digest, what does not, and what is refused."""
+"""The manifest: changes that affect the digest, changes that do not, and refused manifests."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ def sealed(tmp_path: Path) -> Path:
     return tmp_path
 
 
-# What a digest depends on
+# The content of a digest
 
 
 @given(FILES)
@@ -67,7 +67,7 @@ def test_sealing_again_changes_nothing(sealed: Path) -> None:
     assert write_manifest(sealed, "toy", before.facts, before.spec, before.parents) == before
 
 
-# What a manifest says
+# The content of a manifest
 
 
 def test_what_is_written_is_read(sealed: Path) -> None:
@@ -84,7 +84,7 @@ def test_the_manifest_is_written_last_and_at_once(sealed: Path) -> None:
     assert not list(sealed.glob("*.partial"))
 
 
-# What is refused
+# Refused manifests
 
 
 @given(FILES, st.data())

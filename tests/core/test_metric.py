@@ -1,4 +1,4 @@
-"""A figure with its standard error."""
+"""A metric with its standard error."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A job's folder in storage (S3): what a pod finds there of the pods before it."""
+"""The folder of a job in storage (S3), where a pod finds the files of the pods before it."""
 
 import contextvars
 import json
@@ -26,7 +26,7 @@ from tests.s3 import S3, Faults, disturbed
 
 FACTS = {"vocab_size": 3, "eos_id": 0, "pad_id": 0}
 
-CHECKPOINTS = "work/checkpoints"  # in a job's folder
+CHECKPOINTS = "work/checkpoints"  # path in a job's folder
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def anywhere(request: pytest.FixtureRequest, where: str, tmp_path: Path) -> str:
 
 
 def pod(tmp_path: Path, name: str, where: str) -> Offsite:
-    """The same job in a separate home."""
+    """Create the same job in a separate home."""
     job_dir = tmp_path / name / "jobs/sft-0"
     job_dir.mkdir(parents=True)
     return Offsite(job_dir, where)
@@ -58,13 +58,13 @@ def checkpoint(job: Offsite, step: int, folder: str = "work/checkpoints") -> Pat
 
 
 def send(job: Offsite) -> None:
-    """An engine that fails has its last checkpoint sent."""
+    """Send the last checkpoint, which happens when an engine fails."""
     with pytest.raises(RuntimeError), job.sending():
         raise RuntimeError
 
 
 def in_storage(s3: S3, job: Offsite) -> list[str]:
-    """The files in its `work`."""
+    """Return the stored files of a job's `work` folder."""
     prefix = f"{job.address}/".removeprefix("s3://flyte/")
     return parts(key.removeprefix(prefix) for key in s3.keys(f"{prefix}work/"))
 
@@ -95,7 +95,7 @@ def test_a_home_that_is_the_storage_needs_no_copies(monkeypatch: pytest.MonkeyPa
     assert offsite(baton_home() / "jobs/sft-0") is None
 
 
-# What is done
+# Finished jobs
 
 
 def test_a_finished_job_is_found_by_another_pod(s3: S3, where: str, tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_a_finished_job_is_found_by_another_pod(s3: S3, where: str, tmp_path: Pa
     found = second.result()
     assert found and found[0] == place and found[1].digest == digest
     assert Tokenizer.from_place(place).digest == digest
-    assert in_storage(s3, first) == []  # the checkpoints have done their work
+    assert in_storage(s3, first) == []  # the checkpoints are no longer needed
     s3.delete(f"{place}/vocabulary.txt".removeprefix("s3://flyte/"))
-    assert second.result() is None  # its files are gone: it is made again
+    assert second.result() is None  # its files are gone, so it must be recomputed
 
 
 # Checkpoints
@@ -149,7 +149,7 @@ def test_what_a_killed_pod_had_sent_of_one_is_removed_with_the_next(s3: S3, wher
     job = pod(tmp_path, "first", where)
     s3.write(f"{job.address}/{CHECKPOINTS}/step-00000005/0a/state".removeprefix("s3://flyte/"), b"half")
     job.resume()
-    assert not (job.job_dir / "work").exists()  # it is not believed
+    assert not (job.job_dir / "work").exists()  # an invalid checkpoint is not used
     checkpoint(job, 10)
     send(job)
     assert in_storage(s3, job) == files(10)
@@ -176,7 +176,7 @@ def test_a_damaged_one_is_passed_over_for_the_one_before(
     checkpoint(second, 10)
     send(second)
     remove(second.job_dir / "work")
-    second.resume()  # it was sent anew
+    second.resume()  # it was sent again
     assert [path.name for path in (second.job_dir / "work/checkpoints").iterdir()] == ["step-00000010"]
 
 
@@ -224,10 +224,10 @@ def test_after_sigterm_it_waits_for_the_last_one_but_not_beyond_the_grace(
     with disturbed(s3, Faults(delay_s=10)) as slow, slow.flyte(tmp_path), pytest.raises(Terminated), job.sending():
         checkpoint(job, 5)
         raise Terminated(15)
-    assert time.monotonic() - began < 25  # to send it takes 50
+    assert time.monotonic() - began < 25  # sending all of it would take 50
 
 
-# Two pods at one job: Flyte has given one up, which still runs beside its retry
+# Two pods with the same job: Flyte has abandoned one of them, which still runs beside its retry
 
 
 def other_checkpoint(job: Offsite, step: int) -> Path:
@@ -249,7 +249,7 @@ def test_two_pods_that_send_the_same_step_leave_it_whole(
     write = storage.write
 
     def meanwhile(*words: Any) -> None:
-        """Let the retry send all of its files before the other's manifest."""
+        """Let the retry send all of its files before the other pod sends its manifest."""
         monkeypatch.undo()
         send(retry)
         write(*words)
@@ -267,7 +267,7 @@ def test_the_metrics_that_come_back_are_those_of_the_checkpoint(where: str, tmp_
         checkpoint(lost, step)
     send(lost)
     other_checkpoint(retry, 5)
-    send(retry)  # it is behind, and it is the last to send
+    send(retry)  # the retry is behind, and the last to send
     next_one.resume()
     assert [path.name for path in (next_one.job_dir / CHECKPOINTS).iterdir()] == ["step-00000010"]
     assert [json.loads(line)["step"] for line in (next_one.job_dir / "metrics.jsonl").read_text().splitlines()] == [
@@ -287,7 +287,7 @@ def artifact(job: Offsite) -> str:
 def test_a_pod_whose_checkpoints_another_removes_goes_on_sending(
     s3: S3, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other has finished."""
+    """The other pod has finished."""
     lost, retry = pod(tmp_path, "lost", where), pod(tmp_path, "retry", where)
     checkpoint(lost, 5)
     checkpoint(retry, 5)
@@ -311,7 +311,7 @@ def test_two_pods_that_finish_at_the_same_time_have_one_result(s3: S3, where: st
     jobs = [pod(tmp_path, name, where) for name in ("lost", "retry")]
     for number, job in enumerate(jobs):
         checkpoint(job, 5)
-        (job.job_dir / "metrics.jsonl").write_text("{}\n" * (1 + number))  # of other lengths
+        (job.job_dir / "metrics.jsonl").write_text("{}\n" * (1 + number))  # each has another length
     digests = {artifact(job) for job in jobs}
     with disturbed(s3, Faults(delay_s=0.05)) as slow, slow.flyte(tmp_path), ThreadPoolExecutor(2) as threads:
         finished = [
@@ -328,7 +328,7 @@ def test_two_pods_that_finish_at_the_same_time_have_one_result(s3: S3, where: st
 def test_what_another_pod_removes_meanwhile_is_not_taken_for_damaged(
     s3: S3, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
 ) -> None:
-    """A pod comes to the job when the one that Flyte has given up finishes, or sends its next checkpoints."""
+    """A pod starts while the one that Flyte has abandoned finishes, or sends its next checkpoints."""
     lost, retry = pod(tmp_path, "lost", where), pod(tmp_path, "retry", where)
     checkpoint(lost, 5)
     send(lost)

@@ -1,5 +1,5 @@
 """A refusal by a store ends the work at once with the store's message; errors that may be temporary are retried. The
-store is an HTTP server that answers every request like S3 with the same error."""
+store is an HTTP server that answers every request with the same error, in the format of S3."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +19,8 @@ ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>{words}</Messag
 
 @contextmanager
 def store(status: int, code: str, words: str, answers: int = 10**6) -> Iterator[tuple[S3, list[str]]]:
-    """A store that answers so many requests with an error, then all with success; and what it was asked."""
+    """Serve a store that answers the first requests with an error and all others with success; also yields the
+    requests."""
     asked: list[str] = []
 
     class Store(BaseHTTPRequestHandler):
@@ -39,7 +40,7 @@ def store(status: int, code: str, words: str, answers: int = 10**6) -> Iterator[
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer
 
         def log_message(self, format: str, *words: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Store)
     server.daemon_threads = True
@@ -102,6 +103,7 @@ def test_each_refusal_has_its_way_out(tmp_path: Path, status: int, code: str, sa
     assert len(asked) <= 6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("status", "code"),
     [
@@ -142,7 +144,8 @@ def test_other_stores_refusals_have_a_status_too(error: Exception) -> None:
 
 
 def test_a_download_that_is_cut_off_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More often than s3fs tries by itself. aiohttp's error for it has a code of 400, which no store has sent."""
+    """The download is retried more often than s3fs does by itself. aiohttp's error for this case has the code 400,
+    which no store has sent."""
     monkeypatch.setattr(buckets, "FIRST_WAIT_S", 0.05)
     monkeypatch.setattr(buckets, "LONGEST_WAIT_S", 0.1)
     with s3_server(tmp_path) as server:

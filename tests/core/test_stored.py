@@ -1,4 +1,4 @@
-"""Artifacts in storage: sent once, fetched once, and never half believed. The storage is a real S3 server."""
+"""Artifacts in storage are sent once, fetched once, and never used if incomplete. The storage is a real S3 server."""
 
 import multiprocessing
 import shutil
@@ -36,7 +36,7 @@ def made(folder: Path, files: dict[str, bytes] | None = None) -> Tokenizer:
 
 @pytest.fixture
 def where(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Storage that no other test uses, on S3, seen from a pod."""
+    """A location on S3 that no other test uses, as seen from a pod."""
     monkeypatch.setenv("BATON_CACHE", str(tmp_path / "cache"))
     with s3.flyte(tmp_path):
         yield f"{s3.address}/{uuid4().hex}"
@@ -77,7 +77,7 @@ def test_what_was_lost_since_is_sent_again_and_nothing_else(s3: S3, where: str, 
 
 
 def test_a_large_file_goes_in_parts(s3: S3, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "PART_BYTES", 5 << 20)  # S3 takes no smaller ones
+    monkeypatch.setattr(storage, "PART_BYTES", 5 << 20)  # the minimum of S3
     artifact = made(tmp_path / "output", {"weights.bin": bytes(range(256)) * (13 << 12)})
     with disturbed(s3, faults := Faults()) as proxied, proxied.flyte(tmp_path):
         place = send(artifact.place, where)
@@ -107,6 +107,7 @@ def test_a_shared_folder_is_storage_too(tmp_path: Path, monkeypatch: pytest.Monk
 # The network
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", [{"refused": 8}, {"cut": 3}, {"delay_s": 0.3}], ids=["503", "cut", "slow"])
 def test_a_disturbed_network_is_waited_for(s3: S3, where: str, tmp_path: Path, fault: dict[str, Any]) -> None:
     artifact = made(tmp_path / "output")
@@ -155,7 +156,7 @@ def test_a_bucket_that_is_not_there_is_named(where: str, tmp_path: Path) -> None
         send(artifact.place, "s3://elsewhere/baton")
 
 
-# What is not whole
+# Incomplete artifacts
 
 
 def test_reading_an_artifact_whose_folder_is_gone_names_the_way_out(tmp_path: Path) -> None:
@@ -273,7 +274,7 @@ def test_pods_of_a_node_may_fetch_at_the_same_time(s3: S3, where: str, tmp_path:
     assert sum("vocabulary.txt" in line for line in faults.seen) == 1
 
 
-# Any tree
+# Arbitrary trees
 
 NAMES = st.from_regex(r"[a-z0-9_ .%+é-]{1,12}", fullmatch=True).filter(lambda name: name.strip(". "))
 
@@ -284,7 +285,7 @@ def test_any_tree_comes_back_as_it_was(where: str, tmp_path: Path, files: dict[s
     folder = tmp_path / uuid4().hex
     try:
         artifact = made(folder, files)
-    except (FileExistsError, NotADirectoryError, IsADirectoryError):  # a name that is a file and a folder
+    except (FileExistsError, NotADirectoryError, IsADirectoryError):  # a name that is both a file and a folder
         return
     here = fetch(send(artifact.place, where), artifact.digest)
     verify(here, artifact.digest)

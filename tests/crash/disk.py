@@ -1,9 +1,9 @@
-"""What a disk may hold after a power cut, by POSIX: what was synced, and any part of what was not.
+"""The possible contents of a disk after a power cut, according to POSIX: all synced data, and any part of the rest.
 
-A run is a list of events on inodes. An event that changes something is *durable* once its file, or the folder
-whose list of names it changes, was synced after it; fsync of a file says nothing about its name. Of the others
-any subset may have reached the disk, and of a write any part (Pillai et al., "All File Systems Are Not Created
-Equal", OSDI 2014). Renames are atomic, as on every journaling file system.
+A run is a list of events on inodes. An event that changes something is *durable* once its file, or the folder whose
+list of names it changes, was synced after it; fsync of a file does not sync its name. Of the other events, any subset
+may have reached the disk, and of a write any part (Pillai et al., "All File Systems Are Not Created Equal", OSDI 2014).
+Renames are atomic, as on every journaling file system.
 """
 
 import random
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-ROOT = 0  # the inode of the recorded folder
+ROOT = 0  # inode of the recorded folder
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ Name = tuple[int, str]  # a folder's inode, and a name in it
 
 @dataclass(frozen=True)
 class Rename:
-    """A change of names, at once: `old` is no more, `new` is the inode. Either may be None."""
+    """An atomic change of names: `old` is removed, and `new` refers to the inode. Either may be None."""
 
     old: Name | None
     new: Name | None
@@ -42,7 +42,7 @@ class Rename:
 
 @dataclass(frozen=True)
 class Sync:
-    inode: int | None  # None: everything
+    inode: int | None  # None stands for everything
 
 
 Change = Write | Truncate | Rename
@@ -51,7 +51,7 @@ Event = Change | Sync
 
 @dataclass
 class Disk:
-    """Files' contents and folders' names by inode."""
+    """Contents of files and names in folders, by inode."""
 
     files: dict[int, bytearray] = field(default_factory=dict)
     folders: dict[int, dict[str, int]] = field(default_factory=lambda: {ROOT: {}})
@@ -68,7 +68,7 @@ class Disk:
                 content[offset : offset + len(data)] = data
             case Truncate(inode, size):
                 self.files[inode] = self.files.get(inode, bytearray())[:size].ljust(size, b"\0")
-            case Rename(old, new, inode, makes_folder):  # a folder's names may be on the disk before its own is
+            case Rename(old, new, inode, makes_folder):  # a folder's content may reach the disk before its name
                 if old:
                     self.folders.setdefault(old[0], {}).pop(old[1], None)
                 if new:
@@ -77,7 +77,7 @@ class Disk:
                     self.folders.setdefault(inode, {})
 
     def tree(self) -> dict[str, bytes | None]:
-        """What is reachable: path -> content, None for a folder."""
+        """Return the reachable paths and the content of each, which is None for a folder."""
         return dict(self._below(ROOT, PurePosixPath()))
 
     def _below(self, inode: int, place: PurePosixPath) -> Iterator[tuple[str, bytes | None]]:
@@ -92,14 +92,14 @@ class Disk:
 
 @dataclass(frozen=True)
 class Recording:
-    """A run: the disk before it, and what happened."""
+    """A run: the disk before it, and its events."""
 
     before: Disk
     events: Sequence[Event]
 
     def pending(self, point: int) -> list[int]:
-        """Of the first `point` events, the changes that a power cut after them may take back."""
-        waiting: dict[int, set[int]] = {}  # a change -> the inodes that have to be synced yet
+        """Return the changes among the first `point` events that may be lost in a power cut after them."""
+        waiting: dict[int, set[int]] = {}  # for each change, the inodes that must still be synced
         for number, event in enumerate(self.events[:point]):
             match event:
                 case Sync(None):
@@ -115,7 +115,7 @@ class Recording:
         return list(waiting)
 
     def after(self, point: int, way: str, seed: int = 0) -> Disk:
-        """The disk after a power cut behind the first `point` events, in one of WAYS."""
+        """Return the disk after a power cut behind the first `point` events, in one of WAYS."""
         chance = random.Random(f"{point} {way} {seed}")
         likely = chance.choice((0.2, 0.5, 0.8))
         pending = set(self.pending(point)) if way != "all" else set()
@@ -131,24 +131,24 @@ class Recording:
 
 
 def _torn(write: Write, chance: random.Random) -> Write:
-    """A part of a write: its beginning, or its size without its content."""
+    """Return a part of a write: its beginning, or its size without its content."""
     if chance.random() < 0.5:
         return Write(write.inode, write.offset, write.data[: chance.randrange(len(write.data) + 1)])
     return Write(write.inode, write.offset, bytes(len(write.data)))
 
 
-# which of the changes that were not synced are on the disk
+# the unsynced changes that have reached the disk
 WAYS = {
     "none": lambda change, chance, likely: False,
-    "all": lambda change, chance, likely: True,  # kill -9: the kernel lives on
-    "names": lambda change, chance, likely: isinstance(change, Rename),  # files without their contents
+    "all": lambda change, chance, likely: True,  # kill -9, which the kernel survives
+    "names": lambda change, chance, likely: isinstance(change, Rename),  # names without file contents
     "contents": lambda change, chance, likely: not isinstance(change, Rename),
     "any": lambda change, chance, likely: chance.random() < likely,
 }
 
 
 def read(folder: Path) -> Disk:
-    """A folder as it is; hard links within it are one inode."""
+    """Read a folder; hard links within it are one inode."""
     disk = Disk()
     known: dict[tuple[int, int], int] = {}
     inodes = {folder: ROOT}

@@ -1,5 +1,5 @@
-"""The programs whose power cuts are replayed. Each works in a folder of its own, `root`; what it reads besides is
-made once, outside. Run again after a power cut, it must end with the same result."""
+"""The programs whose power cuts are replayed. Each works in a separate folder, `root`; its other inputs are created
+once, outside. When it runs again after a power cut, it must end with the same result."""
 
 import faulthandler
 import os
@@ -18,39 +18,39 @@ from infra.process.launch import Engine, run_engine
 from infra.storage.durable import write_text
 from tasks.core.manifest import read_manifest, verify
 
-HANGS_S = 120  # an engine that takes longer than this
-ACKNOWLEDGED = ".acknowledged"  # a folder of the recording that is not part of the disk
+HANGS_S = 120  # maximum duration of an engine
+ACKNOWLEDGED = ".acknowledged"  # a folder in the recording that is not part of the disk
 
 
 @dataclass(frozen=True)
 class Program:
     make_inputs: Callable[[Path], None]  # inputs
-    run: Callable[[Path, Path], str]  # inputs, root -> what must be the same in the end
-    check: Callable[[Path, Path, Sequence[str]], None]  # inputs, a state's root, what was acknowledged before
-    before: Callable[[Path, Path], None] = lambda inputs, root: None  # what root has before it is recorded
-    noise: tuple[str, ...] = ()  # files that make no state of their own
+    run: Callable[[Path, Path], str]  # inputs, root -> the result, which must always be the same
+    check: Callable[[Path, Path, Sequence[str]], None]  # inputs, root of a state, what was acknowledged before
+    before: Callable[[Path, Path], None] = lambda inputs, root: None  # prepares root before the recording
+    noise: tuple[str, ...] = ()  # files whose changes are not different states
 
 
 def acknowledge(root: Path, what: str) -> None:
-    """From here on it has been said that this is safe."""
+    """Record that this result was reported as safe."""
     (root / ACKNOWLEDGED).mkdir(exist_ok=True)
     (root / ACKNOWLEDGED / what).touch()
 
 
 def check_manifests(inputs: Path, root: Path, acknowledged: Sequence[str]) -> None:
-    """What a manifest vouches for is there and right; and what was handed over is there."""
+    """Verify all artifacts with a manifest, and check that all acknowledged artifacts exist."""
     for manifest in root.rglob("manifest.json"):
         verify(manifest.parent)
     for digest in acknowledged:
         found = {read_manifest(manifest.parent).digest for manifest in root.rglob("manifest.json")}
-        assert digest in found, f"the artifact {digest[:12]} was handed over and is not there"
+        assert digest in found, f"the artifact {digest[:12]} was acknowledged and is missing"
 
 
 # -- engines --------------------------------------------------------------------------------------
 
 
 def run_job(root: Path, engine: Engine, kind: str, spec: dict[str, Any], inputs: dict[str, Path]) -> str:
-    """A stage as its task starts it; returns the artifact's digest."""
+    """Run a stage as its task does; returns the artifact's digest."""
     os.environ["BATON_HOME"] = str(root / "baton")
     words = {name: {"path": str(path), "digest": read_manifest(path).digest} for name, path in inputs.items()}
     digests = {name: entry["digest"] for name, entry in words.items()}
@@ -63,7 +63,7 @@ def run_job(root: Path, engine: Engine, kind: str, spec: dict[str, Any], inputs:
 
 
 def _forked(command: list[str], job_dir: Path, title: str, log: IO[bytes], *_: object) -> int:
-    """The engine as a fork of this process, which has its libraries already: a new one takes a while to load them."""
+    """Run the engine in a fork of this process, which has loaded the libraries; they take a while to load."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -151,7 +151,7 @@ def _convert_inputs(inputs: Path) -> None:
 
 
 def _convert(inputs: Path, root: Path) -> str:
-    """`python -m tasks.convert import theirs new/target`, which refuses when the target is there: then it was made."""
+    """Run `python -m tasks.convert import theirs new/target`, unless a finished run has created the target already."""
     from tasks.core.manifest import content_digest
 
     target = root / "new" / "target"
@@ -169,7 +169,7 @@ def _import(source: Path, target: Path, replace: bool = False) -> None:
 
 def _check_convert(inputs: Path, root: Path, acknowledged: Sequence[str]) -> None:
     check_manifests(inputs, root, ())
-    assert not acknowledged or (root / "new" / "target").exists(), "the conversion was finished and is gone"
+    assert not acknowledged or (root / "new" / "target").exists(), "the conversion was finished and is missing"
 
 
 def _replace_inputs(inputs: Path) -> None:
@@ -181,12 +181,12 @@ def _replace_inputs(inputs: Path) -> None:
 
 
 def _replace_before(inputs: Path, root: Path) -> None:
-    """A model that is replaced."""
+    """Create the model to be replaced."""
     shutil.copytree(inputs / "old", root / "target")
 
 
 def _replace(inputs: Path, root: Path) -> str:
-    """`python -m tasks.convert import theirs target --replace`."""
+    """Run `python -m tasks.convert import theirs target --replace`."""
     from tasks.core.manifest import content_digest
 
     _import(inputs / "theirs", root / "target", replace=True)
@@ -195,14 +195,14 @@ def _replace(inputs: Path, root: Path) -> str:
 
 
 def _check_replace(inputs: Path, root: Path, acknowledged: Sequence[str]) -> None:
-    """The old model is there, or the new one, in one of the places where a person or the next run finds it."""
+    """Check that the old or the new model is in one of the places where a user or the next run finds it."""
     from tasks.core.manifest import content_digest
 
     places = [root / "target", root / "target.partial" / "replaced", root / "target.partial" / "content"]
     found = {content_digest(place) for place in places if place.exists()}
     new = content_digest(inputs / "new")
     assert found & {new, content_digest(inputs / "old")}, "neither the old model nor the new one is there"
-    assert not acknowledged or new in found, "the conversion was finished and is gone"
+    assert not acknowledged or new in found, "the conversion was finished and is missing"
 
 
 PROGRAMS["convert"] = Program(_convert_inputs, _convert, _check_convert)
@@ -211,7 +211,7 @@ PROGRAMS["replace"] = Program(_replace_inputs, _replace, _check_replace, _replac
 # -- the registry's files -------------------------------------------------------------------------
 
 MODEL = "crash"
-POINTS = 20  # of the stage's curve
+POINTS = 20  # points of the stage's curve
 
 
 def _home(root: Path) -> Path:
@@ -227,13 +227,13 @@ def _register(root: Path, content: str) -> str:
 
 
 def _registry_before(inputs: Path, root: Path) -> None:
-    """A store that has a version already."""
+    """Create a store with one version of a model."""
     _home(root).mkdir()
     _register(root, "a")
 
 
 def _registry(inputs: Path, root: Path) -> str:
-    """A tracked stage, delivered; then a version in the registry."""
+    """Deliver a tracked stage, and then register a version."""
     from infra.tracking.execution import begin_execution, end_execution
     from infra.tracking.push import push_execution
     from infra.tracking.record import tracked
@@ -246,13 +246,13 @@ def _registry(inputs: Path, root: Path) -> str:
     acknowledge(root, "begun")
     job = home / "jobs" / "curve"
     if job.exists():
-        write_text(job / "metrics.jsonl", "")  # as an engine does that begins anew
+        write_text(job / "metrics.jsonl", "")  # an engine that restarts does this
     with tracked("curve", job, spec={"points": POINTS}, inputs={}) as record:
         write_points(job, range(POINTS))
         record.log_output("checkpoint", "c" * 64, {})
     if not end_execution():
         while not push_execution(execution_folder("20260101-000000-000-abcd")):
-            time.sleep(0.1)  # the thread that delivers is at it
+            time.sleep(0.1)  # another thread is delivering it
     acknowledge(root, "delivered")
     version = _register(root, "b")
     acknowledge(root, "registered")
@@ -260,7 +260,7 @@ def _registry(inputs: Path, root: Path) -> str:
 
 
 def _check_registry(inputs: Path, root: Path, acknowledged: Sequence[str]) -> None:
-    """What was said to be safe is there, once what waits in the spool was delivered."""
+    """Check that all acknowledged results exist, once the spool was delivered."""
     from mlflow import MlflowClient
 
     from infra.tracking.__main__ import deliver, undelivered
@@ -269,14 +269,14 @@ def _check_registry(inputs: Path, root: Path, acknowledged: Sequence[str]) -> No
 
     _home(root)
     assert not deliver(undelivered()), "the spool cannot be delivered"
-    assert "begun" not in acknowledged or executions(), "the execution's record is gone"
+    assert "begun" not in acknowledged or executions(), "the execution's record is missing"
     client = MlflowClient(tracking_uri())
     versions = {
         str(found.version): found.tags["baton.digest"] for found in client.search_model_versions(f"name='{MODEL}'")
     }
-    assert versions.get("1") == "a" * 64, f"version 1 was registered long ago; there are {versions}"
+    assert versions.get("1") == "a" * 64, f"version 1 was registered long ago; the versions are {versions}"
     assert versions.get("2", "b" * 64) == "b" * 64 and len(versions) < 3, versions
-    assert "registered" not in acknowledged or "2" in versions, "version 2 was registered and is gone"
+    assert "registered" not in acknowledged or "2" in versions, "version 2 was registered and is missing"
     if "delivered" in acknowledged:
         experiment = client.get_experiment_by_name("baton")
         assert experiment is not None
@@ -284,7 +284,7 @@ def _check_registry(inputs: Path, root: Path, acknowledged: Sequence[str]) -> No
         ended = {role: run.info.status for role, run in runs.items()}
         assert ended == {"execution": "FINISHED", "stage": "FINISHED"}, ended
         points = client.get_metric_history(runs["stage"].info.run_id, "loss")
-        assert {point.step for point in points} == set(range(POINTS)), "points of the curve are gone"
+        assert {point.step for point in points} == set(range(POINTS)), "points of the curve are missing"
 
 
 def _no_inputs(inputs: Path) -> None:

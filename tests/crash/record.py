@@ -1,4 +1,5 @@
-"""What a process and its children do to a folder, by strace: writes, renames, deletions, truncations and syncs.
+"""Record the changes that a process and its children make to a folder, with strace: writes, renames, deletions,
+truncations and syncs.
 
 with recording(trace):
     ...                      # in this process
@@ -36,30 +37,31 @@ def strace_is_here() -> bool:
 
 @contextmanager
 def recording(trace: Path) -> Iterator[None]:
-    """Record this process and those that it starts, from here on to the end of the block."""
+    """Record this process and its children until the end of the block."""
     tracer = subprocess.Popen(["strace", *OPTIONS, "-o", str(trace), "-p", str(os.getpid())])
     while "TracerPid:\t0\n" in Path("/proc/self/status").read_text():
         if tracer.poll() is not None:
             raise RuntimeError(f"strace ended with {tracer.returncode}: it may not trace a process here")
         time.sleep(0.01)
-    time.sleep(0.1)  # from attached to recording
+    time.sleep(0.1)  # strace records shortly after it has attached
     try:
         yield
     finally:
-        tracer.terminate()  # it detaches
+        tracer.terminate()  # detaches strace
         tracer.wait()
 
 
 @dataclass
 class _File:
-    """An open file: descriptors that were duplicated share it."""
+    """An open file, which duplicated descriptors share."""
 
     offset: int
     appends: bool
 
 
 def read_trace(trace: Path, folder: Path, before: Disk) -> list[Event]:
-    """The events of a recording below `folder`, whose state was `before`. What this cannot model is an error."""
+    """Return the events of a recording below `folder`, whose state was `before`. Raises NotImplementedError for a call
+    that is not modeled."""
     reader = _Reader(folder, before)
     begun: dict[str, str] = {}
     for line in trace.read_text().splitlines():
@@ -78,12 +80,12 @@ class _Reader:
         self.folder, self.live = str(folder), before.copy()
         self.events: list[Event] = []
         self._next = max([*before.files, *before.folders]) + 1
-        self._opened: dict[tuple[str, int], _File] = {}  # (descriptor's number, inode): see _file
+        self._opened: dict[tuple[str, int], _File] = {}  # (descriptor number, inode); see _file
 
     def call(self, name: str, arguments: str, result: str, rest: str) -> None:
         words = [_word(match) for match in _WORD.finditer(arguments)]
         if name == "openat":
-            words += [_word(match) for match in _WORD.finditer(rest)]  # a name may have been relative
+            words += [_word(match) for match in _WORD.finditer(rest)]  # the name may have been relative
         if name != "sync" and not any(self._inside(path) for _, path in words):
             return
         handler = getattr(self, f"_{name}", None)
@@ -109,11 +111,11 @@ class _Reader:
 
     def _name(self, path: str) -> Name:
         parent = self._inode(str(Path(path).parent))
-        assert parent is not None, f"{path}: its folder is not known"
+        assert parent is not None, f"{path}: unknown folder"
         return parent, Path(path).name
 
     def _paths(self, words: list[tuple[str, str | None]]) -> list[str]:
-        """The paths of a call: absolute ones, or relative to a folder's descriptor."""
+        """Return the paths of a call, which are absolute or relative to a folder's descriptor."""
         found, base = [], ""
         for kind, text in words:
             if kind == "fd":
@@ -139,7 +141,7 @@ class _Reader:
     def _truncate(self, words: list[tuple[str, str | None]], arguments: str, *_: object) -> None:
         (path,) = self._paths(words)
         inode = self._inode(path)
-        assert inode is not None, f"{path} is not known"
+        assert inode is not None, f"{path} is unknown"
         self._do(Truncate(inode, int(arguments.rsplit(", ", 1)[1])))
 
     def _unlink(self, words: list[tuple[str, str | None]], *_: object) -> None:
@@ -151,7 +153,7 @@ class _Reader:
     def _rename(self, words: list[tuple[str, str | None]], *_: object) -> None:
         old, new = self._paths(words)
         inode = self._inode(old)
-        assert inode is not None, f"{old} is not known"
+        assert inode is not None, f"{old} is unknown"
         self._do(Rename(self._name(old), self._name(new), inode))
 
     _renameat = _renameat2 = _rename
@@ -159,7 +161,7 @@ class _Reader:
     def _link(self, words: list[tuple[str, str | None]], *_: object) -> None:
         old, new = self._paths(words)
         inode = self._inode(old)
-        assert inode is not None, f"{old} is not known"
+        assert inode is not None, f"{old} is unknown"
         self._do(Rename(None, self._name(new), inode))
 
     _linkat = _link
@@ -184,12 +186,12 @@ class _Reader:
         self._opened[str(result), inode] = _File(0, "O_APPEND" in arguments)
 
     def _file(self, word: tuple[str, str | None], descriptor: str) -> tuple[int, _File] | None:
-        """The inode and the open file of a descriptor; None for a file that has no name any more. A number and
-        an inode are enough to know it: processes that share a number have another file there, or inherited it."""
+        """Return the inode and the open file of a descriptor, or None for a file that has no name any more. The number
+        and the inode identify the open file: processes that share a number have another file there, or inherited it."""
         if word[1] is None:
             return None
         inode = self._inode(word[1])
-        assert inode is not None, f"{word[1]} is not known"
+        assert inode is not None, f"{word[1]} is unknown"
         return inode, self._opened.setdefault((descriptor, inode), _File(0, False))
 
     def _written(self, words: list[tuple[str, str | None]], descriptor: str, data: bytes, at: int | None) -> None:
@@ -218,7 +220,7 @@ class _Reader:
         inode = self._inode(source) if self._inside(source) else None
         content = Path(source).read_bytes() if inode is None else bytes(self.live.files[inode])
         match = re.search(r"\[(\d+)\]", arguments)
-        assert match is not None, f"sendfile({arguments[:200]}): without an offset of its own"
+        assert match is not None, f"sendfile({arguments[:200]}) has no offset"
         start = int(match[1])
         self._written(words, _descriptor(arguments), content[start : start + result], None)
 
@@ -229,7 +231,7 @@ class _Reader:
 
     def _dup(self, words: list[tuple[str, str | None]], arguments: str, result: int, rest: str) -> None:
         if not self._inside(words[0][1]):
-            return  # dup2 over a descriptor of ours
+            return  # dup2 over one of our descriptors
         if (found := self._file(words[0], _descriptor(arguments))) is not None:
             self._opened[str(result), found[0]] = found[1]
 
@@ -264,7 +266,7 @@ class _Reader:
     _syncfs = _sync
 
     def _sync_file_range(self, *_: object) -> None:
-        """Vouches for nothing (sync_file_range(2), warning)."""
+        """Do nothing, since sync_file_range makes nothing durable (see the warning in its man page)."""
 
     def _mmap(self, words: list[tuple[str, str | None]], arguments: str, result: int, rest: str) -> None:
         if "MAP_SHARED" in arguments and "PROT_WRITE" in arguments:
@@ -272,7 +274,7 @@ class _Reader:
 
 
 def _word(match: re.Match[str]) -> tuple[str, str | None]:
-    """("fd" or "text", its path or text); None for a file that was deleted."""
+    """Return ("fd" or "text", its path or text), with None for a deleted file."""
     raw = match["text"] if match["fd"] is None else match["at"]
     text = os.fsdecode(_bytes(raw)) if raw.startswith("\\x") else raw
     return ("text", text) if match["fd"] is None else ("fd", None if match["gone"] else text)

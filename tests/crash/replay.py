@@ -1,11 +1,11 @@
-"""Replay the power cuts of programs:
+"""Replay power cuts of the programs:
 
     python -m tests.crash.replay --states 40 [--seed N] [--twice] [--without-syncs] [PROGRAM …]
 
-From every state what is vouched for in it must be right, and the same program must end with the same result.
-Prints JSON: for each program how many events, crash points and states there were, and what went wrong.
-`--twice`: the program that is recorded is one that goes on after a power cut. `--without-syncs`: it does not sync an
-artifact's files before its manifest, as it once was; the states are looked at only, and some must be wrong.
+In every state, everything that was acknowledged must be intact, and the same program must end with the same result.
+Prints JSON with the number of events, crash points and states of each program, and the problems. `--twice` records a
+program that continues after a power cut. `--without-syncs` does not sync an artifact's files before its manifest, like
+an earlier version; its states are only inspected, and some must have problems.
 """
 
 import json
@@ -30,8 +30,8 @@ from tests.crash.disk import ROOT, WAYS, Recording, Rename, read, write
 from tests.crash.programs import ACKNOWLEDGED, PROGRAMS, Program
 from tests.crash.record import read_trace, recording
 
-WORKERS = 2  # at the same time
-TRIES = 200  # candidates looked at for each state that is wanted
+WORKERS = 2  # number of processes
+TRIES = 200  # candidates for each requested state
 _SERVER = multiprocessing.get_context("forkserver")
 LIBRARIES = (
     "tasks.pretrain.train",
@@ -48,7 +48,7 @@ LIBRARIES = (
 
 @dataclass(frozen=True)
 class State:
-    """What a disk may hold after a power cut behind the first `point` events."""
+    """A possible content of the disk after a power cut behind the first `point` events."""
 
     point: int
     way: str
@@ -70,7 +70,7 @@ def replay(name: str, wanted: int, seed: int, twice: bool, without_syncs: bool, 
             shutil.rmtree(base / "root")
             write(halfway, base / "root")
             again, run = _recorded(pool, name, base, without_syncs)
-            assert again == result, f"it goes on to {again}, not {result}"
+            assert again == result, f"it ends with {again}, not {result}"
         chosen = list(_states(program, run, wanted, seed))
         recorded = time.monotonic()
         wrong = pool.starmap(_check, [(name, base, number, state) for number, state in enumerate(chosen)], chunksize=1)
@@ -111,14 +111,15 @@ def _record(name: str, base: Path, without_syncs: bool) -> str:
 
 
 def _same(replayed: dict[str, bytes | None], found: dict[str, bytes | None]) -> None:
-    """The recorder has seen everything: the disk with all events is the disk as it is."""
+    """Check that the recording is complete: the disk with all its events must equal the actual disk."""
     differ = [path for path in sorted(replayed.keys() | found.keys()) if replayed.get(path, 0) != found.get(path, 0)]
     if differ:
         raise AssertionError(f"the recording is not what happened: {', '.join(differ)}")
 
 
 def _states(program: Program, recording: Recording, wanted: int, seed: int) -> Iterator[State]:
-    """Different ones: those in which the most was promised and the least may be there, then any, chosen by chance."""
+    """Generate distinct states: first those in which the most was promised and the least may be on the disk, then
+    random ones."""
     chance = random.Random(seed)
     seen: set[int] = set()
     promised = [(point, way) for point in _promises(recording) for way in ("none", "names", "contents")]
@@ -139,19 +140,19 @@ def _states(program: Program, recording: Recording, wanted: int, seed: int) -> I
 
 
 def _promises(recording: Recording) -> list[int]:
-    """The points at which something has just been acknowledged."""
-    return [number + 1 for number, _ in _said(recording)]
+    """Return the points directly after an acknowledgment."""
+    return [number + 1 for number, _ in _acknowledgments(recording)]
 
 
 def _acknowledged(recording: Recording, point: int) -> list[str]:
-    """What was acknowledged before a point, and before the recording."""
+    """Return all that was acknowledged before a point, including before the recording."""
     earlier = [PurePosixPath(path) for path in recording.before.tree()]
     names = [path.name for path in earlier if path.parent.name == ACKNOWLEDGED]
-    return names + [name for number, name in _said(recording) if number < point]
+    return names + [name for number, name in _acknowledgments(recording) if number < point]
 
 
-def _said(recording: Recording) -> Iterator[tuple[int, str]]:
-    """The number of the event that acknowledged something, and the name of that."""
+def _acknowledgments(recording: Recording) -> Iterator[tuple[int, str]]:
+    """Return the event number and the name of each acknowledgment."""
     folder = recording.before.folders[ROOT].get(ACKNOWLEDGED)
     for number, event in enumerate(recording.events):
         if isinstance(event, Rename) and event.new:
@@ -162,24 +163,24 @@ def _said(recording: Recording) -> Iterator[tuple[int, str]]:
 
 
 def _check(name: str, base: Path, number: int, state: State) -> str | None:
-    """Returns what of a state is wrong before anything is run."""
+    """Return the problem of a state before any program runs, or None."""
     root = base / f"state-{number}"
     here = {path: content for path, content in state.tree.items() if path.endswith("/run.json") and content}
     moved: dict[str, bytes | None] = {
         path: content.replace(bytes(base / "root"), bytes(root)) for path, content in here.items()
     }
-    write(state.tree | moved, root)  # a stage's record names its job directory
+    write(state.tree | moved, root)  # a stage's record contains the path of its job directory
     try:
         with redirect_stdout(sys.stderr):
             PROGRAMS[name].check(base / "inputs", root, state.acknowledged)
     except Exception as error:
-        return _told(error)
+        return _message(error)
     return None
 
 
 def _run_again(name: str, base: Path, number: int, expected: str) -> str | None:
-    """Returns what is wrong in the end. In a process of its own: engines are forks of it, and must come before
-    whatever starts threads."""
+    """Run the program again, and return the problem of its result, or None. Runs in a separate process: engines are
+    forks of it, and must precede anything that starts threads."""
     program, root = PROGRAMS[name], base / f"state-{number}"
     try:
         with redirect_stdout(sys.stderr):
@@ -188,12 +189,12 @@ def _run_again(name: str, base: Path, number: int, expected: str) -> str | None:
                 return f"ends with {found}, not {expected}"
             program.check(base / "inputs", root, [path.name for path in (root / ACKNOWLEDGED).glob("*")])
     except Exception as error:
-        return _told(error)
+        return _message(error)
     shutil.rmtree(root)
     return None
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return "".join(traceback.format_exception_only(error)).strip()[-1500:]
 
 

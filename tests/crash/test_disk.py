@@ -1,4 +1,4 @@
-"""The model of a disk, and the recorder that feeds it, on writes whose dangers are known."""
+"""The model of a disk, and the recorder that feeds it, with writes whose risks are known."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ with recording(Path(sys.argv[1])):
 
 
 def record(work: Callable[[Path], None], folder: Path) -> Recording:
-    """`work`, a function of this file, done by a process of its own in FOLDER/disk, which has a file `old`."""
+    """Record the function `work` of this file in a separate process, in FOLDER/disk, which has a file `old`."""
     disk, trace = folder / "disk", folder / "trace"
     disk.mkdir()
     (disk / "old").write_text("old")
@@ -39,7 +39,7 @@ def record(work: Callable[[Path], None], folder: Path) -> Recording:
 
 
 def states(recording: Recording) -> list[dict[str, bytes | None]]:
-    """The disk after power cuts everywhere, in all ways and some of chance."""
+    """Return the states of the disk after power cuts at all points, in all ways, with some random ones."""
     points = range(len(recording.events) + 1)
     every = [recording.after(point, way, seed).tree() for point in points for way in WAYS for seed in range(20)]
     return [dict(found) for found in {tuple(tree.items()) for tree in every}]
@@ -80,7 +80,7 @@ def test_a_durable_write_leaves_the_old_or_the_new(tmp_path: Path) -> None:
 
 
 def many_calls(disk: Path) -> None:
-    """Every call that is modelled."""
+    """Make every call that is modeled."""
     import os
     import shutil
 
@@ -132,7 +132,7 @@ def removes_a_sealed_folder(disk: Path) -> None:
 
 @needs_strace
 def test_where_there_is_a_manifest_there_is_what_it_lists(tmp_path: Path) -> None:
-    """While an artifact is made, and while it is removed."""
+    """The listed files exist while an artifact is sealed, and while it is removed."""
     for tree in states(record(removes_a_sealed_folder, tmp_path)):
         if manifest := tree.get("artifact/manifest.json"):
             assert json.loads(manifest)["files"].keys() == {"weights"}

@@ -1,6 +1,7 @@
-"""Power cuts at any point of five programs lose nothing that was vouched for, and the programs go on from there.
+"""Power cuts at any point of five programs lose nothing that was acknowledged, and the programs continue from there.
 
-The short form has some states of each program; `make test-crash` has BATON_CRASH of them (130) of each."""
+The short form tests a few states of each program; `make test-crash` tests BATON_CRASH (130) of each.
+"""
 
 import json
 import os
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def replay(*words: str) -> dict[str, Any]:
-    """What is found, by program."""
+    """Return the findings by program."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.crash.replay", *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found = json.loads("[" + done.stdout.strip().replace("}\n{", "},\n{") + "]")
@@ -35,7 +36,7 @@ def test_what_is_vouched_for_survives_a_power_cut() -> None:
 
 @pytest.mark.long
 def test_a_manifest_that_comes_before_its_files_is_found() -> None:
-    """The replay can fail: without the syncs before a manifest, as it was once."""
+    """The replay detects errors: without the syncs before a manifest, as in an earlier version, it must find some."""
     assert replay("--states", "30", "--without-syncs", "pretrain")["pretrain"]["problems"]
 
 
@@ -43,7 +44,7 @@ def test_a_manifest_that_comes_before_its_files_is_found() -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("times", ["once", "twice"])
 def test_no_power_cut_loses_anything(name: str, times: str) -> None:
-    """`twice`: in a run that goes on after a power cut."""
+    """`twice` records a run that continues after a power cut."""
     expected = os.environ.get("BATON_CRASH", "130")
     found = replay("--states", expected, *(["--twice"] if times == "twice" else []), name)[name]
     assert not found["problems"], "\n".join(found["problems"])

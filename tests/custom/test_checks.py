@@ -1,4 +1,4 @@
-"""What the plan says of a custom stage before anything is run."""
+"""The checks that the plan makes of a custom stage before anything runs."""
 
 import re
 from collections.abc import Mapping
@@ -100,7 +100,7 @@ def test_a_stage_may_read_another_whichever_comes_first_in_the_recipe(order: int
 
 
 def in_order(read: Recipe) -> dict[str, Call]:
-    """The DAG's calls by title, each after those that it has inputs from."""
+    """Return the DAG's calls by title, after checking that the inputs of each call precede it."""
     before: dict[str, Call] = {}
     for call in calls(read):
         assert call.titles() <= before.keys(), call.title
@@ -121,7 +121,7 @@ TUNED_AGAIN = {"name": "last", "start_from": "merged", "sft": {"data": "chat"}}
 
 
 def tuned_again(*stages: Mapping[str, Any], **sections: Any) -> Recipe:
-    """After the stages, a tuning of the model `merged`."""
+    """Return a recipe with a tuning of the model `merged` after the stages."""
     tunings = [*TUNED["post_training"], TUNED_AGAIN]
     return Recipe.model_validate(TUNED | {"post_training": tunings, "stages": [*stages]} | sections)
 
@@ -131,7 +131,7 @@ def test_post_training_may_start_from_its_model() -> None:
     assert not [*names_of_stages(context_of(read)), *post_training(context_of(read))]
     dag = in_order(read)
     assert dag["sft last"].inputs["model"] == "merged" and dag["evaluate-merged"].inputs["model"] == "merged"
-    assert dag["publish"].inputs["model"] == "sft last"  # merged is on the way to it
+    assert dag["publish"].inputs["model"] == "sft last"  # merged is an intermediate model
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_each_seed_has_its_own_of_what_is_made_of_tuned_models() -> None:
     assert dag["sft last seed 1"].inputs["model"] == "merged-seed1" and "evaluate-merged-seed1" in dag
     assert dag["scores-seed1"].inputs == {"inputs": {"merged": "merged-seed1", "evaluate-sft": "evaluate-sft-seed1"}}
     assert "pruned" in dag and "pruned-seed1" not in dag
-    assert dag["publish"].inputs["model"] == "pruned"  # the last model of the first seed that no tuning starts from
+    assert dag["publish"].inputs["model"] == "pruned"  # last model of the first seed from which no tuning starts
 
 
 def test_what_a_user_says_it_needs_is_in_the_plan_and_its_pod_asks_for_it() -> None:
@@ -282,7 +282,7 @@ def test_the_example_fits() -> None:
     assert not [*functions_of_stages(context_of(recipe(MERGED | {"spec": {"weights": [1, 2]}})))]
 
 
-def test_a_missing_file_and_an_unknown_entry_point_are_told() -> None:
+def test_a_missing_file_and_an_unknown_entry_point_are_reported() -> None:
     found = [*functions_of_stages(context_of(recipe(MERGED | {"stage": "gone.py:f"}, MERGED | {"stage": "soup"})))]
     assert [problem.path for problem in found] == ["stages.0.stage", "stages.1.stage"]
     assert "gone.py does not exist" in found[0].allowed and "baton.stages" in found[1].allowed

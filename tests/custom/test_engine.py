@@ -1,4 +1,4 @@
-"""A user's function as a stage: what its engine gives it, takes from it, and says when it fails."""
+"""A user's function as a stage: the inputs that its engine passes, the outputs that it accepts, and its errors."""
 
 import json
 from pathlib import Path
@@ -29,26 +29,26 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def made(folder: Path, models: dict[str, Path], stage: str, **fields: Any) -> Manifest:
-    """Run the engine's work on all models; the manifest of what it made."""
+    """Run the engine on all models; returns the manifest of its output."""
     spec = CustomSpec.model_validate({"name": "merged", "stage": stage, "inputs": [*models], **fields}).pinned()
     inputs = {f"inputs.{name}": path for name, path in sorted(models.items())}
     job = write_job(folder / "job", "custom", "hf_model", spec.model_dump(mode="json"), **inputs)
     try:
         work(open_job(job))
     finally:
-        forget(job / "sources")  # an engine is a process of its own
+        forget(job / "sources")  # an engine is a separate process
     return verify(job / "output")
 
 
 def own(folder: Path, body: str) -> str:
-    """A user's file with a stage of this body."""
+    """Write a user's file that has a stage with this body."""
     folder.mkdir(exist_ok=True)
     (folder / "mine.py").write_text(f"{HEAD}def stage(spec: Empty, inputs, output, job):\n    {body}\n")
     return f"{folder / 'mine.py'}:stage"
 
 
 def test_merged_weights_are_the_weighted_average(tmp_path: Path, models: dict[str, Path]) -> None:
-    reverse = {name: models[name] for name in ("other", "one")}  # weights are in the recipe's order
+    reverse = {name: models[name] for name in ("other", "one")}  # the weights follow the order of the recipe
     manifest = made(tmp_path, reverse, f"{MERGE}:merge", spec={"weights": [0.25, 0.75]})
     one, other = (load_file(path / "model.safetensors") for path in models.values())
     merged = load_file(tmp_path / "job/output/model.safetensors")
@@ -142,7 +142,7 @@ def test_another_artifact_has_the_facts_that_the_function_returns(tmp_path: Path
         ("import sys; sys.exit(0)", r"mine\.py:stage: SystemExit: 0 \(mine\.py, line 5: .*\); return to end a stage"),
     ],
 )
-def test_a_failing_function_is_told_with_its_line(
+def test_a_failing_function_is_reported_with_its_line(
     tmp_path: Path, models: dict[str, Path], body: str, said: str
 ) -> None:
     with pytest.raises(StageError, match=said):
@@ -207,8 +207,8 @@ def test_a_model_by_links_is_the_files_that_they_lead_to(tmp_path: Path, models:
     assert "left out of the model, whose card" in (tmp_path / "job/notices.jsonl").read_text()
 
 
-def test_a_function_that_writes_to_an_input_is_told(tmp_path: Path) -> None:
-    """Later stages read it too, and what it made would be called made of the unchanged files."""
+def test_a_function_that_writes_to_an_input_is_reported(tmp_path: Path) -> None:
+    """Later stages read the input too, and the output would be recorded as made from unchanged files."""
     models = {"one": tiny_model(tmp_path / "one", 0)}
     body = "(inputs['one'] / 'config.json').write_text('{}'); return {}"
     with pytest.raises(StageError, match=r"mine\.py:stage changed its input one; write to `output` instead\. .*config"):
@@ -221,7 +221,7 @@ def test_a_full_disk_is_not_the_function_s_fault(tmp_path: Path, models: dict[st
         made(tmp_path, models, own(tmp_path / "mine", body), makes="artifact")
 
 
-# Where the turns of a model that is made of others end
+# The end of a turn in a model that is made from others
 
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
 OTHER = TEMPLATE + "{{ '<|im_start|>' if add_generation_prompt }}"
@@ -229,7 +229,7 @@ WHOLE = "import shutil; shutil.copytree(inputs['base'], output, dirs_exist_ok=Tr
 
 
 def with_turns(folder: Path, label: str, template: str | None, ends: int | list[int], seed: int = 0) -> Path:
-    """A model with these turns, as a stage makes it."""
+    """Create a model with this template and these end tokens, as a stage does."""
     tiny_model(folder, seed, turns=True)
     if template:
         (folder / "chat_template.jinja").write_text(template)

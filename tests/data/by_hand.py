@@ -1,4 +1,4 @@
-"""Run a data engine by hand: a job directory with a spec.json, and the engine's command."""
+"""Run a data engine without a task, from a job directory with a spec.json."""
 
 import json
 import os
@@ -22,7 +22,7 @@ KINDS = {
 
 
 def new_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path | list[Path]) -> Job:
-    """A job directory, ready to run; a list becomes several inputs, as in `tasks.run.run`."""
+    """Create a job directory that is ready to run; a list becomes several inputs, as in `tasks.run.run`."""
     directory.mkdir(parents=True, exist_ok=True)
     named = {
         name if part is given else f"{name}.{index}": part
@@ -48,7 +48,7 @@ def facts(artifact: Path) -> dict[str, Any]:
 
 
 def start(job: Job, cores: int | None = None) -> subprocess.Popen[str]:
-    """The engine in its own process, on this many cores."""
+    """Start the engine in a separate process, on this many cores."""
     words = [sys.executable, "-m", f"tasks.data.{job.stage}", str(job.directory)]
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(allowed)[:cores])  # inherited by child processes
@@ -59,7 +59,7 @@ def start(job: Job, cores: int | None = None) -> subprocess.Popen[str]:
 
 
 def run(job: Job, cores: int | None = None) -> Path:
-    """The engine's output, after it succeeded."""
+    """Run the engine, which must succeed, and return its output."""
     process = start(job, cores)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
@@ -67,6 +67,6 @@ def run(job: Job, cores: int | None = None) -> Path:
 
 
 def names_in(corpus: Path) -> list[tuple[str, str]]:
-    """(id, source) of a corpus' documents."""
+    """Return (id, source) for each document of a corpus."""
     files = [path for split in SPLITS for path in split_files(corpus, split)]
     return [(row["id"], row["source"]) for batch in name_batches(files) for row in batch.to_pylist()]

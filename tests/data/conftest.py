@@ -1,4 +1,4 @@
-"""Fixtures of the data tests: a small corpus, created once."""
+"""Fixtures of the data tests."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ LIBRARY = Path(__file__).parents[2] / "tasks"
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small corpus of real code: Baton's own stages."""
+    """A small corpus of real code, which is the code of Baton's own stages. It is created once."""
     spec = {"source": {"kind": "files", "path": str(LIBRARY / "**" / "*.py")}, "held_out": 0.3}
     job = new_job(tmp_path_factory.mktemp("corpus"), "corpus", spec)
     corpus_engine.work(job)

@@ -1,4 +1,4 @@
-"""Inputs given by address: streamed from a real S3 server, with Flyte's credentials."""
+"""Inputs at an address are streamed from a real S3 server, with Flyte's credentials."""
 
 import gzip
 import json
@@ -35,7 +35,7 @@ from tests.s3 import S3, Faults, disturbed
 
 @dataclass
 class Bucket:
-    """A local folder, and its copy at an address."""
+    """A local folder and its copy in a bucket."""
 
     server: S3
     here: Path
@@ -48,7 +48,7 @@ class Bucket:
         self.server.write(f"{self.address}/{name}".removeprefix(f"{self.server.address}/"), content)
 
     def send(self) -> None:
-        """Upload everything in the folder."""
+        """Upload the entire folder."""
         for path in self.here.rglob("*"):
             if path.is_file():
                 self.write(path.relative_to(self.here).as_posix(), path.read_bytes())
@@ -56,7 +56,7 @@ class Bucket:
 
 @pytest.fixture
 def bucket(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    """Set Flyte's credentials in this process."""
+    """A bucket, with Flyte's credentials set in this process."""
     monkeypatch.setenv("BATON_CACHE", str(tmp_path / "cache"))
     (tmp_path / "source").mkdir()
     with s3.flyte(tmp_path):
@@ -107,7 +107,7 @@ def test_a_saved_dataset_is_read_without_a_download(bucket: Bucket, tmp_path: Pa
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_corpus_is_the_same_from_a_folder_and_from_an_address(bucket: Bucket, tmp_path: Path, kind: str) -> None:
-    """The engine is a process that only gets Flyte's variables."""
+    """The engine is a process that only receives Flyte's variables."""
     texts = [f"document {number}" for number in range(40)]
     if kind == "jsonl":
         (bucket.here / "x.jsonl").write_bytes(lines(*texts))
@@ -129,7 +129,7 @@ def test_a_corpus_is_the_same_from_a_folder_and_from_an_address(bucket: Bucket, 
 
 @pytest.mark.long
 def test_memory_does_not_grow_with_what_is_read(s3: S3, tmp_path: Path) -> None:
-    """100 MB of lines, and of rows in one row group, each read by its own process."""
+    """Separate processes read 100 MB of lines, and 100 MB of rows in one row group."""
     texts = ["x" * 1000 + str(number) for number in range(100_000)]
     table = pa.table({"text": texts})
     pq.write_table(table, tmp_path / "x.parquet", compression="none", use_dictionary=False, row_group_size=len(texts))
@@ -162,12 +162,12 @@ def test_files_that_changed_are_noticed(bucket: Bucket) -> None:
     bucket.write("a.jsonl", lines("one"))
     first = spec.pinned()
     assert first.state == spec.pinned().state
-    bucket.write("a.jsonl", lines("two"))  # as large as before
+    bucket.write("a.jsonl", lines("two"))  # the new file has the same size
     assert spec.pinned().state != first.state
 
 
 def test_the_next_day_at_an_address_is_as_in_a_folder(bucket: Bucket, tmp_path: Path) -> None:
-    """Known from its folder before it moved to the bucket."""
+    """The day before was read from the folder, before it was moved to the bucket."""
     for number in range(40):
         bucket.write(f"{number:02}.txt", b"document %d" % number)
     specs = [
@@ -197,7 +197,7 @@ def test_what_the_network_breaks_off_is_asked_for_again(bucket: Bucket, tmp_path
 
 
 def test_a_file_that_is_replaced_while_it_is_read_is_refused(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mix of the old and the new one is an error."""
+    """A mix of the old and the new file would be wrong."""
     monkeypatch.setattr(address, "BLOCK_BYTES", 4096)
     bucket.write("x.jsonl", lines(*(str(number) * 100 for number in range(1000))))
     reading = read_source(JsonlSource(path=bucket.address))
@@ -243,7 +243,7 @@ def test_no_credentials_are_said_at_once(tmp_path: Path) -> None:
 
 
 def test_files_of_a_repository_on_the_hub_are_read_as_they_come(tmp_path: Path) -> None:
-    """The hub is a local server."""
+    """The Hub is a local server."""
     listed = [{"type": "file", "path": "data/a.jsonl", "size": len(lines("one", "two")), "oid": "5" * 40}]
     answers = {
         "api/datasets/o/n/index.html": json.dumps({"id": "o/n", "sha": "5" * 40}).encode(),

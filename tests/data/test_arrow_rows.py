@@ -1,4 +1,4 @@
-"""Rows of Arrow tables have the fields that they were given."""
+"""Rows of Arrow tables have only the fields that were set."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ def through_arrow(*rows: dict[str, Any]) -> list[dict[str, Any]]:
     return list(rows_of(pa.Table.from_pylist([*rows])))
 
 
-# a name has one type, as Arrow needs it
+# Arrow requires one type for each name
 leaves = {"number": st.integers(-9, 9), "word": st.text(max_size=3), "list": st.lists(st.none() | st.integers(0, 9))}
 
 
@@ -26,7 +26,7 @@ def objects(depth: int) -> st.SearchStrategy[dict[str, Any]]:
 
 @given(st.lists(objects(3), min_size=1, max_size=5))
 def test_what_a_row_lacks_is_not_there(rows: list[dict[str, Any]]) -> None:
-    """At every depth: objects in lists in objects."""
+    """Missing fields are absent at every depth, such as in objects in lists in objects."""
     given = [{"column": row} for row in rows]
     assert through_arrow(*given) == given
 

@@ -1,4 +1,4 @@
-"""Curation by a fastText classifier, with models that are written here."""
+"""Curation with a fastText classifier; the models are written by the tests."""
 
 import math
 import struct
@@ -14,7 +14,7 @@ from tasks.data.curate_spec import ClassifierStep, CurateStep
 from tasks.data.documents import read_documents
 from tests.data.test_curate import corpus_job, curated
 
-# loss and model of fastText's args.h
+# loss and model in fastText's args.h
 SOFTMAX, SUPERVISED, SKIPGRAM = 3, 3, 2
 WEIGHT = 3.0
 
@@ -51,7 +51,7 @@ def step(model: Path, **changes: Any) -> dict[str, Any]:
 
 
 def test_the_probabilities_are_those_of_the_model(model: Path) -> None:
-    """Over lines, of three known words."""
+    """The text has three known words, on two lines."""
     found = dict(classify(ClassifierStep(model=str(model), keep=["en"]))("the river\nof der"))
     logits = {"en": WEIGHT * 2 / 3, "de": WEIGHT / 3}
     total = sum(map(math.exp, logits.values()))
@@ -65,7 +65,7 @@ def test_documents_of_other_labels_are_dropped_by_name(model: Path) -> None:
 
 
 def test_a_small_probability_of_a_label_may_be_enough(model: Path) -> None:
-    """Thresholds of quality classifiers are small."""
+    """Quality classifiers have small thresholds."""
     assert curated(step(model, min_score=0.02), "der Fluss")[0] == ["der Fluss"]
 
 
@@ -101,7 +101,7 @@ def test_a_label_that_the_model_lacks_is_an_error(model: Path) -> None:
 
 @pytest.mark.parametrize("size", [10, 60, 150, 250, -1])
 def test_a_truncated_model_is_an_error(model: Path, size: int) -> None:
-    """fastText crashes on some, reads others without end, and takes others for whole."""
+    """fastText crashes on some truncated models, reads others without end, and accepts others."""
     model.write_bytes(model.read_bytes()[:size])
     with pytest.raises(StageError, match=r"not a fastText classifier, or damaged \(.+\); download it again"):
         check_classifiers([CurateStep.model_validate(step(model))])

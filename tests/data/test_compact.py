@@ -1,4 +1,4 @@
-"""Shards of several corpora as one data set: the same sequences in the same order."""
+"""Shards of several corpora as one dataset, with the same sequences in the same order."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ SHARED = {"vocab_size": 600, "eos_id": 0, "tokenizer_digest": "t", "held_out_byt
 
 
 def shards(folder: Path, parts: Mapping[str, Sequences], **more: Any) -> Path:
-    """Shards with these sequences of each prefix."""
+    """Write shards with these sequences for each prefix."""
     folder.mkdir()
     sizes = {name: sum(map(len, sequences)) for name, sequences in parts.items()}
     for name, sequences in parts.items():

@@ -1,4 +1,4 @@
-"""The corpus engine: what it keeps and skips, and which split a document goes to."""
+"""The corpus engine: the documents that it keeps and skips, and the split of each document."""
 
 import json
 import os
@@ -148,14 +148,15 @@ def test_an_error_is_a_result_without_a_traceback(tmp_path: Path) -> None:
     assert "no field 'text'" in str(failed.value)
 
 
-def test_what_is_broken_and_what_is_not_read_is_told_file_by_file(tmp_path: Path) -> None:
-    """In the terminal and the report, and on the artifact's page: 12 lines of 106, and 9 files of another kind."""
+def test_what_is_broken_and_what_is_not_read_is_reported_file_by_file(tmp_path: Path) -> None:
+    """Broken lines and unread files are reported in the terminal and the report, and on the artifact's page: 12 of 106
+    lines, and 9 files of another kind."""
     folder = tmp_path / "documents"
     folder.mkdir()
     records = [json.dumps({"text": f"document {number}"}) for number in range(134)]
     broken = [*records[:50], *['{"text": "cut o'] * 12, *records[50:94]]
     (folder / "a.jsonl").write_text("\n".join(broken))
-    (folder / "b.jsonl").write_text("\ufeff" + "\n".join(records[94:]))  # with a byte order mark
+    (folder / "b.jsonl").write_text("\ufeff" + "\n".join(records[94:]))  # starts with a byte order mark
     for number in range(8):
         (folder / f"{number}.txt").write_text("text")
     (folder / "c.pdf").write_bytes(b"%PDF-")
@@ -165,18 +166,17 @@ def test_what_is_broken_and_what_is_not_read_is_told_file_by_file(tmp_path: Path
     counts = facts(job.output)
     assert counts["documents"] + counts["held_out_documents"] == 134
     assert (counts["broken"], counts["broken_records"]) == (1, 12)
-    told = "".join(json.loads(line)["text"] for line in job.notices.read_text().splitlines())
+    notices = "".join(json.loads(line)["text"] for line in job.notices.read_text().splitlines())
     page = Reading(stage_page(job.output)).text
     skipped = ("a.jsonl, line 51: not JSON", "and 11 more records of this file")
-    assert [words for words in skipped for text in (told, page) if words not in text] == []
-    assert "9 files are not read: 8 .txt (kind: files reads them), 1 .pdf" in told
+    assert [words for words in skipped for text in (notices, page) if words not in text] == []
+    assert "9 files are not read: 8 .txt (kind: files reads them), 1 .pdf" in notices
 
 
 def test_what_was_skipped_as_broken_stops_a_corpus_that_allows_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The condition for a corpus belongs to the corpus, and not to its partitions: text that was read is not read
-    again."""
+    """The limit applies to the corpus, and not to its partitions, so text that was read is not read again."""
     monkeypatch.setenv("BATON_HOME", str(tmp_path / "home"))
     tmp_path.joinpath("a.jsonl").write_text("\n".join(json.dumps({"text": f"document {n}"}) for n in range(400)))
     tmp_path.joinpath("b.jsonl").write_text('{"text": "whole"}\n{"text": "cut o')

@@ -1,4 +1,4 @@
-"""Curation: what each step keeps, drops and changes, and what is counted."""
+"""Curation: the documents that each step keeps, drops and changes, and the counts."""
 
 import json
 import random
@@ -26,7 +26,7 @@ WORDS = (
 
 
 def prose(seed: int, lines: int = 12) -> str:
-    """Something like English that every rule keeps."""
+    """Return pseudo-English text that every rule keeps."""
     draw, words = random.Random(seed), WORDS.split()
     return "\n".join(f"The {' '.join(draw.choices(words, k=14))} number {draw.random():.4f}." for _ in range(lines))
 
@@ -50,7 +50,7 @@ def test_languages_that_are_not_kept_are_dropped_by_name() -> None:
 
 
 def test_beyond_a_number_reasons_are_counted_together() -> None:
-    """A function may write a number into each."""
+    """A function may put a different number into each reason."""
     halves = Tally(), Tally()
     for number in range(300):
         item = document(f"a.txt#{number}", "text")
@@ -89,7 +89,7 @@ def test_c4_removes_lines_and_the_change_is_counted() -> None:
 
 
 def test_personal_data_is_masked_as_in_any_other_order() -> None:
-    """datatrove's own masks are used in turn, so that a document's would depend on those before it."""
+    """datatrove would use its own masks in turn, so that a document would depend on the previous ones."""
     text = "Write to jane.doe@home.org or joe@home.org; the server is 8.8.8.8, and 10.0.0.1 inside."
     masked = "Write to email@example.com or email@example.com; the server is 22.214.171.124, and 10.0.0.1 inside."
     assert curated({"pii": {}}, text, text)[0] == [masked, masked]
@@ -171,7 +171,7 @@ def test_documents_that_curation_makes_equal_are_duplicates(tmp_path: Path) -> N
     mails = [f"Mail {name}@home.org. " + prose(99) for name in ("jane", "joe")]
     job = corpus_job(tmp_path, TEXTS | {"web": TEXTS["web"] + mails}, {"pii": {}})
     work(job)
-    assert facts(job.output)["duplicates"] == 2  # the German text of both sources, and the mail
+    assert facts(job.output)["duplicates"] == 2  # the German text of both sources, and the email
 
 
 def test_a_step_that_drops_everything_is_refused(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_wrong_step_is_found_before_the_run(step: dict[str, Any], path: str, a
 
 
 def test_two_different_files_of_one_name_are_refused(tmp_path: Path) -> None:
-    """Python would import the first in place of the second."""
+    """Python would import the first module in place of the second."""
     steps = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

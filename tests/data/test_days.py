@@ -1,4 +1,5 @@
-"""Three days of two sources with a curation: what each day's increment has, reads and counts."""
+"""Three days of two sources with curation: the documents, the partitions that are read and the counts of each
+increment."""
 
 import json
 import random
@@ -40,7 +41,7 @@ class Days:
     made: list[Path] = field(default_factory=list)
 
     def write(self, file: str, *texts: str) -> None:
-        """A `.jsonl` file with these texts."""
+        """Write a `.jsonl` file with these texts."""
         path = self.root / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -61,7 +62,7 @@ class Days:
 
     def look(self) -> Path:
         job = self.job(f"day-{len(self.made)}")
-        sys.modules.pop("filters", None)  # of the day before, whose engine was another process
+        sys.modules.pop("filters", None)  # imported on the day before, by another process in practice
         work(job)
         self.made.append(job.output)
         return job.output
@@ -73,7 +74,7 @@ def texts(corpus: Path) -> set[str]:
 
 @pytest.fixture
 def days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Days:
-    """After the first day: twelve files of four texts in each source."""
+    """The state after the first day, with twelve files of four texts in each source."""
     monkeypatch.setenv("BATON_HOME", str(tmp_path / "home"))
     found = Days(tmp_path)
     (tmp_path / "filters.py").write_text("def keep(document):\n    return 'unwanted' not in document.text or 'no'\n")
@@ -149,7 +150,7 @@ def test_a_source_whose_documents_are_gone_is_named(days: Days) -> None:
 
 
 def tokenized(days: Days, name: str, corpus: Path) -> Path:
-    """A corpus' shards, by the tokenizer of the first day."""
+    """Tokenize a corpus with the tokenizer of the first day."""
     tokenizer = days.root / "tokenizer"
     if not tokenizer.exists():
         tokenizer_engine.work(new_job(tokenizer, "tokenizer", {"vocab_size": 300}, corpus=days.made[0]))
@@ -196,7 +197,7 @@ def test_each_prefix_of_large_shards_loses_what_is_gone(days: Days, monkeypatch:
     newest = days.look()
     left = pruned(days, data, newest)
     of = facts(left)["prefixes"]
-    assert len(of) == len(facts(data)["prefixes"]) - 1 > 3  # one had the documents of 03.jsonl alone
+    assert len(of) == len(facts(data)["prefixes"]) - 1 > 3  # one shard had only the documents of 03.jsonl
     assert of == {name: (left / f"{name}.bin").stat().st_size // 2 for name in of}
     job = new_job(days.root / "gather", "gather", {}, corpora=days.made[:1], newest=newest)
     gather_engine.work(job)

@@ -1,4 +1,4 @@
-"""A corpus without the texts that a model is evaluated on."""
+"""A corpus without the texts of a model's evaluation."""
 
 import json
 import random
@@ -57,7 +57,7 @@ def test_short_texts_are_found_whole_or_counted(tmp_path: Path) -> None:
 
 
 def test_texts_of_languages_without_spaces_are_found(tmp_path: Path) -> None:
-    """However zero width spaces, which some writers put between words, and punctuation stand."""
+    """The texts are found regardless of zero-width spaces, which some writers put between words, and of punctuation."""
     items = {
         "Chinese": "小明有三个苹果，他又买了五个苹果，然后把其中的两个送给了他的朋友小红。",
         "Thai": "สมชายมีแอปเปิ้ลสามผลเขาซื้อเพิ่มอีกห้าผลแล้วให้เพื่อนไปสองผลตอนนี้เขามีทั้งหมดกี่ผล",
@@ -90,7 +90,7 @@ def test_what_all_prompts_begin_with_is_no_contamination(tmp_path: Path) -> None
     assert found(tmp_path, items, f"{instruction} {words(source, 50)}", items[7][1][0]) == [None, "row 7"]
 
 
-def test_a_passage_with_many_questions_is_told(tmp_path: Path) -> None:
+def test_a_passage_with_many_questions_is_reported(tmp_path: Path) -> None:
     source = random.Random(6)
     passage, exam = words(source, 100), tmp_path / "exam.jsonl"
     exam.write_text("\n".join(json.dumps({"q": f"{passage} {words(source, 20)}"}) for _ in range(11)))
@@ -124,7 +124,7 @@ def corpus(folder: Path, step: dict[str, Any], texts: list[str], **inputs: list[
 
 
 def test_a_corpus_without_the_evaluation(tmp_path: Path) -> None:
-    """Against the held-out rows of an input, and against files."""
+    """The corpus is compared with the held-out rows of an input, and with files."""
     source = random.Random(6)
     row, listed = words(source, 30), words(source, 30)
     rows = tmp_path / "rows"
@@ -144,7 +144,7 @@ def test_a_corpus_without_the_evaluation(tmp_path: Path) -> None:
     assert count.samples["sums.jsonl"][0].what == "has a text of sums.jsonl, held-out row 1"
 
 
-def test_items_that_are_too_short_are_told_and_refused_if_it_is_all_of_them(tmp_path: Path) -> None:
+def test_items_that_are_too_short_are_reported_and_refused_if_it_is_all_of_them(tmp_path: Path) -> None:
     (tmp_path / "exam.jsonl").write_text(json.dumps({"q": "3 + 5"}) + "\n")
     step = {"against": [f"{tmp_path}/exam.jsonl"]}
     with pytest.raises(StageError, match=r"1 of 1 items of .*exam.jsonl are not searched for.*8 words\. Use longer"):
@@ -156,7 +156,7 @@ def test_items_that_are_too_short_are_told_and_refused_if_it_is_all_of_them(tmp_
 
 
 def test_another_evaluation_is_another_corpus(tmp_path: Path) -> None:
-    """Results of earlier runs are found by what was looked for, not by where it was."""
+    """Results of earlier runs are found by the content of the evaluation, and not by its path."""
     exam = tmp_path / "exam.txt"
     exam.write_text("one two three")
     step = {"curate": [{"decontaminate": {"against": [str(exam)]}}]}

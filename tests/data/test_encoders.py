@@ -1,4 +1,4 @@
-"""gigatoken encodes a corpus only where its ids are those of the tokenizers library."""
+"""gigatoken encodes a corpus only if its ids are those of the tokenizers library."""
 
 import random
 import sysconfig
@@ -32,7 +32,7 @@ O200K = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+{CONTRACTIONS}?|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*{CONTRACTIONS}?"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + ENDS
 )
-DEEPSEEK = (  # its file has line ends where the others have their escapes
+DEEPSEEK = (  # DeepSeek's file has line ends where the others have escapes
     r"\p{N}{1,3}",
     "[一-龥\u3040-ゟ゠-ヿ]+",
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
@@ -46,13 +46,13 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "deepseek": DEEPSEEK,
 }
 SPECIAL = ["<|end|>", "<|im_start|>", "<|im_end|>"]
-NEWER = ("a\U000105d2\u0307b", "\U00011382\U000113c9")  # compose since Unicode 16
+NEWER = ("a\U000105d2\u0307b", "\U00011382\U000113c9")  # NFC composes them since Unicode 16
 
 Folders = Callable[[str], Path]
 
 
 def family(name: str, text: Sequence[str]) -> Tokenizer:
-    """A tokenizer with the pre-tokenizer and normalizer of a family, trained on this text."""
+    """Train a tokenizer with the pre-tokenizer and normalizer of a family on this text."""
     made = Tokenizer(models.BPE())
     splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in FAMILIES[name]]
     made.pre_tokenizer = pre_tokenizers.ByteLevel(False)
@@ -66,13 +66,13 @@ def family(name: str, text: Sequence[str]) -> Tokenizer:
         vocab_size=3000, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
     )
     made.train_from_iterator(text, trainer)
-    made.add_tokens(["<tool>"])  # recognized in a corpus, as it is not special
+    made.add_tokens(["<tool>"])  # not special, so it is recognized in a corpus
     return made
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
-    """The folder of a family's tokenizer."""
+    """A function that returns the folder of a family's tokenizer."""
     place = tmp_path_factory.mktemp("families")
     text = [path.read_text() for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[::8]]
 
@@ -133,7 +133,7 @@ def test_ids_of_100_000_texts_are_the_librarys(folders: Folders, name: str) -> N
 
 @pytest.fixture
 def few_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compared, in place of all of Unicode, which takes ten seconds."""
+    """Compare a few characters instead of all of Unicode, which takes ten seconds."""
     monkeypatch.setattr(compare_tokens, "ASSIGNED", (*range(0x1000), *range(0x105C0, 0x10600)))
 
 
@@ -143,7 +143,7 @@ def test_it_is_used_for_the_tokenizers_of_the_large_families(folders: Folders, n
     choice = compare(pair(folders(name)), [], SPECIAL, iter(()))
     assert not choice.reason
     found = choice.excluded.removeprefix("[").removesuffix(f"{compare_tokens.unknown()}]")
-    assert bool(found) == (name == "qwen2")  # the two have tables of normal forms of different years
+    assert bool(found) == (name == "qwen2")  # the libraries use Unicode tables of different years
 
 
 @pytest.mark.usefixtures("few_characters")
@@ -160,7 +160,7 @@ def test_text_with_a_character_that_differs_is_left_to_the_library(folders: Fold
 
 
 def altered(both: BothEncoders, when: Callable[[str], bool]) -> BothEncoders:
-    """A pair whose fast encoder errs by one id in some texts."""
+    """Return a pair whose fast encoder gets one id wrong in some texts."""
 
     def fast(some: pa.ChunkedArray) -> tuple[Ids, Lengths]:
         ids, lengths = both.fast(some)
@@ -187,12 +187,12 @@ def test_an_encoder_that_errs_is_not_used(folders: Folders, errs: Callable[[str]
 
 
 @pytest.mark.usefixtures("few_characters")
-def test_a_character_around_which_it_errs_is_kept_apart(folders: Folders) -> None:
+def test_a_character_around_which_it_errs_is_excluded(folders: Folders) -> None:
     both = altered(pair(folders("gpt2")), lambda text: "\u0e01" in text)
     assert compare(both, [], SPECIAL, iter(())).excluded == f"[\u0e01{compare_tokens.unknown()}]"
     both = altered(pair(folders("gpt2")), lambda text: "\u0e01\u0e02" in text)
     excluded = compare(both, [], SPECIAL, iter(())).excluded.removesuffix(f"{compare_tokens.unknown()}]")
-    assert len(excluded) == 1 + 64  # for no single one, so all of the range
+    assert len(excluded) == 1 + 64  # no single character differs, so the entire range is excluded
 
 
 def test_words_that_fill_its_cache_change_nothing(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,6 +214,7 @@ def write(folder: Path, documents: Sequence[str]) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_corpus_has_the_same_shards_by_either(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,7 +264,7 @@ def test_a_comparison_that_fails_leaves_all_to_the_library(
 
 
 def test_the_first_difference_ends_the_comparison(folders: Folders, tmp_path: Path) -> None:
-    """gigatoken 0.10 finds a token of `single_word` within words too."""
+    """gigatoken 0.10 also finds a `single_word` token within words."""
     made = Tokenizer.from_file(str(folders("gpt2") / "tokenizer.json"))
     made.add_tokens([AddedToken("stand_alone", single_word=True)])
     made.save(str(tmp_path / "tokenizer.json"))
@@ -271,7 +272,7 @@ def test_the_first_difference_ends_the_comparison(folders: Folders, tmp_path: Pa
     counted = BothEncoders(lambda some: calls.append(len(some)) or both.library(some), both.fast)  # type: ignore[func-returns-value]
     choice = compare(counted, ["a", "b"], [*SPECIAL, "stand_alone"], iter(()))
     assert "gigatoken's ids differ for a text" in choice.reason and "stand_alone" in choice.reason
-    assert len(calls) == 2  # tokens, and the texts on which tokenizers disagree; no character of Unicode
+    assert len(calls) == 2  # tokens, and texts on which tokenizers often disagree; no Unicode characters
 
 
 def test_of_several_texts_the_first_that_differs_is_found(folders: Folders) -> None:

@@ -1,4 +1,4 @@
-"""Exact duplicates over partitions: the same documents are dropped as by one set of all hashes."""
+"""Exact duplicates over partitions: the same documents are dropped as with one set of all hashes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from tasks.data.exact_duplicates import KeyWriter, drops_of, exact_drops, hash_r
 
 
 def scanned(folder: Path, texts: Sequence[str]) -> tuple[Path, list[str]]:
-    """A partition's folder, and the texts in its rows."""
+    """Return the folder of a partition and the texts in its rows."""
     folder.mkdir(parents=True)
     writer = KeyWriter(folder)
     rows = [text for text in texts if writer.is_new(text_digest(text))]

@@ -1,4 +1,4 @@
-"""Merging corpora: which documents are kept, with few of their ids in memory."""
+"""The union of corpora: the documents that are kept, with few of their ids in memory."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.data.by_hand import facts, new_job
 
 
 def write(folder: Path, corpora: Sequence[Sequence[str]]) -> list[Path]:
-    """The files of the train splits of corpora with these documents."""
+    """Write the files of the train splits of corpora with these documents."""
     for number, documents in enumerate(corpora):
         (folder / str(number)).mkdir()
         writer = SplitWriter(folder / str(number), "train")

@@ -1,4 +1,4 @@
-"""Increments: what is new in a source each day, and what is left of earlier documents."""
+"""Increments: the new documents of a source on each day, and the remaining earlier documents."""
 
 import json
 import shutil
@@ -54,7 +54,7 @@ class Chain:
         return {"source": {"kind": self.kind, "path": str(self.source)}, "held_out": HELD_OUT}
 
     def look(self) -> Path:
-        """The next day's increment."""
+        """Create the increment of the next day."""
         self.corpora.append(self.make(increment_engine.work, "increment", self.spec, known=self.corpora))
         return self.corpora[-1]
 
@@ -67,7 +67,7 @@ class Chain:
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Chain:
-    """Forty documents, and their corpus from a first run."""
+    """A source of forty documents, and their corpus from a first run."""
     chain = Chain(tmp_path)
     for number in range(40):
         (chain.source / f"{number:02}.txt").write_text(f"document {number}\n")
@@ -89,7 +89,7 @@ def all_ids(corpus: Path) -> list[str]:
 
 
 def gone_ids(chain: Chain) -> list[str]:
-    """The documents that the newest increment lists as gone, in the order of the corpora."""
+    """Return the documents that the newest increment lists as gone, in the order of the corpora."""
     corpora = {digest(corpus): corpus for corpus in chain.corpora}
     parts = GoneDocuments.read(chain.corpora[-1]).rows.items()
     splits: dict[str, Split] = {"train": "train", "held_out": "held_out"}
@@ -154,7 +154,7 @@ def test_a_copy_of_an_edit_under_a_new_name_does_not_change_its_split(chain: Cha
         if split_of(text_digest(text), HELD_OUT) == "train":
             break
     (chain.source / held_out.source).write_text(text)
-    (chain.source / "00-copy.txt").write_text(text)  # comes first
+    (chain.source / "00-copy.txt").write_text(text)  # the first name
     assert ids(chain.look(), "held_out") == [text_digest(text)]
 
 
@@ -165,7 +165,7 @@ def test_a_source_that_lost_everything_is_an_error_that_says_what_is_at_stake(ch
         chain.look()
 
 
-def test_a_document_that_comes_back_is_not_made_again(chain: Chain) -> None:
+def test_a_document_that_comes_back_is_not_new(chain: Chain) -> None:
     text = (chain.source / "05.txt").read_text()
     (chain.source / "05.txt").unlink()
     chain.look()
@@ -197,7 +197,7 @@ def new_chain(kind: str) -> Iterator[Chain]:
 
 
 def check(chain: Chain, texts: list[str]) -> None:
-    """One more day with these documents in the source, compared with a full pass."""
+    """Create one more day with these documents in the source, and compare it with a full pass."""
     everything = {text_digest(text) for text in texts if text.strip()}
     before = {each: split for corpus in chain.corpora for split in SPLITS for each in ids(corpus, split)}
     corpus = chain.look()
@@ -222,6 +222,7 @@ def check(chain: Chain, texts: list[str]) -> None:
 texts = st.sampled_from([f"text {number}" for number in range(8)] + ["", " \n"])
 
 
+@pytest.mark.long
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "b", "c", "d/e", "d/f"]), texts), min_size=2, max_size=5))
 @settings(max_examples=25, deadline=None)
 def test_the_increments_of_files_are_what_a_full_pass_finds(history: list[dict[str, str]]) -> None:
@@ -236,6 +237,7 @@ def test_the_increments_of_files_are_what_a_full_pass_finds(history: list[dict[s
             check(chain, list(expected.values()))
 
 
+@pytest.mark.long
 @given(st.lists(st.lists(texts, max_size=6), min_size=2, max_size=5))
 @settings(max_examples=25, deadline=None)
 def test_the_increments_of_lines_are_what_a_full_pass_finds(history: list[list[str]]) -> None:
@@ -369,7 +371,7 @@ def test_a_corpus_that_says_nothing_of_what_is_gone_is_refused(chain: Chain) -> 
 
 
 def without(chain: Chain, split: Split) -> Path:
-    """A corpus where only the other split has documents."""
+    """Write a corpus with documents in the other split only."""
     spec = chain.spec | {"held_out": 1e-9 if split == "held_out" else 0.4999}
     for path in list(chain.source.iterdir()):
         if split == "train" and split_of(text_digest(path.read_text()), 0.4999) == "train":

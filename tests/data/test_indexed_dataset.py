@@ -1,4 +1,4 @@
-"""Our `.bin/.idx`, read back by Megatron itself."""
+"""Our `.bin/.idx` files, as read by Megatron."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Blocks of names say what the corpora say that they were made of."""
+"""Blocks of names give the same results as the corpora from which they were built."""
 
 import shutil
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ Day = dict[str, str]  # {name: document}
 
 
 class Corpora(KnownBlocks):
-    """Reads every corpus itself, and keeps nothing."""
+    """Reads all corpora, and stores no blocks."""
 
     def add(self, corpora: Sequence[Input]) -> None:
         for corpus in corpora:
@@ -52,8 +52,8 @@ class Nights:
         self.corpora: list[Input] = []
 
     def look(self, day: Day, dropped: str = "") -> None:
-        """A night, by blocks, without any, and by the corpora alone. `dropped`: a document that is found and is not in
-        the corpus, as a near duplicate is not."""
+        """Compare a night with blocks, without any, and with the corpora alone. `dropped` is a document of the source
+        that is not in the corpus, such as a near duplicate."""
         night = self.root / f"night-{len(self.corpora)}"
         scan = night / "scan"
         scan.mkdir(parents=True)
@@ -99,11 +99,12 @@ histories = st.lists(
 )
 
 
+@pytest.mark.long
 @given(histories)
 @settings(max_examples=8, deadline=None)
 @example([({"a": "X"}, ""), ({"b": "X"}, ""), ({"a": "Y"}, "Y"), ({"a": "X", "b": "Y"}, ""), ({"b": "Z"}, "")])
 def test_whatever_happens_blocks_give_what_the_corpora_give(history: list[tuple[Day, str]]) -> None:
-    """Texts are added, edited, renamed and deleted, and come back, in any order."""
+    """Texts are added, edited, renamed, deleted and restored, in any order."""
     with TemporaryDirectory() as root:
         nights = Nights(Path(root))
         for day, dropped in history:
@@ -117,7 +118,7 @@ def test_blocks_are_as_the_binary_digits(number: int, expected: list[tuple[int, 
 
 @dataclass
 class Counted:
-    """Counts the blocks that are taken."""
+    """Counts the blocks that are read."""
 
     folders: DiskCache
     loaded: int = 0
@@ -197,7 +198,7 @@ def test_increments_are_the_same_with_blocks_and_without(tmp_path: Path, monkeyp
 
 
 def test_a_block_has_the_same_bytes_whoever_writes_it(tmp_path: Path) -> None:
-    """Two pods may write it at the same time: one that was given up, and its retry."""
+    """Two pods may write it at the same time, if one of them was abandoned and retried."""
     documents = [(f"{each:064}", f"{each}.txt") for each in range(200_000)]  # several row groups
     corpus = tmp_path / "corpus"
     corpus.mkdir()
@@ -215,7 +216,7 @@ def test_a_block_has_the_same_bytes_whoever_writes_it(tmp_path: Path) -> None:
 
 
 def test_a_damaged_folder_in_storage_is_replaced(s3: S3, tmp_path: Path) -> None:
-    """This holds even if its files have the right sizes."""
+    """The folder is replaced even if its files have the right sizes."""
     folder = tmp_path / "made" / "block.names"
     folder.mkdir(parents=True)
     (folder / "names.parquet").write_bytes(b"right")

@@ -1,4 +1,4 @@
-"""Several machines that share a job's folder work on a corpus together."""
+"""Several machines that share a job's folder process a corpus together."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def test_three_machines_make_the_corpus_of_one(tmp_path: Path) -> None:
 
     logs = run_on_three(together.directory, tmp_path)
     read = [int(log.split("documents", 1)[0].split()[-1].replace(",", "")) for log in logs]
-    assert all(0 < documents < 40 * 60 for documents in read)  # each some, none all
+    assert all(0 < documents < 40 * 60 for documents in read)  # each read some of the documents
     assert read_manifest(together.output).digest == read_manifest(alone.output).digest
     assert not (together.directory / "work").exists()
 
@@ -60,7 +60,7 @@ def test_three_machines_make_the_shards_of_one(corpus: Path, tokenizer: Path, tm
 
 
 def run_on_three(job: Path, homes: Path) -> list[str]:
-    """The engine's logs."""
+    """Run the engine on three machines; returns the logs."""
     engines = [start(job, homes / f"home-{rank}", rank) for rank in range(3)]
     try:
         logs = [engine.communicate(timeout=100)[0] for engine in engines]
@@ -72,7 +72,7 @@ def run_on_three(job: Path, homes: Path) -> list[str]:
 
 
 def start(job: Path, home: Path, rank: int) -> subprocess.Popen[str]:
-    """The engine on one of three machines."""
+    """Start the engine on one of three machines."""
     place = {"NODE_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "BATON_HOME": str(home)}
     return subprocess.Popen(
         [sys.executable, "-m", f"tasks.data.{open_job(job).stage}", str(job)],

@@ -1,4 +1,4 @@
-"""Fields of a record beside its text, which its document keeps."""
+"""Fields of a record beside its text, which are kept in its document."""
 
 import json
 from datetime import date

@@ -1,4 +1,4 @@
-"""A corpus of several named sources: each apart in the train split, all together in the held-out one."""
+"""A corpus of several named sources, which are separate in the train split and together in the held-out split."""
 
 import json
 from pathlib import Path

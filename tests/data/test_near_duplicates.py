@@ -1,4 +1,4 @@
-"""Near duplicates are found across partitions, and only them."""
+"""Near duplicates are found across partitions, without false positives."""
 
 import random
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ VOCABULARY = [f"word{number}" for number in range(5_000)]
 
 
 def drops_of(folder: Path, parts: Iterable[list[str]], step: NearDuplicatesStep = STEP) -> dict[int, int]:
-    """{dropped: kept}, as numbers over all partitions."""
+    """Return {dropped: kept}, with documents numbered over all partitions."""
     folders, starts, total = [], [], 0
     for number, texts in enumerate(parts):
         folders.append(folder / f"{number}")
@@ -61,8 +61,7 @@ def edited(source: random.Random, words: list[str], edits: int) -> list[str]:
 
 
 def test_planted_pairs(tmp_path: Path) -> None:
-    """At least 95 % of the pairs with a true similarity of 0.85 or more are found, and at most 1 % of those up to
-    0.5."""
+    """At least 95 % of pairs with a true similarity of 0.85 or more are found, and at most 1 % of those up to 0.5."""
     source = random.Random(1)
     pairs = []
     for _ in range(2_000):
@@ -80,7 +79,7 @@ def test_planted_pairs(tmp_path: Path) -> None:
     assert np.mean(similar) >= 0.95
     assert np.mean(barely) >= 0.93
     assert np.mean(different) <= 0.01
-    assert len(found) == sum(hit)  # and nothing between pairs
+    assert len(found) == sum(hit)  # nothing is found between pairs
 
 
 def test_the_first_stays(tmp_path: Path) -> None:
@@ -89,7 +88,7 @@ def test_the_first_stays(tmp_path: Path) -> None:
 
 
 def test_boilerplate_is_not_compared_pair_by_pair(tmp_path: Path) -> None:
-    """Ten thousand copies with another first word each: one bucket for most bands."""
+    """Ten thousand copies with different first words are in one bucket for most bands."""
     boilerplate = " ".join(prose(random.Random(3), 100))
     texts = [f"{number} {boilerplate}" for number in range(10_000)]
     found = drops_of(tmp_path, [texts[:5_000], texts[5_000:]])

@@ -1,4 +1,4 @@
-"""The removal of earlier partitions' results."""
+"""Removal of the results of earlier partitions."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ MAKE_ROOM = "import sys; from tests.data import test_partition_cache as t; t.fil
 
 
 def keep(cache: Path, name: str, used: float, megabytes: float = 0.001) -> None:
-    """A kept folder that was last used at this moment, in seconds since the epoch."""
+    """Create a cached folder that was last used at this time, in seconds since the epoch."""
     folder = cache / name
     folder.mkdir(parents=True)
     (folder / "train-00000.parquet").write_bytes(os.urandom(int(megabytes * 1e6)))
@@ -34,7 +34,7 @@ def test_what_was_not_used_for_30_days_is_removed(tmp_path: Path) -> None:
 
 
 def fill(disk: Path, *shared: str) -> None:
-    """Fill a small disk to 95 %, some of it with files that a corpus has too, and make room on it."""
+    """Fill a small disk to 95 %, partly with files that a corpus shares, and make room on it."""
     cache = disk / "kept"
     for number in range(3):
         keep(cache, f"{number}.scan", time.time() - 100 * (number + 1), 0.95 / 3 * DISK_MB * 1024**2 / 1e6)

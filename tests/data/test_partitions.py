@@ -1,4 +1,4 @@
-"""The division of a source into partitions, which together are the source."""
+"""The division of a source into partitions, which together are the complete source."""
 
 import json
 from pathlib import Path

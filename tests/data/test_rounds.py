@@ -1,4 +1,4 @@
-"""The corpus stage in several processes: the same corpus with any number of them, after kills, and beside others."""
+"""The corpus stage with several processes: the corpus does not depend on their number, on kills, or on other jobs."""
 
 import errno
 import json
@@ -29,7 +29,7 @@ LINES = 150
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """JSONL files with copies within them and over them."""
+    """JSONL files with duplicates in the same file and in others."""
     folder = tmp_path / "source"
     folder.mkdir()
     draw = random.Random(0)
@@ -77,7 +77,7 @@ def test_the_corpus_does_not_depend_on_the_number_of_workers(source: Path, home:
 
 
 def scans(folder: Path) -> dict[str, float]:
-    """The finished ones, and when they were written."""
+    """Return the finished partitions and the times when they were written."""
     return {path.parent.name: path.stat().st_mtime for path in folder.glob("*.scan/manifest.json")}
 
 
@@ -96,17 +96,16 @@ def test_a_killed_engine_goes_on_with_what_is_missing(source: Path, home: Path, 
 
 
 def folders(job: Job) -> int:
-    """Count the results of items that exist. There are none after the engine has removed them, which it does at its
-    end."""
+    """Count the existing results of items. The engine removes them at its end."""
     try:
         return len([*(job.directory / SCANS).glob("*.scan"), *job.work.glob("*.rounds/*")])
-    except FileNotFoundError:  # removed while it was listed
+    except FileNotFoundError:  # removed during the listing
         return 0
 
 
 @pytest.mark.long
 def test_twenty_kills_change_nothing(source: Path, home: Path, tmp_path: Path) -> None:
-    """Killed again and again at a random moment after its next results, in all rounds."""
+    """The engine is killed repeatedly, at a random moment after its next results, in all rounds."""
     expected = made(job_of(tmp_path / "whole", source))
     draw, kills, number = random.Random(1), 0, 0
     while kills < 20:
@@ -118,7 +117,7 @@ def test_twenty_kills_change_nothing(source: Path, home: Path, tmp_path: Path) -
 
 
 def ended(job: Job, draw: random.Random) -> bool:
-    """Start the engine, and kill it unless it ends before."""
+    """Start the engine, and kill it if it has not ended before."""
     process, enough = start(job), folders(job) + draw.randint(1, 3)
     while process.poll() is None and folders(job) < enough:
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""The shards engine: every token in its place, with any number of workers, killed or not."""
+"""The shards engine: every token is in its place, for any number of workers, killed or not."""
 
 import json
 import os
@@ -79,8 +79,8 @@ def test_a_special_token_that_a_document_spells_is_only_text(tokenizer: Path, tm
 
 @pytest.mark.parametrize(("begin", "first"), [(BEGIN, [2]), (END, [])], ids=["BOS", "the end of text as BOS"])
 def test_a_document_begins_as_the_tokenizer_begins_a_text(begin: str, first: list[int], tmp_path: Path) -> None:
-    """A model that has always seen BOS is another one without it (lm-eval#1465). Where the token that ends a document
-    is BOS too, it begins the next one."""
+    """A model that has always seen BOS performs worse without it (lm-eval#1465). If the token that ends a document is
+    also BOS, it begins the next document."""
     bpe = byte_level(END, PAD, BEGIN, begin=begin)
     theirs = folder(tmp_path / "theirs", bpe, tokenizer_class="LlamaTokenizerFast", bos_token=begin)
     (tmp_path / "in").mkdir()
@@ -108,7 +108,7 @@ def test_a_document_begins_as_the_tokenizer_begins_a_text(begin: str, first: lis
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus of several partitions, some of several parts."""
+    """A corpus of several partitions, some of which have several parts."""
     source = {"kind": "files", "path": f"{StdlibSource().root()}/*.py"}
     job = new_job(tmp_path_factory.mktemp("large"), "corpus", {"source": source, "partitions": {"size_mb": 0.4}})
     corpus_engine.work(job)
@@ -118,7 +118,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def large_shards(large: Path, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Shards that were made by one worker."""
+    """Shards that were written by one worker."""
     spec = {"concurrency": 1}
     job = new_job(tmp_path_factory.mktemp("large-shards"), "shards", spec, corpus=large, tokenizer=tokenizer)
     shards_engine.work(job)
@@ -187,7 +187,7 @@ def test_only_a_changed_file_is_tokenized_again(tokenizer: Path, tmp_path: Path,
     with (source / "5.jsonl").open("a") as file:
         file.write(json.dumps({"text": "one more"}) + "\n")
     changed = tokens("two")
-    assert 1 <= len({path.name for path in home.glob("*.tokens")} - before) <= 2  # of the train and held-out split
+    assert 1 <= len({path.name for path in home.glob("*.tokens")} - before) <= 2  # train and held-out split
     home.rename(tmp_path / "kept")
     assert digest(tokens("anew")) == digest(changed)
 
@@ -213,7 +213,7 @@ def test_killed_in_the_middle_it_goes_on_with_the_parts_that_are_missing(
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     before = made_parts(job)
-    shutil.rmtree(home)  # what follows is from the job's folder alone
+    shutil.rmtree(home)  # the engine must continue from the job's folder alone
     again = start(job)
     while len(after := made_parts(job)) <= len(before):
         time.sleep(0.01)
@@ -225,9 +225,9 @@ def test_killed_in_the_middle_it_goes_on_with_the_parts_that_are_missing(
 
 
 def made_parts(job: Job) -> dict[str, float]:
-    """The finished ones, and when they were written."""
+    """Return the finished parts and the times when they were written."""
     found = {}
     for path in (job.directory / "tokens").glob("*.tokens/manifest.json"):
-        with suppress(FileNotFoundError):  # the engine ends
+        with suppress(FileNotFoundError):  # removed at the end of the engine
             found[path.parent.name] = path.stat().st_mtime
     return found

@@ -1,4 +1,4 @@
-"""Changes of a source, detected from names and ids. A source is {name: document}."""
+"""Changes of a source, detected from names and ids. A source is written as {name: document}."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ Day = dict[str, str]
 
 
 @dataclass
-class Told:
-    """The reported facts of a day."""
+class DayReport:
+    """The reported changes of a day."""
 
     changes: Changes
     new: set[str]
@@ -25,16 +25,16 @@ class Told:
 
 
 def placed(rows: Iterable[tuple[int, tuple[str, str]]]) -> pa.RecordBatch:
-    """Documents (name, id) at their places."""
+    """Return documents (name, id) with their places."""
     return pa.RecordBatch.from_pylist(
         [{"place": place, "source": name, "id": each} for place, (name, each) in rows], PLACED
     )
 
 
-def look(known: Known, today: Day) -> Told:
+def look(known: Known, today: Day) -> DayReport:
     changes = known.compare([placed(enumerate(today.items()))])
     edits = {item.after for item in changes.edited}
-    return Told(changes, {each for _, each, _ in known.new()} - edits, gone(known))
+    return DayReport(changes, {each for _, each, _ in known.new()} - edits, gone(known))
 
 
 def after(*days: Day) -> Known:
@@ -53,7 +53,7 @@ def ids(known: Known) -> set[str]:
 
 
 def gone(known: Known) -> list[str]:
-    """The known documents that are not in the source now, after `compare`."""
+    """Return the known documents that are missing from the source, after `compare`."""
     return [
         each for (each,) in known.tables.execute("SELECT id FROM seen WHERE place IS NULL ORDER BY first").fetchall()
     ]
@@ -113,17 +113,17 @@ def renamed(*triples: str) -> list[Renamed]:
     ],
 )
 def test_what_happened_in_a_day(was: Day, today: Day, changes: Changes, new: str, absent: str) -> None:
-    assert look(after(was), today) == Told(changes, set(new), [*absent])
+    assert look(after(was), today) == DayReport(changes, set(new), [*absent])
 
 
 def test_a_document_that_comes_back_is_neither_new_nor_gone() -> None:
     known = after({"a": "X", "b": "Y"}, {"b": "Y", "c": "Z"})
-    assert look(known, {"b": "Y", "c": "Z", "a": "X"}) == Told(Changes(returned=named("a X")), set(), [])
+    assert look(known, {"b": "Y", "c": "Z", "a": "X"}) == DayReport(Changes(returned=named("a X")), set(), [])
 
 
 def test_an_edit_that_is_taken_back_is_an_edit_without_a_new_document() -> None:
     known = after({"a": "X"}, {"a": "Y"})
-    assert look(known, {"a": "X"}) == Told(Changes(edited=edited("a Y X")), set(), ["Y"])
+    assert look(known, {"a": "X"}) == DayReport(Changes(edited=edited("a Y X")), set(), ["Y"])
 
 
 def test_a_deleted_name_that_comes_back_with_another_text_was_edited() -> None:
@@ -134,17 +134,18 @@ def test_a_deleted_name_that_comes_back_with_another_text_was_edited() -> None:
 def test_the_newest_name_counts() -> None:
     """Y took over the name a from X, so the edit of a is an edit of Y."""
     known = after({"a": "X", "b": "Y"}, {"a": "Y", "c": "Z"})
-    assert look(known, {"a": "Y2", "c": "Z"}) == Told(Changes(edited=edited("a Y Y2")), set(), ["X", "Y"])
+    assert look(known, {"a": "Y2", "c": "Z"}) == DayReport(Changes(edited=edited("a Y Y2")), set(), ["X", "Y"])
 
 
-def test_what_was_deleted_is_told_once_and_stays_gone() -> None:
+def test_what_was_deleted_is_reported_once_and_stays_gone() -> None:
     known = after({"a": "X", "b": "Y"}, {"b": "Y", "c": "Z"})
-    assert look(known, {"b": "Y", "c": "Z"}) == Told(Changes(), set(), ["X"])
+    assert look(known, {"b": "Y", "c": "Z"}) == DayReport(Changes(), set(), ["X"])
 
 
 days = st.lists(st.dictionaries(st.sampled_from("abcd"), st.sampled_from("UVWXYZ"), min_size=1), min_size=1, max_size=6)
 
 
+@pytest.mark.long
 @given(days)
 @example([{"a": "X", "b": "Y"}, {"a": "Y", "b": "X"}, {"b": "Y", "c": "Y"}])
 @settings(max_examples=100, deadline=None)
@@ -157,17 +158,18 @@ def test_whatever_happens_the_increments_tell_what_the_source_looks_like(history
     assert set(again.gone) == {each for day in history for each in day.values()} - set(today.values())
 
 
+@pytest.mark.long
 @given(days)
 @settings(max_examples=100, deadline=None)
-def test_every_change_is_told_once(history: list[Day]) -> None:
+def test_every_change_is_reported_once(history: list[Day]) -> None:
     *before, today = history
     known = after(*before)
-    told = look(known, today)
-    changes, present, new = told.changes, set(today.values()), set(today.values()) - ids(known)
-    reported = [*told.new, *(each.id for each in changes.returned), *(each.id for each in changes.renamed)]
+    report = look(known, today)
+    changes, present, new = report.changes, set(today.values()), set(today.values()) - ids(known)
+    reported = [*report.new, *(each.id for each in changes.returned), *(each.id for each in changes.renamed)]
     assert len(reported) == len(set(reported))
     assert not set(reported) & {each.after for each in changes.edited}
-    assert new == told.new | ({each.after for each in changes.edited} & new)
+    assert new == report.new | ({each.after for each in changes.edited} & new)
     assert not present & {each.before for each in changes.edited}
     assert not present & {each.id for each in changes.deleted}
 
@@ -179,7 +181,7 @@ class Model:
         self.documents: dict[str, Split] = {}
         self.names: Day = {}
         self.lost: Day = {}
-        self.gone: list[str] = []  # after `look`
+        self.gone: list[str] = []  # set by `look`
 
     def add(self, day: Day, split: Split) -> None:
         for name, each in day.items():
@@ -208,7 +210,7 @@ class Model:
         edits = [(name, absent[name], each) for name, each in today.items() if name in absent and each not in named]
         before = {new: old for _, old, new in reversed(edits)}
         firsts = {each: name for name, each in reversed(today.items())}
-        firsts = {each: firsts[each] for each in today.values()}  # in the order of their places
+        firsts = {each: firsts[each] for each in today.values()}  # ordered by place
         at_home = {each for name, each in today.items() if self.names.get(name) == each}
         changes = Changes(
             edited=[Edited(source=name, before=old, after=new) for name, old, new in edits],
@@ -236,6 +238,7 @@ class Model:
 some = st.dictionaries(st.sampled_from("abcd"), st.sampled_from("UVWXYZ"), min_size=1)
 
 
+@pytest.mark.long
 @given(
     st.lists(st.tuples(some, some, st.booleans()), max_size=4),
     st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("UVWXYZ")), max_size=4),
@@ -245,20 +248,20 @@ some = st.dictionaries(st.sampled_from("abcd"), st.sampled_from("UVWXYZ"), min_s
 def test_sql_finds_what_dictionaries_do(
     history: list[tuple[Day, Day, bool]], more: list[tuple[str, str]], today: Day
 ) -> None:
-    """This includes corpora that have a document twice, lack one that was new (a near duplicate), or list one as
-    deleted that did not exist."""
+    """The corpora may also have a document twice, lack a new one (a near duplicate), or list one as deleted that did
+    not exist."""
     known, model = Known(), Model()
     for day, added, as_told in history:
-        told, expected = known.compare([placed(enumerate(day.items()))]), model.look(day)
-        assert (told, [row[1:] for row in known.new()]) == expected
+        report, expected = known.compare([placed(enumerate(day.items()))]), model.look(day)
+        assert (report, [row[1:] for row in known.new()]) == expected
         assert gone(known) == model.gone
         of_splits: dict[Split, Day] = {"train": day if as_told else added, "held_out": added}
         for split, documents in of_splits.items():
             known.add_documents([placed(enumerate(documents.items())).select(NAMES.names)], split)
             model.add(documents, split)
-        told.deleted += [Named(source=name, id=each) for name, each in more]
-        known.apply(told)
-        model.apply(told)
+        report.deleted += [Named(source=name, id=each) for name, each in more]
+        known.apply(report)
+        model.apply(report)
     assert (known.compare([placed(enumerate(today.items()))]), [row[1:] for row in known.new()]) == model.look(today)
 
 
@@ -282,7 +285,7 @@ def say(known: Known, kind: str, name: str, each: str) -> None:
 @example([("added", "a", "U"), ("moved", "b", "U"), ("forgotten", "", ""), ("moved", "a", "U")], {"b": "V"})
 @settings(max_examples=50, deadline=None)
 def test_what_is_forgotten_has_no_influence(history: list[tuple[str, str, str]], today: Day) -> None:
-    """Whatever was said before, and is said after."""
+    """The results are the same with and without the forgotten statements, whatever precedes and follows them."""
     whole, shorter = Known(), Known()
     for kind, name, each in [*history, ("forgotten", "", "")]:
         say(whole, kind, name, each)

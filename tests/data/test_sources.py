@@ -132,7 +132,7 @@ def test_jsonl_plain_and_compressed(tmp_path: Path, suffix: str) -> None:
     data = lines({"text": "one"}, {"text": "zwei ü", "id": 2}) + b"\n" + lines({"text": "three"})
     path = tmp_path / f"pages{suffix}"
     if suffix.endswith("gz"):
-        path.write_bytes(gzip.compress(data[:20]) + gzip.compress(data[20:]))  # members, as `cat a.gz b.gz` makes
+        path.write_bytes(gzip.compress(data[:20]) + gzip.compress(data[20:]))  # two members, as `cat a.gz b.gz` writes
     elif suffix.endswith("zst"):
         path.write_bytes(pa.Codec("zstd").compress(data, asbytes=True))
     else:
@@ -194,7 +194,7 @@ def test_a_hostile_jsonl_line_is_named(tmp_path: Path, suffix: str, line: bytes,
 
 
 def test_what_python_writes_for_a_number_that_is_none_is_read(tmp_path: Path) -> None:
-    """json.dumps writes NaN, which is not standard JSON, in another field than the text."""
+    """json.dumps writes NaN, which is not standard JSON, in a field other than the text."""
     (tmp_path / "x.jsonl").write_text(json.dumps({"text": "x", "score": float("nan")}))
     assert list(found(JsonlSource(path=str(tmp_path))).values()) == [b"x"]
 
@@ -212,7 +212,7 @@ def compressed(data: bytes, suffix: str) -> bytes:
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
 def test_a_jsonl_line_over_the_limit_is_named_and_not_read(tmp_path: Path, suffix: str) -> None:
-    """100 MB on one line: never more than the limit is in memory."""
+    """A line of 100 MB: memory never holds more than the limit."""
     path = tmp_path / f"x.{suffix}"
     path.write_bytes(compressed(b'{"text": "fine"}\n{"text": "' + b" " * 100_000_000 + b'"}\n', suffix))
     program = f"""if True:
@@ -235,7 +235,7 @@ def test_a_jsonl_line_over_the_limit_is_named_and_not_read(tmp_path: Path, suffi
 
 def test_a_document_as_large_as_the_limit_is_read(tmp_path: Path) -> None:
     line = lines({"text": "x" * 988})
-    assert len(line) == 1001  # with its end
+    assert len(line) == 1001  # including the line end
     (tmp_path / "x.jsonl").write_bytes(line)
     assert len(found(JsonlSource(path=str(tmp_path), max_document_mb=0.001))) == 1
     (tmp_path / "x.jsonl").write_bytes(line.replace(b"xx", b"xxx", 1))
@@ -268,7 +268,7 @@ def test_what_is_missing_is_said_without_reading_more_than_the_limit(tmp_path: P
 
 
 def test_the_limit_is_no_part_of_what_a_corpus_is(tmp_path: Path) -> None:
-    """Another limit does not change a corpus's identity, so it is not read again."""
+    """A change of the limit does not change a corpus's identity, so the source is not read again."""
     small, large = (
         CorpusSpec(source=JsonlSource(path=str(tmp_path), max_document_mb=limit)).identity() for limit in (1, 2)
     )
@@ -324,7 +324,7 @@ def test_a_split_of_a_saved_dataset_up_to_a_limit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_a_folder_that_the_datasets_library_can_load(tmp_path: Path, streaming: bool) -> None:
-    """The code path of a hub name: load_dataset, streaming or not."""
+    """The code path is that of a name on the Hub: load_dataset, with or without streaming."""
     (tmp_path / "set").mkdir()
     pq.write_table(pa.table({"text": ["one", "two", "three"]}), tmp_path / "set" / "train.parquet")
     texts = found(HuggingFaceSource(name=str(tmp_path / "set"), streaming=streaming, limit=2))
@@ -340,7 +340,7 @@ def test_a_dataset_that_cannot_be_had_says_so(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_dataset_of_the_hub_is_as_its_newest_commit_says(tmp_path: Path) -> None:
-    """Otherwise its growth would go unnoticed. The hub is a local server, which then stops."""
+    """Otherwise a new version would go unnoticed. The Hub is a local server, which is stopped at the end."""
     info = tmp_path / "api" / "datasets" / "a" / "b"
     info.parent.mkdir(parents=True)
     info.write_text(json.dumps({"id": "a/b", "sha": "5" * 40}))
@@ -376,7 +376,7 @@ BOM = b"\xef\xbb\xbf"
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
 def test_a_byte_order_mark_is_no_part_of_jsonl(tmp_path: Path, suffix: str) -> None:
-    """This includes marks in the middle of concatenated files, and the beginning that a plan reads first."""
+    """Marks in the middle of concatenated files are included, as is the beginning that a plan reads first."""
     path = tmp_path / f"x.{suffix}"
     path.write_bytes(compressed(BOM + lines({"text": "one"}, {"text": "two"}) + BOM + lines({"text": "three"}), suffix))
     source = JsonlSource(path=str(path))
@@ -396,7 +396,7 @@ def test_utf16_is_named(tmp_path: Path, encoding: str, suffix: str) -> None:
 
 
 def skipped(source: AnySource) -> tuple[list[bytes], Broken]:
-    """The documents, and what was skipped."""
+    """Return the documents and the skipped records."""
     broken = Broken()
     return [raw.text for raw in read_source(source, broken)], broken
 

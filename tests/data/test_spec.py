@@ -1,4 +1,4 @@
-"""Errors of the data specs, and missing files that they report before a run."""
+"""Errors in the data specs, and missing files that they report before a run."""
 
 import json
 import os
@@ -76,7 +76,7 @@ def test_an_existing_tokenizer_that_is_not_there(tmp_path: Path) -> None:
     assert "tokenizer.json" in problem.allowed
     (problem,) = TokenizerSpec(existing="./no/such/folder").missing()
     assert problem.path == "existing"
-    assert TokenizerSpec(existing="Qwen/Qwen3-0.6B").missing() == []  # a hub name: checking takes a network
+    assert TokenizerSpec(existing="Qwen/Qwen3-0.6B").missing() == []  # a name on the Hub, not checked without a network
 
 
 def test_paths_that_hold_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Large compressed JSONL and crawls are cut, so that their parts are read side by side."""
+"""Large compressed JSONL files and crawls are split into parts that are read in parallel."""
 
 import gzip
 import json
@@ -24,7 +24,7 @@ TARGET = 50_000
 
 @pytest.fixture
 def source(tmp_path: Path) -> JsonlSource:
-    """One file, with blank lines and, at its end, none."""
+    """One file with blank lines, and without a line end at its end."""
     folder = tmp_path / "source"
     folder.mkdir()
     draw = Random(0)
@@ -48,7 +48,7 @@ def job_of(folder: Path, source: JsonlSource, concurrency: int) -> Job:
 
 
 def cut(source: JsonlSource | WarcSource, target: int, folder: Path) -> Sequence[Partition]:
-    """The partitions of a large file."""
+    """Return the partitions of a large file."""
     (part,) = partitions(None, source, target)
     item = split_item(source, part, target, folder, None)
     assert item
@@ -93,7 +93,7 @@ def test_a_truncated_large_file_is_named_or_skipped_from_there_on(source: JsonlS
 
 
 def crawl(path: Path) -> WarcSource:
-    """Pages and texts, some of which have whole records in them, compressed or not."""
+    """A crawl of pages and texts, some of which contain complete records, compressed or not."""
     draw = Random(0)
     texts = [draw.randbytes(draw.randrange(300)).hex().encode() for _ in range(60)]
     within = [record("conversion", 1000 + number, text) for number, text in enumerate(texts[:20])]
@@ -102,7 +102,7 @@ def crawl(path: Path) -> WarcSource:
     ]
     records = [record("warcinfo", 0, b"software: x"), record("response", 1, response(b"short", "text/plain"))]
     records += [record("conversion", number, text) for number, text in enumerate(texts, 2)]
-    level = 0  # of stored blocks: what is in a record is in the file as it is
+    level = 0  # stored blocks contain the bytes of a record unchanged
     path.write_bytes(b"".join(gzip.compress(each, level) if path.name.endswith(".gz") else each for each in records))
     return WarcSource(path=str(path))
 
@@ -113,7 +113,7 @@ def test_the_pieces_of_a_crawl_have_each_record_once(tmp_path: Path, name: str, 
     source = crawl(tmp_path / name)
     parts = cut(source, target, tmp_path)
     assert sum(part.size for part in parts) == source.files()[0].size
-    assert all(part.size < target + 2_500 for part in parts)  # a record has at most so much
+    assert all(part.size < target + 2_500 for part in parts)  # maximum size of a record
     documents = [raw[:2] for part in parts for raw in read_source(source, pieces=part.pieces)]
     assert len(documents) == 61
     assert documents == [raw[:2] for raw in read_source(source)]

@@ -1,4 +1,4 @@
-"""The tokenizer is lossless, and a prompt's tokens are a prefix of the whole text's."""
+"""The tokenizer is lossless, and the tokens of a prompt are a prefix of those of the full text."""
 
 import shutil
 from pathlib import Path
@@ -89,7 +89,7 @@ def test_the_chat_template_is_chatml(loaded: Any) -> None:
 
 
 def test_a_model_beside_it_does_not_change_it(tokenizer: Path, loaded: Any, tmp_path: Path) -> None:
-    """AutoTokenizer looks at config.json too, and a model family has its own tokenizer class."""
+    """AutoTokenizer also reads config.json, and a model family has its own tokenizer class."""
     shutil.copytree(tokenizer, tmp_path / "model")
     Qwen3Config(vocab_size=600).save_pretrained(tmp_path / "model")
     beside = AutoTokenizer.from_pretrained(tmp_path / "model")

@@ -1,4 +1,4 @@
-"""Documents from WARC, WET and Arrow files, and what happens to damaged ones."""
+"""Documents from WARC, WET and Arrow files, and the handling of damaged ones."""
 
 import gzip
 import zlib
@@ -87,7 +87,7 @@ def test_a_truncated_file_is_broken(tmp_path: Path, name: str, missing: int) -> 
 
 
 def three(length: int = 0) -> list[bytes]:
-    """Three records, the second of which says that it has so many bytes more than it has."""
+    """Return three records, of which the second declares `length` bytes more than it has."""
     bodies = [f"text {number} has some words\nand lines".encode() for number in range(3)]
     records = [record("conversion", number, body) for number, body in enumerate(bodies)]
     before, after = (f"Content-Length: {len(bodies[1]) + more}\r\n".encode() for more in (0, length))
@@ -107,7 +107,7 @@ def test_a_wrong_length_in_a_gzip_member_of_its_own_is_one_broken_record(
     path = write(tmp_path / "crawl.wet.gz", first, wrong.replace(b"conversion", kind.encode()), last)
     broken = Broken()
     assert numbers(found(path, broken, on_broken="skip")) == ["0000", "0002"]
-    if kind == "conversion" or not 0 < length < 5:  # those do no harm in a record that nobody reads
+    if kind == "conversion" or not 0 < length < 5:  # small surpluses are harmless in a record that nobody reads
         assert (broken[path.name].records, broken[path.name].rest) == (1, "")
         with pytest.raises(BrokenRecord, match=r"record .*0001.*Content-Length|after record 0000.* of \d+ bytes"):
             found(path)

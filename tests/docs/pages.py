@@ -34,7 +34,7 @@ def page_blocks(page: Path) -> Iterator[Block]:
 
 
 def commands() -> Iterator[tuple[Block, list[str]]]:
-    """Each command of the shell blocks, as words without its comment and the variables before it."""
+    """Return the commands of the shell blocks, split into words, without comments and leading variables."""
     for block in blocks("sh"):
         for line in block.text.replace("\\\n", " ").splitlines():
             words = re.sub(r"(^|\s)#.*", "", line).split()
@@ -51,12 +51,12 @@ def links(page: Path) -> list[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """The headings' anchors, as GitHub and MkDocs make them."""
+    """Return the anchors of the headings, as GitHub and MkDocs generate them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
     return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
 def named_files(page: Path) -> set[str]:
-    """Files and folders of the repository that stand in backticks."""
+    """Return the files and folders of the repository that occur in backticks."""
     pattern = r"`((?:workflows|tasks|infra|images|tests|docs)/[\w./-]*[\w/])(?::\w+)?`"
     return set(re.findall(pattern, page.read_text()))

@@ -1,4 +1,4 @@
-"""The documentation is right: links, files, recipes, Python and commands."""
+"""The documentation is correct: its links, files, recipes, Python code and commands."""
 
 import ast
 import importlib
@@ -46,7 +46,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
 
 @pytest.fixture(scope="module")
 def own_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files that the recipes take from the user."""
+    """A folder with the files that the recipes expect from the user."""
     folder = tmp_path_factory.mktemp("own")
     tiny_model(folder / "my-model", turns=True)
     for page, file in (("post-training", "reward.py"), ("environments", "shop.py")):

@@ -1,4 +1,4 @@
-"""An environment and a tool as users write them, with every way to fail."""
+"""An environment and tools like a user's, with every way to fail."""
 
 import os
 import random
@@ -75,7 +75,7 @@ class Shop:
 
 
 class Silent:
-    """Its method does not say what it does."""
+    """A class whose method has no docstring."""
 
     def reset(self, **columns: Any) -> None:
         pass
@@ -85,7 +85,7 @@ class Silent:
 
 
 class Broken(Shop):
-    """Its own reward fails."""
+    """An environment whose own reward raises."""
 
     def get_reward(self) -> Any:
         return {"reward": 1}
@@ -114,7 +114,7 @@ class Free:
 
 
 class Hostile:
-    """Its process may have run anything."""
+    """An environment whose process may have run any code."""
 
     def reset(self, **columns: Any) -> None:
         pass

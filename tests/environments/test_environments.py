@@ -1,4 +1,4 @@
-"""Each conversation's environment is a separate process, which affects neither the others nor the trainer."""
+"""Each conversation has its environment in a separate process, which affects neither the others nor the trainer."""
 
 import re
 import resource
@@ -126,8 +126,9 @@ class Stops:
 '''
 
 
+@pytest.mark.long
 def test_a_process_that_does_not_take_its_message_is_lost_alone(tmp_path: Path) -> None:
-    """Since it was stopped, and the message is larger than what its socket holds."""
+    """The process is stopped, and the message is larger than the buffer of its socket."""
     (tmp_path / "stops.py").write_text(STOPS)
     long = "x" * 3_000_000
     with Environments(spec(environment=f"{tmp_path / 'stops.py'}:Stops")) as environments:
@@ -150,7 +151,7 @@ def test_a_reset_that_fails_names_class_row_and_line(shops: Environments) -> Non
 
 def test_there_may_be_more_conversations_than_open_files_by_default() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())  # other tests' too
+    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())  # includes the descriptors of other tests
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 100, hard))
     try:
         with Environments(spec()) as environments:
@@ -182,7 +183,7 @@ def test_two_tools_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_reward_sees_attributes_that_json_keeps_as_they_are(tmp_path: Path) -> None:
-    """A tuple would be a list, unequal to the tuple that the reward compares it with."""
+    """With JSON, a tuple would become a list, which differs from the tuple that the reward compares it with."""
     (tmp_path / "board.py").write_text(
         "class Board:\n"
         "    def reset(self):\n"
@@ -236,7 +237,7 @@ def test_a_process_that_may_have_run_anything_loses_its_own_conversation_and_lea
         environments.reset([{}], [0])
         environments.call({0: [("stay", {})]})
         while not (started := sleeping()):
-            time.sleep(0.01)  # setsid has not become sleep yet
+            time.sleep(0.01)  # setsid has not executed sleep yet
         environments.finish()
     assert not any(process.is_running() for process in started)
 

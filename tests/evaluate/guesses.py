@@ -1,4 +1,4 @@
-"""A model for lm-eval that makes up its answers: the document's target if it has one."""
+"""A model for lm-eval that makes up its answers, or uses the target if the document has one."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The text on which bits per byte are measured. Every token of it counts once."""
+"""The text on which bits per byte are measured, in which every token counts once."""
 
 import pytest
 from hypothesis import given
@@ -44,5 +44,5 @@ def texts(documents: list[Document], budget: int) -> list[str]:
 def test_bits_per_byte_are_all_bits_over_all_bytes_and_less_is_better() -> None:
     found = bits_per_byte([(30.0, 10), (10.0, 10)])
     assert (found.value, found.count, found.unit, found.higher_is_better) == (2.0, 2, "bits per byte", False)
-    assert found.standard_error == pytest.approx(1.0)  # of documents of one size: that of a mean
+    assert found.standard_error == pytest.approx(1.0)  # documents of the same size: the standard error of a mean
     assert bits_per_byte([(30.0, 10)]).standard_error is None

@@ -1,4 +1,4 @@
-"""The real engine on a tiny model: measurements, output files, errors."""
+"""The real engine with a tiny model: its measurements, output files and errors."""
 
 import bisect
 import inspect
@@ -65,12 +65,12 @@ SPEC: dict[str, Any] = {
     "tasks": {"lm_eval": ["tasks/mine.yaml"], "few_shot": 1},
     "chat": {"data": "chat", "rewards": [{"match": {}}], "prompts": 4, "max_new_tokens": 8, "temperature": 0.0},
 }
-MORE = ("small", "prose", "empty")  # corpora beside the first
+MORE = ("small", "prose", "empty")  # corpora besides the first
 
 
 @dataclass(frozen=True)
 class World:
-    """A model, a corpus, two sets of rows, and an evaluation of the one on the others."""
+    """A model, a corpus, two sets of rows, and the evaluation of the model on them."""
 
     root: Path
     model: Manifest
@@ -114,7 +114,7 @@ def lines(output: Path, name: str) -> list[dict[str, Any]]:
 
 
 def rows(folder: Path, *made: dict[str, Any]) -> Path:
-    """A set with these held-out rows."""
+    """Write a set with these held-out rows."""
     folder.mkdir()
     (folder / "train.jsonl").write_text("")
     (folder / "held_out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
@@ -143,7 +143,7 @@ def world(vllm: None, tmp_path_factory: pytest.TempPathFactory) -> World:
     (root / "tasks/test.jsonl").write_text("".join(json.dumps(each) + "\n" for each in asked))
     made = World(root, model, root / "first" / "output")
     made.output.mkdir(parents=True)
-    (made.output / "report.json.7.partial").write_text("{")  # an earlier try was killed
+    (made.output / "report.json.7.partial").write_text("{")  # left by a killed attempt
     code = [document(each.__name__, inspect.getsource(each)) for each in (queue, bisect)]
     held_out(root / "small", *code)
     held_out(root / "prose", document("words.txt", "No questions here.\n" * 9))
@@ -156,12 +156,12 @@ def world(vllm: None, tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def bits_in_fp32(world: World, text: str) -> float:
-    """Bits of a document, by plain Transformers."""
+    """Compute the bits of a document with plain Transformers."""
     tokenizer = AutoTokenizer.from_pretrained(world.root / "model")
     model = AutoModelForCausalLM.from_pretrained(world.root / "model", dtype=torch.float32)
     stream = [tokenizer.eos_token_id, *tokenizer.encode(text)]
     bits = 0.0
-    for begin in range(0, len(stream) - 1, POSITIONS - 2):  # one position is kept for vLLM's own token
+    for begin in range(0, len(stream) - 1, POSITIONS - 2):  # one position is reserved for vLLM's token
         run = torch.tensor([stream[begin : begin + POSITIONS - 1]])
         with torch.no_grad():
             bits += model(run, labels=run).loss.item() * (run.numel() - 1) / math.log(2)
@@ -192,7 +192,7 @@ def held_out(folder: Path, *documents: Document) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(world: World) -> Path:
-    """The evaluation with fewer evaluators, on one corpus."""
+    """Run the evaluation with fewer evaluators, on one corpus."""
     return world.evaluate("alone", {name: SPEC[name] for name in ("bits_per_byte", "seed", "words")})
 
 
@@ -234,11 +234,12 @@ def test_a_metric_is_the_mean_of_the_rewards_of_the_completions(world: World) ->
     assert world.value("words.length") == pytest.approx(sum(each["length"] for each in found) / 120)
     lucky = [each["lucky"] for each in found if each["lucky"] is not None]
     assert world.value("words.lucky") == pytest.approx(sum(lucky) / len(lucky))
-    assert world.report["metrics"]["words.lucky"]["count"] == len(lucky) / 3  # rows that it applies to
+    assert world.report["metrics"]["words.lucky"]["count"] == len(lucky) / 3  # rows to which the reward applies
     assert world.report["metrics"]["words.length"]["standard_error"] > 0
 
 
-def test_a_reward_that_applies_to_no_completion_has_no_metric_which_is_told(world: World) -> None:
+@pytest.mark.long
+def test_a_reward_that_applies_to_no_completion_has_no_metric_which_is_reported(world: World) -> None:
     rows(world.root / "unanswered", *[{"prompt": f"def area_{at}(", "answer": None} for at in range(3)])
     some = SPEC["words"] | {"data": "unanswered", "samples": 2, "pass_at": [1]}
     output = world.evaluate("never", {"words": some})
@@ -293,7 +294,7 @@ def test_an_evaluator_finds_the_same_whatever_else_is_asked(world: World, alone:
 
 @pytest.mark.long
 def test_the_length_that_the_engine_is_opened_for_changes_no_result(world: World) -> None:
-    """Here a quarter of the model's positions, which windows of text fill."""
+    """The length is a quarter of the model's positions, and windows of text fill it."""
     short = world.evaluate("short", {name: SPEC[name] for name in ("seed", "words", "chat")})
     assert report(short)["metrics"].items() <= world.report["metrics"].items()
     both = ("words", "chat")
@@ -304,17 +305,17 @@ def test_the_length_that_the_engine_is_opened_for_changes_no_result(world: World
 
 @pytest.mark.long
 def test_a_model_with_many_positions_is_evaluated_with_as_many_as_are_needed(world: World) -> None:
-    """With all of its positions a sequence would need 4 GiB of KV cache."""
+    """A sequence with all of its positions would need 4 GiB of KV cache."""
     tiny_model(world.root / "long", positions=131_072, heads=128)
     output = world.evaluate("long-positions", {"words": SPEC["words"] | {"prompts": 4}}, model="long")
     assert report(output)["questions"]["words"]["asked"] == 4
 
 
-def test_a_row_without_room_for_an_answer_is_left_out_counted_and_told(world: World) -> None:
-    told = world.report["questions"]
-    assert (told["words"]["asked"], told["words"]["too_long"]) == (40, 1)
-    assert (told["chat"]["asked"], told["chat"]["too_long"]) == (4, 0)
-    assert told["tasks"] == {"requests": 12, "truncated": 0}
+def test_a_row_without_room_for_an_answer_is_left_out_counted_and_reported(world: World) -> None:
+    questions = world.report["questions"]
+    assert (questions["words"]["asked"], questions["words"]["too_long"]) == (40, 1)
+    assert (questions["chat"]["asked"], questions["chat"]["too_long"]) == (4, 0)
+    assert questions["tasks"] == {"requests": 12, "truncated": 0}
     (notice,) = (world.output.parent / "notices.jsonl").read_text().splitlines()
     assert "evaluate.words: 1 held-out rows were left out" in notice
 
@@ -323,9 +324,9 @@ def test_a_row_without_room_for_an_answer_is_left_out_counted_and_told(world: Wo
 def test_a_limit_of_the_length_leaves_out_and_truncates_more(world: World) -> None:
     limited = {"max_model_len": 24, "bits_per_byte": {"held_out_bytes": 500}, "tasks": SPEC["tasks"]}
     output = world.evaluate("limited", limited | {"words": SPEC["words"] | {"max_new_tokens": 17}})
-    told = report(output)["questions"]
-    assert (told["words"]["asked"], told["words"]["too_long"]) == (10, 31)
-    assert told["tasks"]["truncated"] > 0
+    questions = report(output)["questions"]
+    assert (questions["words"]["asked"], questions["words"]["too_long"]) == (10, 31)
+    assert questions["tasks"]["truncated"] > 0
 
 
 def test_no_room_for_a_prompt_is_an_error(world: World) -> None:
@@ -366,7 +367,7 @@ def test_tasks_of_lm_eval_are_compared_document_by_document(world: World) -> Non
     assert fmean(value for value, _ in items.values()) == pytest.approx(world.value("tasks.mine.acc"))
 
 
-# All of it
+# Everything together
 
 
 @pytest.mark.long

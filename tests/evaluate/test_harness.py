@@ -1,4 +1,4 @@
-"""Results of lm-eval become metrics; without an engine, on made-up answers."""
+"""Results of lm-eval become metrics; the answers are made up, without an engine."""
 
 import json
 from collections.abc import Iterator
@@ -98,7 +98,7 @@ def test_a_group_s_metric_is_a_share_if_that_of_every_member_is() -> None:
 
 
 def test_which_direction_is_better_is_not_guessed() -> None:
-    """`loss` is listed without a direction, lm-eval knows that of `em`, and `mine` is unknown."""
+    """`loss` is listed without a direction, lm-eval knows the direction of `em`, and `mine` is unknown."""
     listed = "process_results: !function utils.losses\nmetric_list: [{metric: loss, aggregation: mean}]\n"
     found = metrics(write("mine", CHOICE + listed))
     assert {name: metric.higher_is_better for name, metric in found.items()} == {
@@ -117,7 +117,7 @@ def test_a_group_s_metric_counts_the_documents_of_its_tasks() -> None:
 
 
 def test_requests_are_rendered_once() -> None:
-    """Building those of a large task takes minutes."""
+    """It takes minutes to build the requests of a large task."""
     from tasks.evaluate.harness import build, load_tasks, run_tasks
     from tests.evaluate.guesses import Guesses
 

@@ -1,4 +1,4 @@
-"""Our model agrees with lm-eval's `hf` model on every kind of request: in fp32, on a small random model."""
+"""Our model agrees with lm-eval's `hf` model on every kind of request, in fp32 with a small random model."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from tests.serve.tiny import POSITIONS, tiny_model
 
-pytestmark = [pytest.mark.long, pytest.mark.usefixtures("vllm")]  # two libraries and two models: half a minute
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("vllm")]  # loads two libraries and models: half a minute
 
 WORDS = ("parser", "argument", "self", "option", "value", "metavar", "help", "action", "group", "default")
 DOCUMENTS = [
@@ -79,7 +79,7 @@ metric_list: [{metric: exact_match}]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """lm-eval's results by model."""
+    """Return lm-eval's results for each model."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
 
@@ -113,7 +113,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 
 
 def answers(results: dict[str, dict[str, Any]], task: str) -> list[tuple[Any, Any]]:
-    """(ours, theirs) of every request."""
+    """Return (ours, theirs) for every request."""
     both: list[tuple[Any, Any]] = []
     for ours, theirs in zip(*(results[model]["samples"][task] for model in ("ours", "theirs")), strict=True):
         both += zip(ours["resps"], theirs["resps"], strict=True)

@@ -1,4 +1,4 @@
-"""The names of the metrics that lm-eval tasks have, and which of them are means over documents."""
+"""The names of the metrics of lm-eval tasks, and which of them are means over documents."""
 
 import json
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def evaluated(*tasks: str, **options: object) -> tuple[set[str], set[str]]:
-    """The metrics on made-up answers, and those of them that each document has."""
+    """Return the metrics of made-up answers, and those that each document has."""
     from tasks.evaluate.harness import build, load_tasks, run_tasks
     from tests.evaluate.guesses import Guesses
 
@@ -70,6 +70,7 @@ def names(*tasks: str, **options: object) -> set[str]:
     return evaluated(*tasks, **options)[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("config", "metrics"),
     [

@@ -1,4 +1,4 @@
-"""A prompt has the same tokens wherever it goes: training, preference pairs, rollouts, evaluation, lm-eval, serving."""
+"""A prompt has the same tokens everywhere: in training, preference pairs, rollouts, evaluation, lm-eval and serving."""
 
 import json
 import shutil
@@ -45,7 +45,7 @@ CHATS: list[dict[str, Any]] = [
     {"prompt": [HI, ANSWER, HI], "chat_template_kwargs": {"enable_thinking": True}},
     {"prompt": [HI, {"role": "assistant", "content": "<think>\nhm\n</think>\n\n4"}, HI]},
 ]
-ROWS = [{"prompt": text} for text in TEXTS] + CHATS  # 50
+ROWS = [{"prompt": text} for text in TEXTS] + CHATS  # 50 rows
 THINKING = (
     "{% set start = '<|im_start|>assistant\n' + ('<think>\n\n</think>\n\n' if enable_thinking is false else '') %}"
     "{% for m in messages %}{{ start if loop.last and m.role == 'assistant' else '<|im_start|>' + m.role + '\n' }}"
@@ -75,7 +75,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def of_training(model: Path) -> list[list[int]]:
-    """Tokenize the prompts as SFT, DPO and GRPO do."""
+    """Tokenize the prompts like SFT, DPO and GRPO."""
     encoder = RowEncoder(load(model))
     ids = [encoder.prompt(row) for row in ROWS]
     assert ids == [encoder.completion(row | {"completion": " yes"})[0] for row in ROWS]
@@ -107,7 +107,7 @@ def test_they_are_the_same_after_tuning(model: Path, tmp_path: Path) -> None:
 
 
 def serve(model: Path, answer: Path) -> None:
-    """Write what vLLM and lm-eval's model make of the rows."""
+    """Write the tokens that vLLM and lm-eval's model produce for the rows."""
     from tasks.evaluate.language_model import VLLMModel
     from tasks.vllm.engine import open_engine
 
@@ -135,7 +135,7 @@ def serve(model: Path, answer: Path) -> None:
     answer.write_text(json.dumps({"served": served, "lm-eval": asked}))
 
 
-@pytest.mark.long  # vLLM starts
+@pytest.mark.long  # starts vLLM
 def test_serving_and_lm_eval_have_them_too(vllm: None, model: Path, tmp_path: Path) -> None:
     """The model is tuned, and has a chat template."""
     tuned, answer = tmp_path / "tuned", tmp_path / "answer.json"
@@ -147,7 +147,7 @@ def test_serving_and_lm_eval_have_them_too(vllm: None, model: Path, tmp_path: Pa
     assert engine.wait() == 0, (tmp_path / "log.txt").read_text()[-2000:]
     found = json.loads(answer.read_text())
     (doubled,) = [number for number, row in enumerate(ROWS) if row["prompt"] == "<|pad|>x"]
-    if expected[0][0] == 1:  # vLLM puts BOS before a text that has it already, as Transformers does
+    if expected[0][0] == 1:  # like Transformers, vLLM adds a BOS even to a text that has one
         assert found["served"][doubled] == [1, *expected[doubled]]
         found["served"][doubled] = expected[doubled]
     assert found["served"] == expected

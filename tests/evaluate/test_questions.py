@@ -1,4 +1,4 @@
-"""Prompts and references of each kind of row, and the choice of rows."""
+"""The prompts and references of each kind of row, and the selection of rows."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_a_text_asks_nothing() -> None:
 
 @pytest.mark.parametrize(("begin", "start"), [("", [0]), (BEGIN, [2])])
 def test_held_out_text_follows_bos_or_the_end_of_a_document(begin: str, start: list[int], tmp_path: Path) -> None:
-    """The shards have these tokens too. Without BOS, a model that has always seen one predicts badly (lm-eval#1465)."""
+    """The shards have these tokens too. A model that has always seen BOS predicts badly without it (lm-eval#1465)."""
     place = folder(tmp_path / "model", byte_level(END, PAD, BEGIN, begin=begin))
     (tmp_path / "corpus").mkdir()
     writer = SplitWriter(tmp_path / "corpus", "held_out")
@@ -56,11 +56,11 @@ def test_held_out_text_follows_bos_or_the_end_of_a_document(begin: str, start: l
     model = ModelInfo(place, "base", 64, 0, plain(place))
     (window,) = held_out.choose("corpus", tmp_path / "corpus", model, 1000).windows
     assert window.tokens[: window.context] == start
-    assert not {0, 2} & set(window.tokens[window.context :])  # special tokens of a text are text
+    assert not {0, 2} & set(window.tokens[window.context :])  # special tokens in a text are ordinary text
 
 
 def info(folder: Path, positions: int) -> ModelInfo:
-    """A model whose tokens are words."""
+    """Return the facts of a model whose tokens are words."""
     tokenizer = Tokenizer(models.WordLevel({"[unknown]": 0}, unk_token="[unknown]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -103,7 +103,7 @@ def test_no_row_to_ask_is_an_error_that_says_why(tmp_path: Path) -> None:
 
 
 def test_a_row_s_options_reach_the_chat_template(tmp_path: Path) -> None:
-    """Such as Qwen3's enable_thinking: a prompt is rendered as in post-training."""
+    """An example is Qwen3's enable_thinking: a prompt is rendered as in post-training."""
     chat = tiny_model(tmp_path / "model", turns=True)
     template = "{% for m in messages %}{{ m.content }}{% endfor %}{% if think %} x x x{% endif %}"
     (chat / "chat_template.jinja").write_text(template)
@@ -115,7 +115,8 @@ def test_a_row_s_options_reach_the_chat_template(tmp_path: Path) -> None:
 
 
 def test_rewards_get_the_columns_of_training() -> None:
-    """GRPO has a conversation's last turn as its completion, and no completion of a row with a prompt and an answer."""
+    """In GRPO the completion is a conversation's last turn, and there is no completion of a row with a prompt and an
+    answer."""
     said = [{"role": "assistant", "content": "4"}]
     conversation = {"messages": [{"role": "user", "content": "2 + 2?"}, *said]}
     prompt, reference = question_of("mine", conversation)

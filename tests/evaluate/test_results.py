@@ -1,4 +1,4 @@
-"""Other stages read an evaluation."""
+"""Reading an evaluation in other stages."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_the_items_of_rewards_are_prompts(tmp_path: Path) -> None:
     lines = [{"evaluator": "sums", "id": "7", "rewards": each} for each in rewards]
     metrics = {f"sums.{name}": metric(0.5) for name in ("right", "short.very", "pass@2", "distinct")}
     found = results(tmp_path / "a", [], lines, metrics=metrics)
-    assert set(found.names()) == {"sums.right", "sums.short.very", "sums.pass@2"}  # distinct ones have no items
+    assert set(found.names()) == {"sums.right", "sums.short.very", "sums.pass@2"}  # `distinct` has no items
     assert found.items("sums.right") == {("sums", "7"): (0.5, 1.0)}
     assert found.items("sums.short.very") == {("sums", "7"): (0.5, 1.0)}
     assert found.items("sums.pass@2") == {("sums", "7"): (1.0, 1.0)}

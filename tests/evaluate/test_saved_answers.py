@@ -1,4 +1,4 @@
-"""A killed evaluation resumes after its saved answers, with the same report."""
+"""A killed evaluation continues after its saved answers, with the same report."""
 
 import time
 from pathlib import Path

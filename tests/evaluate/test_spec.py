@@ -1,4 +1,4 @@
-"""Validation of the spec of an evaluation."""
+"""Validation of the evaluation spec."""
 
 from pathlib import Path
 from typing import Any
@@ -133,7 +133,8 @@ def test_the_source_of_rewards_and_the_files_of_tasks_travel_in_the_spec(tmp_pat
 
 
 def test_environments_change_no_earlier_result() -> None:
-    """The fields were added after results existed. A call that its time limit ends is another turn of the model."""
+    """The fields were added when results existed already. A call that exceeds its time limit results in another turn of
+    the model."""
     plain = EvaluateSpec.model_validate({"sums": SUMS}).identity()["sums"]
     played = EvaluateSpec.model_validate({"sums": SUMS | {"environment": f"{SHOP}:Shop", "tool_timeout_s": 3.0}})
 

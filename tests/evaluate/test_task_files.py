@@ -1,4 +1,4 @@
-"""The folder of an lm-eval task is in the cache key and travels with the run."""
+"""The folder of an lm-eval task is part of the cache key, and is sent with the run."""
 
 import os
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ LARGE = "x" * 1_500_000
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path) -> Iterator[Path]:
-    """A project, the current directory, with a folder of tasks."""
+    """A project in the current directory, with a folder of tasks."""
     (tmp_path / "project" / "tasks").mkdir(parents=True)
     with chdir(tmp_path / "project"):
         yield tmp_path / "project"
 
 
 def write(**files: str) -> None:
-    """`tasks__data__a_jsonl="…"` is tasks/data/a.jsonl."""
+    """Write files; `tasks__data__a_jsonl="…"` is tasks/data/a.jsonl."""
     for name, text in files.items():
         path = Path(name.replace("__", "/").replace("_", "."))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def found(*tasks: str) -> set[str]:
     return {str((of_all.root / name).relative_to(Path.cwd())) for name in (*of_all.texts, *of_all.digests)}
 
 
-# What is part of an evaluation
+# Files that belong to an evaluation
 
 
 def test_all_of_the_folder_is_found_and_nothing_beside_it() -> None:
@@ -62,7 +62,7 @@ def test_tasks_of_two_folders_have_the_files_of_both() -> None:
 
 
 def test_baton_s_home_is_left_out(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of a run change while it runs."""
+    """Files of a run change during the run."""
     monkeypatch.setenv("BATON_HOME", str(project / "tasks" / "runs"))
     write(tasks__mine_yaml=task(), tasks__runs__jobs__log_txt="2")
     assert found() == {"tasks/mine.yaml"}
@@ -82,11 +82,11 @@ def test_tasks_by_name_have_no_files() -> None:
     assert gathered(["hellaswag"]) == Gathered(["hellaswag"], Path.cwd(), {}, {})
 
 
-# What is refused
+# Refused tasks
 
 
 def test_a_task_in_the_current_directory_is_refused_with_a_way_out() -> None:
-    """Every change of a recipe beside it would be another evaluation."""
+    """Otherwise every change of a recipe in the directory would change the evaluation."""
     write(mine_yaml=task())
     with pytest.raises(UserError, match=r"contains the current directory: put the task, .* into a separate folder"):
         gathered(["mine.yaml"])
@@ -100,7 +100,7 @@ def test_a_folder_of_too_many_files_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_python_file_that_imports_from_elsewhere_is_refused() -> None:
-    """The imported file would be missing on the machine of the evaluation."""
+    """The imported file would be missing on the machine that runs the evaluation."""
     write(tasks__mine_yaml=task(), tasks__utils_py="import json\nfrom shared import words\n", shared__words_py="")
     with pytest.raises(UserError, match=r"utils.py: imports shared.words from .*: copy it into .*tasks, all of which"):
         gathered(["tasks/mine.yaml"])
@@ -162,7 +162,7 @@ def test_data_above_a_task_of_a_subfolder_is_inside_where_the_folder_above_has_a
 
 
 def registered(*tasks: str) -> set[str]:
-    """The tasks and groups that lm-eval then knows."""
+    """Return the tasks and groups that lm-eval finds."""
     of_all = gathered(tasks)
     manager, _ = register(of_all.tasks, of_all.texts, of_all.root)
     return {name for name, entry in manager.task_index.items() if entry.cfg}
@@ -182,7 +182,7 @@ def test_members_of_a_group_are_found_beside_it_and_below() -> None:
 
 
 def test_other_yaml_files_in_the_folder_do_no_harm() -> None:
-    """Such as another version of the task, or what is no task."""
+    """The other files may be another version of the task, or no task at all."""
     write(
         tasks__mine_yaml=task(), tasks__old__mine_yaml=task("colour: red"), tasks__notes_yaml="- [", tasks__b_yaml="1"
     )
@@ -201,7 +201,7 @@ def test_changed_data_is_another_evaluation_and_moved_data_the_same(project: Pat
     write(tasks__mine_yaml=task("dataset_kwargs: {data_files: a.jsonl}"), tasks__a_jsonl="a" * size)
     before, about = key(), Path("tasks/a.jsonl").stat()
     write(tasks__a_jsonl="b" * size)
-    os.utime("tasks/a.jsonl", ns=(about.st_atime_ns, about.st_mtime_ns))  # as rsync -t and tar leave it
+    os.utime("tasks/a.jsonl", ns=(about.st_atime_ns, about.st_mtime_ns))  # as after rsync -t or tar
     assert key() != before
     write(tasks__a_jsonl="a" * size)
     assert key() == before
@@ -218,7 +218,7 @@ def test_small_texts_are_in_the_spec_and_the_rest_by_digest() -> None:
     assert of_all.digests.keys() == {"data/large.jsonl", "data/b.parquet"}
 
 
-# Where it runs
+# Placement
 
 
 def placed(of_all: Gathered, folder: Path, where: str) -> dict[str, bytes]:

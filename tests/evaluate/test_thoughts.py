@@ -1,4 +1,4 @@
-"""A model that thinks before it answers is scored by its answer, as rows and as lm-eval's tasks alike."""
+"""A model that thinks before it answers is scored by its answer, for rows and for lm-eval's tasks."""
 
 import json
 from contextlib import chdir
@@ -16,7 +16,7 @@ from tasks.models.tokenizers import load
 from tasks.posttrain.encode import RowEncoder
 from tests.posttrain.tiny import tiny_model
 
-pytestmark = [pytest.mark.long, pytest.mark.usefixtures("vllm")]  # vLLM starts twice: a minute
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("vllm")]  # starts vLLM twice, which takes a minute
 
 ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", "test")
 SAID = "<think>It is 7.\n\nno</think>42"
@@ -44,7 +44,7 @@ SPEC["cut"]["rewards"][1] = {"length": {"at_least": 1}}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows, tasks, and a model that says one thing."""
+    """A folder with rows, tasks, and a model that always gives the same answer."""
     folder = tmp_path_factory.mktemp("thinks")
     (folder / "whole.py").write_text(WHOLE)
     (folder / "tasks").mkdir()
@@ -64,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def learn(directory: Path) -> None:
-    """Teach the model its answer."""
+    """Train the model to give this answer."""
     model, encoder = AutoModelForCausalLM.from_pretrained(directory), RowEncoder(load(directory))
     turns = [[{"role": "user", "content": question}, {"role": "assistant", "content": SAID}] for question in QUESTIONS]
     rows = [encoder.learned({"messages": each}, "assistant") for each in turns]

@@ -1,4 +1,4 @@
-"""lm-eval tasks are tried before a run: what does not work is known then."""
+"""lm-eval tasks are tried before a run, to report those that do not work."""
 
 import json
 import re
@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def here(*tasks: str, **options: object) -> Tried:
-    """In this process: importing lm-eval takes seconds."""
+    """Try tasks in this process, since importing lm-eval takes seconds."""
     spec = EvaluatorSpec.model_validate({"lm_eval": [*tasks], "limit": 2} | options)
     return _try("mine", spec.pinned(), "", Path.cwd().with_name("tried"))
 
@@ -112,7 +112,7 @@ def test_without_its_data_a_task_is_not_tried_and_the_others_are() -> None:
 
 
 @pytest.mark.long  # lm-eval reads its 14,000 files
-def test_a_misspelled_name_is_told_with_similar_ones(folder: Path) -> None:
+def test_a_misspelled_name_is_reported_with_similar_ones(folder: Path) -> None:
     found = tried("mine", EvaluatorSpec(lm_eval=["gms8k"]))
     assert "'gms8k' is neither a task of lm-eval" in found.error and "did you mean gsm8k" in found.error
 

@@ -1,10 +1,11 @@
-"""The table of accelerators, compared with the chips' specifications and the names that drivers report."""
+"""The table of accelerators, compared with the specifications of the chips and the names that drivers report."""
 
 import pytest
 
 from tasks.hardware.accelerators import ACCELERATORS, BY_NAME, Accelerator, accelerator
 
-# name: (multiprocessors, dense bf16 FLOPs of one in a clock, boost clock in GHz), where makers publish them
+# name: (multiprocessors, dense bf16 FLOPs of one per clock cycle, boost clock in GHz), where the manufacturers publish
+# them
 CHIPS = {
     "GH200": (132, 4096, 1.83),
     "H200": (132, 4096, 1.83),
@@ -40,7 +41,7 @@ def test_half_the_bits_are_twice_as_fast(chip: Accelerator) -> None:
 
 @pytest.mark.parametrize(
     ("name", "tflops", "memory_gb"),
-    # dense, as papers that report MFU use them: PaLM and Llama 2 (A100), Llama 3 (H100), MLPerf
+    # dense FLOPs, as in papers that report MFU: PaLM and Llama 2 (A100), Llama 3 (H100), MLPerf
     [("A100-80GB", 312, 80), ("H100", 989.4, 80), ("H200", 989.4, 141), ("B200", 2250, 180)],
 )
 def test_the_figures_that_everyone_quotes(name: str, tflops: float, memory_gb: float) -> None:

@@ -1,4 +1,4 @@
-"""Products in bf16 where the CPU has no instructions for it: in a process that believes so, whatever this CPU is."""
+"""Products in bf16 on a CPU without instructions for them, which a process simulates on any CPU."""
 
 import subprocess
 import sys
@@ -50,6 +50,7 @@ def in_such_a_process(script: str) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 def test_products_and_their_gradients_are_those_in_fp32_rounded(dtype: str) -> None:
     in_such_a_process(f"""

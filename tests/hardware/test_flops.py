@@ -1,4 +1,4 @@
-"""FLOPs per token: against counts written out by hand, and against what torch counts in the real model."""
+"""FLOPs per token, compared with counts written out by hand and with torch's count for the real model."""
 
 import platform
 from pathlib import Path
@@ -24,7 +24,8 @@ MODELS = {
     ),
 }
 
-# Multiply-adds of one token, forward. Each is two FLOPs, and backward costs twice as much as forward.
+# Multiply-adds of one token in the forward pass. Each is two FLOPs, and the backward pass costs twice as much as the
+# forward pass.
 
 
 def test_llama_3_8b_by_hand() -> None:
@@ -32,7 +33,7 @@ def test_llama_3_8b_by_hand() -> None:
         16_777_216  # queries: 4096 x 4096
         + 2 * 4_194_304  # keys, values: 4096 x 1024 each
         + 16_777_216  # output of attention: 4096 x 4096
-        + 33_558_528  # scores and their sum of values: 2 x 4096 x 4096.5 keys, the mean over 8192 positions
+        + 33_558_528  # scores and weighted sum of values: 2 x 4096 x 4096.5 keys, the mean over 8192 positions
         + 176_160_768  # gate, up and down: 3 x 4096 x 14336
     )
     output = 525_336_576  # 4096 x 128256
@@ -45,10 +46,10 @@ def test_qwen3_0_6b_by_hand() -> None:
         2_097_152  # queries: 1024 x 2048
         + 2 * 1_048_576  # keys, values: 1024 x 1024 each
         + 2_097_152  # output of attention: 2048 x 1024
-        + 8_390_656  # scores and their sum of values: 2 x 2048 x 2048.5 keys
+        + 8_390_656  # scores and weighted sum of values: 2 x 2048 x 2048.5 keys
         + 9_437_184  # gate, up and down: 3 x 1024 x 3072
     )
-    output = 155_582_464  # 1024 x 151936: the embedding's weights again, for they are tied
+    output = 155_582_464  # 1024 x 151936: the weights of the embedding again, since they are tied
     assert 6 * (28 * layer + output) == 4_985_536_512
     assert flops_per_token(QWEN3_0_6B, 151_936, 4096) == 4_985_536_512
 
@@ -58,7 +59,7 @@ def test_qwen3_30b_a3b_by_hand() -> None:
         8_388_608  # queries: 2048 x 4096
         + 2 * 1_048_576  # keys, values: 2048 x 512 each
         + 8_388_608  # output of attention: 4096 x 2048
-        + 16_781_312  # scores and their sum of values: 2 x 4096 x 2048.5 keys
+        + 16_781_312  # scores and weighted sum of values: 2 x 4096 x 2048.5 keys
         + 262_144  # router: 2048 x 128
         + 37_748_736  # gate, up and down of 8 experts: 8 x 3 x 2048 x 768
     )
@@ -89,8 +90,8 @@ def test_a_window_saves_attention_only_beyond_its_length() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_count_is_what_torch_counts_in_the_real_model(name: str) -> None:
-    """Megatron's model, forward and backward. Torch counts attention as if each token saw all of the sequence, and
-    the scores that a CPU computes again for the backward pass."""
+    """The forward and backward passes of Megatron's model. Torch counts attention as if each token saw the entire
+    sequence, and includes the scores that a CPU recomputes in the backward pass."""
     model, sequences, length = MODELS[name], 2, 64
     tokens = torch.randint(0, 100, (sequences, length))
     places = torch.arange(length).expand(sequences, length)
@@ -105,7 +106,7 @@ def test_the_count_is_what_torch_counts_in_the_real_model(name: str) -> None:
 
 
 def test_a_run_never_reaches_more_than_its_peak(tmp_path: Path) -> None:
-    """The peak was measured while the machine was busy."""
+    """The peak may have been measured while the machine was busy."""
     file = tmp_path / "peak.json"
     peak = cached_peak(file, "fp32")
     assert peak and peak > 1e9

@@ -1,4 +1,4 @@
-"""Hardware detection, from files in the drivers' format."""
+"""Hardware detection from files in the format of the drivers."""
 
 from pathlib import Path
 

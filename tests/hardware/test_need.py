@@ -1,4 +1,4 @@
-"""Hours: each part by itself, on models of 8 B parameters."""
+"""The estimated hours of each kind of work, for models of 8 B parameters."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def pretraining(model: Any = LLAMA_3_8B, **layout: Any) -> PretrainSpec:
 def test_recomputed_layers_take_another_forward_pass_and_recomputed_attention_its_share() -> None:
     none, selective, full = (parts(pretraining(recompute=how)) for how in ("none", "selective", "full"))
     assert "recomputation" not in none
-    assert full["recomputation"] / full["training"] == pytest.approx(0.31, abs=0.01)  # of a third: not the logits
+    assert full["recomputation"] / full["training"] == pytest.approx(0.31, abs=0.01)  # a third without the logits
     assert 0.01 < selective["recomputation"] / selective["training"] < 0.05
 
 
@@ -71,7 +71,7 @@ def test_a_mixture_of_experts_reaches_half_of_a_dense_models_share_of_the_peak()
 def test_grpo_without_a_kl_term_has_no_reference_model() -> None:
     without, with_one = (GRPOSpec.model_validate({**LIMITS, "beta": beta}) for beta in (0.0, 0.1))
     before = "log-probabilities before the step"
-    assert parts(with_one)[before] == pytest.approx(2 * parts(without)[before])  # one for importance sampling
+    assert parts(with_one)[before] == pytest.approx(2 * parts(without)[before])  # one of them for importance sampling
     assert parts(without)[before] == pytest.approx(parts(without)["training"] / 3)
     for spec, held in ((without, False), (with_one, True)):
         memory = needed(spec).memory

@@ -1,4 +1,4 @@
-"""A Docker daemon of the tests' own, from Debian's packages: its data and its socket are in one folder.
+"""A separate Docker daemon from Debian's packages, with its data and its socket in one folder.
 
 python -m tests.images.docker       fails where this machine cannot run a container, such as in a sandbox
 """
@@ -27,7 +27,7 @@ needs_docker = pytest.mark.skipif(
     bool(os.geteuid() or LACKING), reason=f"NOT RUN: needs root and Debian's packages {' '.join(LACKING)}"
 )
 START_S = 60
-# The daemon changes nothing of this machine's network, so builds use it as it is.
+# The daemon does not change this machine's network, so builds use it as it is.
 CLIENT = """#!/bin/sh
 [ "$1" != build ] || { shift; set -- build --network host "$@"; }
 exec %s "$@"
@@ -36,7 +36,7 @@ exec %s "$@"
 
 @dataclass(frozen=True)
 class Docker:
-    environment: Mapping[str, str]  # of a process that uses it
+    environment: Mapping[str, str]  # variables of a process that uses the daemon
 
     def __call__(self, *words: str) -> str:
         """Run a command of the client, and return its output. Raises CalledProcessError."""
@@ -55,7 +55,7 @@ class Docker:
 
 @contextmanager
 def daemon(folder: Path) -> Iterator[Docker]:
-    """Run a daemon until the context ends. Its data stay in the folder."""
+    """Run a daemon until the context ends. Its data remain in the folder."""
     client = folder / "bin/docker"
     client.parent.mkdir(parents=True, exist_ok=True)
     client.write_text(CLIENT % shutil.which("docker"))
@@ -65,7 +65,7 @@ def daemon(folder: Path) -> Iterator[Docker]:
         "PATH": f"{client.parent}:{os.environ['PATH']}",
         "DOCKER_HOST": socket,
         "DOCKER_CONFIG": str(folder / "config"),
-        "DOCKER_BUILDKIT": "0",  # Debian has no buildx
+        "DOCKER_BUILDKIT": "0",  # Debian's packages lack buildx
     }
     words = ["dockerd", "--host", socket, "--data-root", str(folder / "data"), "--exec-root", str(folder / "exec")]
     words += ["--pidfile", str(folder / "pid"), "--iptables=false", "--ip6tables=false", "--bridge=none"]
@@ -80,7 +80,7 @@ def daemon(folder: Path) -> Iterator[Docker]:
         finally:
             process.terminate()
             process.wait()
-            for mount in Path("/proc/mounts").read_text().splitlines():  # of containers with the host's network
+            for mount in Path("/proc/mounts").read_text().splitlines():  # mounts of containers with the host's network
                 if (place := mount.split()[1]).startswith(f"{folder}/"):
                     subprocess.run(["umount", place], check=True)
 

@@ -1,6 +1,6 @@
-"""Import modules with nothing installed but the packages of a list: `python -m tests.images.only LIST MODULE …`
+"""Import modules with only the packages of a list installed: `python -m tests.images.only LIST MODULE …`
 
-Prints a line for each that cannot be imported.
+Prints a line for each module that cannot be imported.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from tests.source import normal, requirements
 
 
 class Only:
-    """Python's own finder of modules and distributions, blind to all distributions but these."""
+    """Python's finder of modules and distributions, restricted to these distributions."""
 
     def __init__(self, names: set[str]) -> None:
         self.names = names

@@ -1,4 +1,4 @@
-"""A real registry on loopback: Debian's package docker-registry. An image is put there without Docker."""
+"""A real registry on loopback, from Debian's package docker-registry. Images are pushed to it without Docker."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 @contextmanager
 def registry(folder: Path, auth: dict[str, Any] | None = None) -> Iterator[str]:
-    """Its HOST:PORT."""
+    """Run a registry; yields its HOST:PORT."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         host = f"127.0.0.1:{free.getsockname()[1]}"
     config = {
@@ -50,7 +50,7 @@ def registry(folder: Path, auth: dict[str, Any] | None = None) -> Iterator[str]:
 
 
 def push(host: str, name: str, tag: str, auth: tuple[str, str] | None = None, token: str = "") -> str:
-    """An image without layers; its digest."""
+    """Push an image without layers; returns its digest."""
     with requests.Session() as session:
         session.auth = auth
         session.headers.update({"Authorization": f"Bearer {token}"} if token else {})

@@ -1,4 +1,5 @@
-"""Public images that cannot be pulled here, from Debian's packages and this environment, under their own names."""
+"""Replacements for public images that cannot be pulled here, built under their names from Debian's packages and this
+environment."""
 
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 from tests.images.base import base
 from tests.images.docker import Docker
 
-# what two of them need of this machine: the environment, and the Python that it was made from unless that is Debian's
+# folders of this machine that two of the images need: the environment, and its base Python unless that is Debian's
 PLACES = {Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()} - {Path("/usr")}
 ENVIRONMENT = Path(sys.prefix).resolve()
 
@@ -20,7 +21,7 @@ if [ ! -s "$PGDATA/PG_VERSION" ]; then
 fi
 exec postgres -c listen_addresses='*'
 """
-# moto's S3 with a bucket for each folder below the one that it is given; it answers any key
+# moto's S3 with a bucket for each folder below the given one; it accepts any key
 STORE = """
 import sys
 from pathlib import Path
@@ -76,12 +77,12 @@ ENV PATH={environment}/bin:$PATH
 
 
 def stand_ins(docker: Docker, folder: Path) -> None:
-    """Build them."""
+    """Build the images."""
     (folder / "postgres").write_text(POSTGRES)
     (folder / "store").write_text(STORE)
     docker("tag", base(docker, "3.12"), "python:3.12-slim-bookworm")
     for name, text in DOCKERFILES.items():
-        # one of them may be in a home folder, which is closed to others
+        # one of the folders may be in a home folder, which other users cannot enter
         parents = " ".join(sorted({str(parent) for place in PLACES for parent in place.parents if parent != Path("/")}))
         made = text.format(base=base(docker, "3.11"), environment=ENVIRONMENT, parents=parents)
         words = ["docker", "build", "--tag", name, "--file", "-", str(folder)]

@@ -1,4 +1,4 @@
-"""The images' pinned lists and what Flyte makes of them."""
+"""The pinned lists of the images, and the images that Flyte builds from them."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ RESOLVE = ["--quiet", "--no-header", "--no-annotate", "--python-platform=x86_64-
 
 
 def resolve(name: str) -> str:
-    """Return the result of `uv pip compile` for a family's .in with each pin of its .txt as a constraint."""
+    """Return the result of `uv pip compile` for a family's .in, with each pin of its .txt as a constraint."""
     uv = str(Path(sys.executable).with_name("uv"))
     words = [uv, "pip", "compile", *RESOLVE, f"images/{name.removesuffix('-cpu')}.in"]
     words += ["--constraints", f"images/{name}.txt", "--python-version", "3.11" if name in CPU_LISTS else "3.12"]
@@ -37,7 +37,7 @@ def resolve(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def resolved() -> dict[str, str]:
-    with ThreadPoolExecutor() as pool:  # most of it is waiting for the package registry
+    with ThreadPoolExecutor() as pool:  # most of the time is spent waiting for the package registry
         names = [*LISTS, *CPU_LISTS]
         return dict(zip(names, pool.map(resolve, names), strict=True))
 
@@ -79,7 +79,7 @@ def test_an_image_without_cuda_has_the_versions_that_the_tests_run_with(family: 
 
 @pytest.mark.parametrize("cpu", ["", "-cpu"])
 def test_families_share_all_but_a_few_packages(cpu: str) -> None:
-    """Dockerfile installs these first, line by line as the lists have them."""
+    """The Dockerfile installs these first, in the order of the lists."""
     train, serve, post_train = (
         {*(ROOT / f"images/{family}{cpu}.txt").read_text().splitlines()} for family in ("train", "serve", "post-train")
     )
@@ -136,7 +136,7 @@ def build(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_an_image_that_cannot_be_looked_up_is_not_taken_for_built(tmp_path: Path) -> None:
-    """Flyte would assume that it is built. No server listens at the registry."""
+    """Flyte would assume that the image exists. No server listens at the registry's address."""
     config = tmp_path / "config.yaml"
     ended = build("localhost:1", "train", "--config", str(config))
     assert ended.returncode == 1
@@ -178,7 +178,7 @@ def test_a_configuration_that_cannot_be_changed_is_refused_before_images_are_bui
     assert config.read_text() == content
 
 
-# In a pod
+# Names of images in a pod
 
 
 def test_a_pod_computes_no_tag(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
-"""All imports of an image's stages succeed with the packages of its list alone. Other packages that are installed here
-(images/gpu.txt) are hidden."""
+"""All imports of the stages of an image succeed with the packages of its list alone. Other packages that are installed
+here (images/gpu.txt) are hidden."""
 
 import subprocess
 import sys
@@ -13,23 +13,23 @@ pytestmark = pytest.mark.skipif(sys.version_info < (3, 12), reason="the images' 
 
 
 def modules(family: str) -> list[str]:
-    """Return the modules of a family's stages, and then the modules of other projects that these import."""
+    """Return the modules of a family's stages, followed by the modules of other projects that these import."""
     word = f"image=images.{family.upper().replace('-', '_')}"
     tasks = [path for path in files("tasks") if path.name == "task.py" and word in path.read_text()]
     ours = closure(*(path for task in tasks for path in task.parent.rglob("*.py")))
     named = {(name, path) for path in ours for name in imports(path)}
-    # with SkyPilot a stage is sent away, and is not sent on
+    # SkyPilot only sends stages to other machines, which do not send them on
     theirs = {name for name, path in named if name.split(".")[0] in third_party(path) - {"sky"}}
     return [*sorted(map(module_name, ours)), *sorted(filter(is_module, theirs))]
 
 
 def is_module(name: str) -> bool:
-    """Return whether a name is a module, rather than a function or class, which `from a import b` may name too."""
+    """Return whether a name is a module, and not a function or class, which `from a import b` may name too."""
     try:
         return find_spec(name) is not None
-    except ModuleNotFoundError:  # what it is in is none
+    except ModuleNotFoundError:  # its parent is not a module
         return False
-    except ValueError:  # it is loaded, and has no spec: Cython's modules do not
+    except ValueError:  # it is loaded without a spec, as are modules of Cython
         return True
 
 

@@ -1,4 +1,4 @@
-"""Digests as a real registry gives them: open, by password, and by token."""
+"""Digests from a real registry: without authentication, with a password, and with a token."""
 
 import base64
 import datetime
@@ -23,7 +23,7 @@ from tests.images.registry import needs_registry, push, registry
 from tests.source import ROOT
 
 USER, PASSWORD = "baton", "s3cret"
-BCRYPT = "$2b$04$ip7i2WQDkAQHWdR1.OP7DeCIL.U69WAypUTh8NRc2O6vlDcq3mOhS"  # of the password
+BCRYPT = "$2b$04$ip7i2WQDkAQHWdR1.OP7DeCIL.U69WAypUTh8NRc2O6vlDcq3mOhS"  # hash of the password
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def login(home: Path, host: str, monkeypatch: pytest.MonkeyPatch, **credentials: str) -> None:
-    """Write the file that `docker login` leaves."""
+    """Write the file that `docker login` writes."""
     home.joinpath("config.json").write_text(json.dumps({"auths": {host: credentials}}))
     monkeypatch.setenv("DOCKER_CONFIG", str(home))
 
@@ -67,7 +67,7 @@ def test_a_name_that_is_none_is_refused() -> None:
 
 
 @needs_registry
-def test_a_pinned_image_that_is_not_there_is_told_from_one_that_cannot_be_asked_for(host: str) -> None:
+def test_a_pinned_image_that_is_missing_is_distinguished_from_one_that_cannot_be_looked_up(host: str) -> None:
     pinned = f"{host}/pinned@{push(host, 'pinned', '1')}"
     gone = f"{host}/pinned@sha256:{64 * '7'}"
     assert digest_of(pinned) == pinned.partition("@")[2]
@@ -111,7 +111,7 @@ def test_a_private_registry_by_token(kind: str, tmp_path: Path, monkeypatch: pyt
 
 
 class Tokens(HTTPServer):
-    """A token server, as the registry's specification has it."""
+    """A token server that follows the registry's specification."""
 
     def __init__(self, folder: Path) -> None:
         from cryptography import x509
@@ -161,7 +161,7 @@ class _Token(BaseHTTPRequestHandler):
 
 
 class _Table(BaseHTTPRequestHandler):
-    """A registry that does not give a digest, but buildx's table."""
+    """A registry that returns buildx's table instead of a digest."""
 
     def do_HEAD(self) -> None:
         self.send_response(200)
@@ -191,7 +191,7 @@ def build(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def has(host: str, family: str, **fields: str) -> str:
-    """The digest of a family's image, pushed to the registry under the name that Flyte computes."""
+    """Push an image of a family under the name that Flyte computes; returns its digest."""
     image = replace(images.BY_FAMILY[family], registry=f"{host}/team", **fields)
     return push(host, f"team/{image.name}", image.tag)
 

@@ -1,4 +1,5 @@
-"""The pod that Flyte's chart makes of its values, without what is the same for all values (environment, ports, mounts).
+"""The pod that Flyte's chart renders from its values, without the parts that are independent of the values
+(environment, ports, mounts).
 
 Source: charts/flyte-binary/templates/deployment.yaml of v1.16.8; with our values it was compared with Helm's rendering.
 """
@@ -10,7 +11,7 @@ NAMED = ("startupProbe", "livenessProbe", "readinessProbe", "resources", "securi
 
 
 def pod_of_flyte(values: Any, auth: bool = False) -> dict[str, Any]:
-    """The Deployment's pod. `auth`: with configuration.auth.enabled, which adds an init container."""
+    """Return the pod of the Deployment. `auth` enables configuration.auth, which adds an init container."""
     given = values["deployment"]
     context = {**given.get("podSecurityContext", {})}
     context = context if context.pop("enabled", False) else {}

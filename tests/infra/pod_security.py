@@ -1,4 +1,5 @@
-"""Kubernetes' pod security standard "restricted", as of 1.34, which includes "baseline"; without Windows' fields.
+"""Kubernetes' pod security standard "restricted", as of 1.34, which includes "baseline", without the fields for
+Windows.
 
 Source: https://kubernetes.io/docs/concepts/security/pod-security-standards and k8s.io/pod-security-admission/policy.
 """
@@ -28,7 +29,7 @@ PROFILES = {"RuntimeDefault", "Localhost"}
 
 
 def violations(pod: Any) -> list[str]:
-    """The fields of a pod's spec that the standard refuses, each with its value."""
+    """Return the fields of a pod's spec that the standard refuses, each with its value."""
     return [*_of_pod(pod)] + [
         f"{name} {found}" for name, each in _containers(pod) for found in _of_container(pod, each)
     ]
@@ -50,7 +51,7 @@ def _of_pod(pod: Any) -> Iterator[str]:
 
 
 def _of_both(context: Any) -> Iterator[str]:
-    """Fields that the contexts of pods and of containers have in common, and that may be undefined."""
+    """Check the fields that the security contexts of pods and containers share, which may be undefined."""
     if context.get("runAsUser") == 0:
         yield "runAsUser 0"
     if context.get("appArmorProfile", {}).get("type", "RuntimeDefault") not in PROFILES:

@@ -11,8 +11,8 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 USER, PASSWORD = "ada", "a password"
-BIG = 20 * 2**20  # bytes; nginx' own limit of a body is 1 MiB
-HOST = "mlflow.example:8443"  # MLflow takes changes from every page of localhost
+BIG = 20 * 2**20  # bytes; nginx limits a body to 1 MiB by default
+HOST = "mlflow.example:8443"  # MLflow accepts changes from every page on localhost
 TO_CHANGE = "/ajax-api/2.0/mlflow/experiments/create"
 
 
@@ -36,7 +36,7 @@ class Proxied:
         return requests.get(self.url + path, auth=auth, headers=more, verify=str(self.certificate), timeout=60)
 
     def change(self, name: str, origin: str) -> int:
-        """The status of a change that a page of an origin asks for."""
+        """Return the status of a change that a page of an origin requests."""
         return requests.post(
             self.url + TO_CHANGE,
             json={"name": name},
@@ -47,7 +47,7 @@ class Proxied:
         ).status_code
 
     def client(self, monkeypatch: pytest.MonkeyPatch, password: str = PASSWORD) -> MlflowClient:
-        """MLflow's, with no setting but its own variables."""
+        """Return MLflow's client, configured only by its own variables."""
         monkeypatch.setenv("MLFLOW_TRACKING_URI", self.url)
         monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", USER)
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", password)
@@ -61,7 +61,7 @@ def nobody_passes_without_a_password(proxied: Proxied) -> None:
     for path in ("/", "/lineage/executions", "/lineage/executions.json", "/health", "/api/2.0/mlflow/experiments/get"):
         assert proxied.get(path, auth=None).status_code == 401, path
         assert proxied.get(path, auth=(USER, "another")).status_code == 401, path
-    assert proxied.get("/healthz", auth=None).status_code == 204  # the kubelet's, which says nothing
+    assert proxied.get("/healthz", auth=None).status_code == 204  # the kubelet's probe, which discloses nothing
 
 
 def the_pages_and_mlflow_answer(proxied: Proxied) -> None:
@@ -87,7 +87,7 @@ def mlflow_s_client_works(proxied: Proxied, tmp_path: Path, monkeypatch: pytest.
 
 
 def only_its_own_pages_change_something(proxied: Proxied) -> None:
-    """A browser sends the password with whatever another page makes it ask."""
+    """A browser sends the password with every request, even if another page caused it."""
     assert proxied.change("own", f"https://{HOST}") == 200
     for origin in (f"http://{HOST}", f"https://{HOST}.evil", f"https://evil-{HOST}", "https://evil.example", "null"):
         assert proxied.change("foreign", origin) == 403, origin

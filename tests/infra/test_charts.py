@@ -15,8 +15,8 @@ def coordinates(svg: str) -> list[float]:
     return [float(number) for path in Reading(svg).values("d") for number in re.findall(r"-?[\d.]+", path)]
 
 
-def said(svg: str) -> str:
-    """A drawing in words."""
+def description(svg: str) -> str:
+    """Return the label that describes a drawing."""
     (label,) = Reading(svg).values("aria-label")
     return label
 
@@ -34,7 +34,7 @@ def test_the_smallest_number_there_is_can_be_drawn() -> None:
 
 def test_a_curve_says_in_words_where_it_goes() -> None:
     figure = curves("Loss", {"loss": [(1, 8.3), (600, 2.25)], "validation loss": [(600, 2.4)]})
-    assert said(figure) == "Loss over steps: loss from 8.3 to 2.25; validation loss from 2.4 to 2.4"
+    assert description(figure) == "Loss over steps: loss from 8.3 to 2.25; validation loss from 2.4 to 2.4"
 
 
 def test_a_long_training_is_thinned_to_its_ends_and_equal_stretches() -> None:
@@ -60,12 +60,12 @@ def test_bars_stand_in_proportion_and_carry_their_values() -> None:
     figure = bars("Right", [("base", 0.25), ("grpo", 0.5)], lambda value: f"{value:.0%}", top=1.0)
     heights = [float(height) for height in Reading(figure).values("height")]
     assert heights[1] == pytest.approx(2 * heights[0], abs=0.2)
-    assert said(figure) == "Right: base 25%, grpo 50%"
+    assert description(figure) == "Right: base 25%, grpo 50%"
 
 
 def test_the_ceiling_is_drawn_and_said() -> None:
     figure = bars("Right", [("base", 0.0)], lambda value: f"{value:.0%}", top=1.0, ceiling=("reference", 0.98))
-    assert "ceiling" in figure and said(figure).endswith("reference 98%")
+    assert "ceiling" in figure and description(figure).endswith("reference 98%")
 
 
 def test_the_same_data_is_the_same_drawing() -> None:

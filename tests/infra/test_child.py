@@ -19,7 +19,7 @@ Module = Callable[[str], str]
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Module:
-    """The name of a module with this body of `work(request, folder)`."""
+    """Write a module with this body of `work(request, folder)`; returns its name."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     def written(body: str) -> str:

@@ -1,4 +1,4 @@
-"""Commands in messages work as printed, in the clone and elsewhere, with the environment active or not."""
+"""Commands in messages work as printed, in the clone and elsewhere, with and without an active environment."""
 
 import os
 import subprocess

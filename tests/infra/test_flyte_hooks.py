@@ -1,4 +1,5 @@
-"""flytekit without infra/flyte/install.py and hooks.py, each test in a fresh process: when one fails, a hook can go."""
+"""flytekit without infra/flyte/install.py and hooks.py, with each test in a fresh process. If a test fails, flytekit no
+longer needs the hook that its docstring names."""
 
 import os
 import signal
@@ -32,20 +33,20 @@ def python(program: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_flytekit_reads_yaml_1_1(tmp_path: Path) -> None:
-    """read_own_options"""
+    """See read_own_options."""
     (tmp_path / "model.yaml").write_text("value: 024")
     done = python(f"{MODEL}\nprint(JsonParamType(Model).convert('{tmp_path}/model.yaml', None, None).value)")
-    assert done.stdout == "20\n", done.stderr  # YAML 1.2: 24
+    assert done.stdout == "20\n", done.stderr  # 24 in YAML 1.2
 
 
 def test_flytekit_shows_a_traceback_for_a_broken_file(tmp_path: Path) -> None:
-    """read_own_options"""
+    """See read_own_options."""
     (tmp_path / "model.yaml").write_text("value: [")
     assert "Traceback" in python(f"{MODEL}\nJsonParamType(Model).convert('{tmp_path}/model.yaml', None, None)").stderr
 
 
 def test_flytekit_ends_in_a_traceback_on_a_damaged_cache(tmp_path: Path) -> None:
-    """use_own_cache"""
+    """See use_own_cache."""
     (tmp_path / "cache.db").write_bytes(b"garbage" * 100)
     program = "import flytekit.core.local_cache as module\n"
     program += f"module.CACHE_LOCATION = '{tmp_path}'\nmodule.LocalTaskCache.get('task', '1', None, ())"
@@ -55,20 +56,20 @@ def test_flytekit_ends_in_a_traceback_on_a_damaged_cache(tmp_path: Path) -> None
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="LazyLoader has a lock since Python 3.12")
 def test_flytekit_leaves_modules_half_imported_without_a_lock() -> None:
-    """import_lock"""
+    """See import_lock."""
     program = "import flytekit.core.type_engine, importlib.util, sys, threading\n"
     program += "print(type(sys.modules['pandas']) is importlib.util._LazyModule)"
     assert python(program).stdout == "True\n"
 
 
 def test_flytekit_sets_a_task_s_type_at_construction_only() -> None:
-    """with_task_type"""
+    """See with_task_type."""
     done = python("from flytekit.core.base_task import Task\nprint(Task.task_type.fset)")
     assert done.stdout == "None\n", done.stderr
 
 
 def test_flytekit_keeps_the_signal_handlers_of_jobs_that_have_ended() -> None:
-    """job_signal_handlers"""
+    """See job_signal_handlers."""
     program = "from flytekit import FlyteContextManager as manager\nmanager.add_signal_handler(print)\n"
     assert python(
         program + "print(manager.signal_handlers, hasattr(manager, 'remove_signal_handler'))"
@@ -108,7 +109,7 @@ def run() -> None:
 
 
 def test_flytekit_takes_a_refused_input_for_its_own_fault() -> None:
-    """inputs_are_the_user_s"""
+    """See inputs_are_the_user_s."""
     done = python(f"{REFUSED}\nrun()")
     assert done.stdout.startswith("FlyteNonRecoverableSystemException of "), done.stdout + done.stderr
 
@@ -120,7 +121,7 @@ def test_a_refused_input_is_the_user_s_error() -> None:
 
 
 def test_flytekit_shows_the_trace_first() -> None:
-    """sentence_first"""
+    """See sentence_first."""
     done = python("from flytekit.bin.entrypoint import get_traceback_str\nprint(get_traceback_str(ValueError('why')))")
     assert done.stdout.startswith("Trace:"), done.stderr
 
@@ -155,7 +156,7 @@ time.sleep(60)
 
 @pytest.mark.parametrize("hooked", [True, False])
 def test_three_quick_interrupts_end_with_a_traceback_but_for_the_hook(hooked: bool) -> None:
-    """interrupts_end_quietly"""
+    """See interrupts_end_quietly."""
     hook = "from infra.flyte.install import interrupts_end_quietly; interrupts_end_quietly()" if hooked else ""
     command = [sys.executable, "-c", PRESSED.format(hook=hook)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
@@ -163,9 +164,9 @@ def test_three_quick_interrupts_end_with_a_traceback_but_for_the_hook(hooked: bo
         for _ in range(3):
             started.send_signal(signal.SIGINT)
             time.sleep(0.2)
-        _, told = started.communicate(timeout=60)
+        _, output = started.communicate(timeout=60)
     assert started.returncode == 1 or not hooked
-    assert ("Traceback" in told) != hooked, told
+    assert ("Traceback" in output) != hooked, output
 
 
 SENT = """
@@ -181,7 +182,7 @@ local_connector_loop.run_until_complete(access.async_put_data(__file__, sys.argv
 
 @pytest.mark.parametrize("hooked", [True, False])
 def test_flytekit_leaves_sessions_open(s3: S3, tmp_path: Path, hooked: bool) -> None:
-    """quiet_s3"""
+    """See quiet_s3."""
     hook = "from infra.flyte.hooks import quiet_s3; quiet_s3()" if hooked else ""
     (program := tmp_path / "program.py").write_text(SENT.format(hook=hook))
     words = [sys.executable, str(program), f"{s3.address}/sent"]

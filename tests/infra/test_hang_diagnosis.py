@@ -1,4 +1,4 @@
-"""The diagnosis of a hang from the ranks' stacks and heartbeats."""
+"""The diagnosis of a hang from the stacks and heartbeats of the ranks."""
 
 import os
 import time
@@ -19,8 +19,8 @@ def beat(step: int, phase: Phase) -> Beat:
 
 
 def stack(words: str) -> str:
-    """Return the stack of two threads as faulthandler prints it. The main thread, which is the last, is at the line of
-    this file that has these words first."""
+    """Return the stack of two threads as faulthandler prints it. The main thread, which is the last, is at the first
+    line of this file that contains these words."""
     line = next(number for number, text in enumerate(HERE.read_text().splitlines(), start=1) if words in text)
     other = 'Thread 0x01 (most recent call first):\n  File "threading.py", line 1 in run\n'
     return f'{other}\nCurrent thread 0x02 (most recent call first):\n  File "{HERE}", line {line} in step\n'
@@ -72,7 +72,7 @@ def test_a_lone_process_is_to_blame_whatever_it_waits_for() -> None:
     assert "rank 0 hangs" in judge({0: beat(4, "data")}, {0: WAITING}, [], 600).summary
 
 
-# Signs of life
+# Heartbeats
 
 
 @settings(max_examples=20)

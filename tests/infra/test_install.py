@@ -1,4 +1,4 @@
-"""flytekit's source where infra/flyte/install.py changes it."""
+"""The source code of flytekit that infra/flyte/install.py changes."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ print(json.dumps({name: blake3(source.encode()).hexdigest(8) for name, source in
 
 @pytest.fixture(scope="module")
 def digests() -> dict[str, str]:
-    """Return digests of flytekit's source, from a process that has not changed it."""
+    """Return the digests of flytekit's source code, from a process that has not changed it."""
     done = subprocess.run([sys.executable, "-c", SOURCES], capture_output=True, text=True, check=True)
     found: dict[str, str] = json.loads(done.stdout)
     return found
@@ -29,6 +29,6 @@ def digests() -> dict[str, str]:
 
 @pytest.mark.parametrize("change", changes(), ids=lambda change: ", ".join(change.replaces))
 def test_flytekit_has_the_source_that_a_change_was_written_for(change: Change, digests: dict[str, str]) -> None:
-    """If a release fails here, compare its function with that of VERSION, adapt the change, and then the digest and
-    VERSION."""
-    assert {name: digests[name] for name in change.replaces} == change.replaces, f"other source than in {VERSION}"
+    """If this fails after an upgrade, compare the function with that of VERSION, adapt the change, and then update the
+    digest and VERSION."""
+    assert {name: digests[name] for name in change.replaces} == change.replaces, f"differs from {VERSION}"

@@ -21,7 +21,7 @@ from tasks.core.manifest import verify
 from tests.infra.launcher import request
 from tests.processes import commands
 
-PATIENCE_S = 60.0  # for what takes a second or two on an idle machine
+PATIENCE_S = 60.0  # limit for tasks that take a second or two on an idle machine
 
 
 def toy(name: str) -> Engine:
@@ -34,7 +34,7 @@ def launch(name: str, job_dir: Path, *, processes: int | None = None, **spec: ob
 
 @contextmanager
 def launcher(name: str, job_dir: Path, *processes: str, **spec: object) -> Iterator[subprocess.Popen[str]]:
-    """The same in a process of its own, so that it can be killed."""
+    """Run `launch` in a separate process, which can be killed."""
     command = ["tests.infra.launcher", toy(name).module, str(job_dir), json.dumps(spec), *processes]
     with subprocess.Popen([sys.executable, "-m", *command], stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -65,7 +65,7 @@ def process_of(job_dir: Path, module: str) -> psutil.Process:
     return process
 
 
-# The end it should have
+# Success
 
 
 def test_a_finished_engine_leaves_a_verified_artifact(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_everything_that_the_engine_prints_is_in_its_log(tmp_path: Path) -> None
 def test_a_failure_is_written_without_the_secrets_in_its_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str
 ) -> None:
-    """Such as that of a reward whose request was refused."""
+    """An example is the message of a reward whose request was refused."""
     with pytest.raises(EngineFailed) as failed:
         launch("failing", tmp_path, how=f"address in {where}")
     files = [path.read_text() for path in tmp_path.glob("*") if path.is_file() and path.name != "spec.json"]
@@ -144,7 +144,7 @@ def test_the_place_of_a_job_is_what_it_says(tmp_path: Path, monkeypatch: pytest.
     assert len({here, *others}) == 5
 
 
-# How it can fail
+# Failure
 
 
 def test_what_a_person_can_act_on_is_said_without_a_traceback(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_refusal_of_infra_is_no_bug(tmp_path: Path) -> None:
     assert "Traceback" not in str(failed.value)
 
 
-# How it can be stopped
+# Stopping
 
 
 @pytest.mark.parametrize("given", ["nan", "inf", "-1", "soon", "1e9"])
@@ -250,7 +250,7 @@ def test_a_user_who_will_not_wait_is_not_kept_waiting(tmp_path: Path) -> None:
     with launcher("sleeper", tmp_path) as process:
         wait_until_ready(tmp_path)
         engine = process_of(tmp_path, toy("sleeper").module)
-        engine.suspend()  # it cannot save now
+        engine.suspend()  # a suspended engine cannot save
         process.send_signal(signal.SIGINT)
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
@@ -306,6 +306,7 @@ def test_one_failing_rank_ends_them_all(tmp_path: Path, last_rank: str, said: st
     assert not processes_of(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
 def test_no_rank_outlives_the_launcher(tmp_path: Path, signum: signal.Signals) -> None:
     with launcher("ranks", tmp_path, "2", last_rank="waits") as process:

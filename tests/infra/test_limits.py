@@ -1,4 +1,4 @@
-"""Limits of cgroups: as the two versions write them, and real ones where this user may make them."""
+"""Limits of cgroups, in the format of both versions, and real ones where this user may create a cgroup."""
 
 import os
 import subprocess
@@ -44,7 +44,7 @@ def tree(root: Path, version: str, memory: str, quota: str) -> Path:
 def test_a_container_s_limits(version: str, tmp_path: Path) -> None:
     root = tree(tmp_path, version, str(200 * 2**20), "150000")
     own = tmp_path / "cgroup"
-    own.write_text("9:memory:/kubepods/pod1\n8:cpu,cpuacct:/kubepods/pod1\n0::/kubepods/pod1\n")  # the node's path
+    own.write_text("9:memory:/kubepods/pod1\n8:cpu,cpuacct:/kubepods/pod1\n0::/kubepods/pod1\n")  # path on the node
     assert limits.memory_limit(root, own) == 200 * 2**20
     assert limits.cpu_limit(root, own) == 1.5
 
@@ -118,7 +118,7 @@ def test_a_pod_without_any_of_its_gpus_does_not_work_on_its_cpus(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("infra.pod_spec.DEVICES", tmp_path)
-    check_gpus(Resources(gpu=1))  # on a machine that is no pod, the engine looks itself
+    check_gpus(Resources(gpu=1))  # on a machine that is not a pod, the engine checks this
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e1")
     with pytest.raises(UserError, match="has none: raise gpu in Flyte's task_resources"):
         check_gpus(Resources(gpu=1))

@@ -1,4 +1,4 @@
-"""Options of commands: numbers, folders and files that would fail after minutes, or never."""
+"""Options of commands: numbers, folders and files that would cause an error after minutes, or never."""
 
 import importlib
 import os
@@ -42,15 +42,15 @@ def test_a_device_is_no_folder_and_a_folder_no_file(tmp_path: Path) -> None:
     def command(folder: Path | None, to: Path | None) -> None:
         click.echo(f"{folder} {to}")
 
-    def said(*words: str) -> str:
+    def output_of(*words: str) -> str:
         return CliRunner().invoke(command, words).output
 
-    assert "'/dev/null' is not a folder" in said("--folder", "/dev/null")
-    assert "is a directory" in said("--to", str(tmp_path))
-    assert "is not a folder that can be written to" in said("--to", str(tmp_path / "none" / "x.json"))
-    assert "cannot be written: file name too long" in said("--to", str(tmp_path / ("x" * 300)))
-    assert "cannot be written: " in said("--to", "/proc/x.json")
+    assert "'/dev/null' is not a folder" in output_of("--folder", "/dev/null")
+    assert "is a directory" in output_of("--to", str(tmp_path))
+    assert "is not a folder that can be written to" in output_of("--to", str(tmp_path / "none" / "x.json"))
+    assert "cannot be written: file name too long" in output_of("--to", str(tmp_path / ("x" * 300)))
+    assert "cannot be written: " in output_of("--to", "/proc/x.json")
     os.mkfifo(tmp_path / "pipe")
-    assert "cannot be written: " in said("--to", str(tmp_path / "pipe"))
-    assert said("--folder", str(tmp_path), "--to", str(tmp_path / "x.json")) == f"{tmp_path} {tmp_path}/x.json\n"
+    assert "cannot be written: " in output_of("--to", str(tmp_path / "pipe"))
+    assert output_of("--folder", str(tmp_path), "--to", str(tmp_path / "x.json")) == f"{tmp_path} {tmp_path}/x.json\n"
     assert not (tmp_path / "x.json").exists()

@@ -1,4 +1,4 @@
-"""The home folder and the cache, where they cannot be folders."""
+"""The home folder and the cache, at paths where no folder can be created."""
 
 from pathlib import Path
 

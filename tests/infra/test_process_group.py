@@ -1,4 +1,4 @@
-"""Everything of a program's group is ended, and nothing else."""
+"""All processes in a program's group are ended, and no others."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ Group = tuple["subprocess.Popen[bytes]", psutil.Process]
 
 
 def group(program: str, trap: str = "") -> Group:
-    """A leader that has started a child, and that child."""
+    """Start a leader with a child; returns both."""
     words = ["sh", "-c", f"{trap}\nsleep 600 & echo $!; exec 1>&-; {program}"]
     leader = subprocess.Popen(words, stdout=subprocess.PIPE, stdin=subprocess.PIPE, start_new_session=True)
     assert leader.stdout
@@ -37,7 +37,7 @@ def gone(process: psutil.Process) -> bool:
 
 @pytest.fixture
 def bystander() -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that has the pid of one that has ended."""
+    """A process that has the pid of a process that has ended."""
     process = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
         yield process
@@ -91,14 +91,14 @@ def earlier(pid: int) -> Beat:
 def test_another_process_that_got_a_rank_s_pid_is_left_alone(
     tmp_path: Path, bystander: "subprocess.Popen[bytes]"
 ) -> None:
-    """torchrun has reaped the rank; on a machine with few pids, the next process may get its number."""
+    """torchrun has reaped the rank; on a machine with few pids, a new process may get its pid."""
     supervisor = Supervisor(tmp_path, range(1), 600, Peers(tmp_path, []))
     supervisor.beats = {0: earlier(bystander.pid)}
     assert not supervisor.beats[0].alive
     supervisor.kill_ranks()
     rank_file(tmp_path, 0, "stacks").parent.mkdir(parents=True)
     rank_file(tmp_path, 0, "stacks").touch()
-    assert collect_stacks(tmp_path, supervisor.beats) == {0: ""}  # by a signal that ends what does not expect it
+    assert collect_stacks(tmp_path, supervisor.beats) == {0: ""}  # the signal for stacks would end the bystander
     assert supervisor.killed == set()
     assert bystander.poll() is None
 
@@ -126,7 +126,7 @@ def test_a_process_is_known_to_have_ended_on_its_machine_only() -> None:
     me = this_process()
     pid, host, pids, started = me.split()
     assert has_ended(me) is False
-    assert has_ended(f"{pid} {host} {pids} {int(started) - 1}") is True  # who had this pid before
+    assert has_ended(f"{pid} {host} {pids} {int(started) - 1}") is True  # the earlier process with this pid
     assert has_ended(f"{pid} {host} another-boot/pid:[1] {started}") is None
     assert has_ended("1") is None
     program = "from infra.process.process_id import this_process; print(this_process())"

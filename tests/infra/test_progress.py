@@ -1,4 +1,4 @@
-"""Progress in a log."""
+"""Progress lines in a log."""
 
 import json
 import re
@@ -16,7 +16,7 @@ def test_a_line_of_a_log_says_how_much_time_is_left(
 ) -> None:
     monkeypatch.setattr(progress, "QUIET_INTERVAL_S", 0.0)
     bar = ProgressBar("corpus", tmp_path)
-    for done in (90, 10, 20):  # 90: of a killed engine
+    for done in (90, 10, 20):  # 90 is from a killed engine
         (tmp_path / "progress.json").write_text(json.dumps({"done": done, "total": 100, "unit": "%", "shown": {}}))
         time.sleep(0.2)
         bar.update()
@@ -27,7 +27,7 @@ def test_a_line_of_a_log_says_how_much_time_is_left(
 
 def test_notices_are_shown_once_as_they_come(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bar = ProgressBar("sft", tmp_path)
-    bar.update()  # there is no notice yet
+    bar.update()  # there are no notices yet
     with (tmp_path / "notices.jsonl").open("a", buffering=1) as notices:
         notices.write('{"text": "12 rows are left out"}\n{"text": "half')
         bar.update()

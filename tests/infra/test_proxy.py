@@ -1,4 +1,4 @@
-"""infra/proxy/nginx.conf in Debian's nginx, before MLflow and the lineage pages in one process."""
+"""infra/proxy/nginx.conf in Debian's nginx, in front of MLflow and the lineage pages in one process."""
 
 import os
 import re

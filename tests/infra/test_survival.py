@@ -1,5 +1,5 @@
-"""Ranks that die or hang, as real processes under torchrun: who is named, how soon it ends, and what is
-started again."""
+"""Ranks that die or hang, as real processes under torchrun: which rank is named, how soon the engine ends, and what is
+restarted."""
 
 import json
 import os
@@ -26,12 +26,12 @@ pytestmark = pytest.mark.long
 
 MODULE = "tests.infra.engines.steps"
 HANG_S = 3.0
-END_S = 60.0  # from the moment that the timeout ran out, or that a rank died: the issue's bound
-TOTAL = f"{sum(3 * (step + 1) for step in range(6)):g}"  # of two ranks in six steps that nothing disturbed
+END_S = 60.0  # required maximum time after the timeout or the death of a rank
+TOTAL = f"{sum(3 * (step + 1) for step in range(6)):g}"  # total of two ranks in six undisturbed steps
 
 
 def train(job_dir: Path, what: str, *, max_restarts: int = 0, died: Death | None = None, **spec: Any) -> str:
-    """Two ranks; returns what they came to."""
+    """Run two ranks; returns their total."""
     words = request({"what": what, **spec})
     engine = Engine("toy", MODULE, "1")
     output = run_engine(
@@ -41,7 +41,7 @@ def train(job_dir: Path, what: str, *, max_restarts: int = 0, died: Death | None
 
 
 def last_words(job_dir: Path, what: str, *, max_restarts: int = 0, **spec: Any) -> str:
-    """Return the message of a failed engine, after which none of its processes is left."""
+    """Return the message of an engine that fails, and check that no process is left."""
     with pytest.raises(EngineFailed) as failed:
         train(job_dir, what, max_restarts=max_restarts, **spec)
     assert not processes_of(job_dir)
@@ -53,11 +53,11 @@ def starts(job_dir: Path, rank: int = 0) -> int:
 
 
 def seconds_since_trouble(job_dir: Path) -> float:
-    """Rank 1 printed its last line just before."""
+    """Return the seconds since rank 1 printed its last line, directly before the trouble."""
     return time.time() - (job_dir / "log-rank-1.txt").stat().st_mtime
 
 
-# One that hangs
+# Ranks that hang
 
 
 def test_a_rank_that_does_not_come_to_the_collective_is_named_with_its_stack_and_last_lines(tmp_path: Path) -> None:
@@ -80,12 +80,12 @@ def test_ranks_that_wait_for_each_other_are_not_told_apart(tmp_path: Path) -> No
 
 def test_after_a_hang_it_goes_on_from_the_checkpoint(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert train(tmp_path, "is stopped", once=True, max_restarts=1) == TOTAL
-    told = (
+    message = (
         "toy: rank 1 hangs: no heartbeat for 3 s at step 3, data; it does not respond (T (stopped)); "
         "starting again from the newest checkpoint, restart 1 of 1"
     )
-    assert told in capfd.readouterr().err
-    assert told in (tmp_path / "log.txt").read_text()
+    assert message in capfd.readouterr().err
+    assert message in (tmp_path / "log.txt").read_text()
     assert "rank 0 takes step 2\nrank 0 takes step 3\nrank 0 takes step 4" in (tmp_path / "log.txt").read_text()
     assert not processes_of(tmp_path)
 
@@ -94,7 +94,7 @@ def test_who_waits_for_a_slow_rank_is_not_taken_for_hanging(tmp_path: Path) -> N
     assert train(tmp_path, "is slow") == TOTAL
 
 
-# One that dies
+# Ranks that die
 
 
 def test_a_death_at_the_same_step_in_the_same_way_is_not_tried_a_third_time(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_two_deaths_in_turn_are_not_tried_for_ever(tmp_path: Path) -> None:
 
 
 def test_a_pod_does_not_try_what_killed_the_pods_before_it(tmp_path: Path) -> None:
-    """A pod starts the engine once, and Flyte starts the pod again as long as that may help."""
+    """A pod starts the engine once, and Flyte starts the pod again as long as this may help."""
     failures: list[EngineFailed] = []
     for pod in ("one", "two"):
         with pytest.raises(EngineFailed) as failed:
@@ -146,7 +146,7 @@ def test_a_rank_that_fails_and_does_not_end_is_ended(tmp_path: Path) -> None:
     assert said.startswith("toy: rank 1: ValueError: rank-specific trouble")
 
 
-# What another start would not cure
+# Failures that a restart would not cure
 
 
 def test_what_a_person_must_change_is_not_tried_again(tmp_path: Path) -> None:
@@ -178,8 +178,8 @@ def test_a_full_disk_is_not_tried_again(tmp_path: Path) -> None:
 
 
 def on_two_machines(*job_dirs: Path, what: str, rank: int = 1) -> list[subprocess.Popen[str]]:
-    """Two launchers with one rank each, which meet where the placement says; one restart each. They share a folder, or
-    have one each."""
+    """Start two launchers with one rank and one restart each, which meet at the address of the placement. They share a
+    folder, or have a folder each."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     spec = json.dumps({"what": what, "once": True, "rank": rank})
@@ -210,7 +210,7 @@ def test_a_rank_that_dies_on_another_machine_is_replaced(tmp_path: Path, what: s
 
 
 def test_a_lost_machine_is_not_waited_for_without_end(tmp_path: Path) -> None:
-    """A placement then starts all of them again."""
+    """A placement would then start all machines again."""
     Heartbeat(tmp_path, 1).beat(3, "data")
     peers = Peers(tmp_path, [1])
     assert peers.look() and peers.wait_until_stopped(0.5) == 1

@@ -86,6 +86,6 @@ def test_an_error_s_own_full_stop_is_not_doubled(text: str) -> None:
 
 
 def test_no_message_goes_on_after_an_error_as_it_is() -> None:
-    """Its words may end in a full stop of their own."""
+    """A quoted message may end in a period of its own."""
     doubled = re.compile(r"\{(error|str\(error\)|redact_text\([^{}]*\)[^{}]*)\}[.;] ")
     assert [path for path in files("infra", "tasks", "workflows", "images") if doubled.search(path.read_text())] == []

@@ -1,4 +1,4 @@
-"""A store with two executions, recorded once; the pages over it; PostgreSQL on request."""
+"""A store with two executions, recorded once; the pages that show it; PostgreSQL on request."""
 
 import shutil
 import sys
@@ -19,7 +19,7 @@ __all__ = ["empty_store", "home"]
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Stored]:
-    """Recorded once, for all tests that only read."""
+    """The recorded executions, for all tests that only read."""
     path = tmp_path_factory.mktemp("recorded") / "baton"
     path.mkdir()
     shutil.copy(empty_store, path / "mlflow.db")
@@ -35,7 +35,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Ite
 
 @pytest.fixture
 def store(recorded: Stored, monkeypatch: pytest.MonkeyPatch) -> Stored:
-    """The recorded store, as this process's Baton home."""
+    """The recorded store in the Baton home of this process."""
     monkeypatch.setenv("BATON_HOME", str(recorded.home))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return recorded

@@ -1,8 +1,9 @@
-"""Random histories of executions, with what truly was made from what.
+"""Random histories of executions, with the true ancestors of each artifact.
 
-Executions run one after the other. Their stages make artifacts, of equal contents more often than in life, take them
-from the cache, choose, publish and evaluate. Each making leaves a folder with a manifest, and a stage reads one folder:
-that of its own execution, else the first that was made. `truth` follows the manifests of those folders.
+Executions run one after the other. Their stages make artifacts, which have equal contents more often than in practice,
+reuse cached ones, choose, publish and evaluate. Each run that makes an artifact leaves a folder with a manifest, and a
+stage reads one folder: that of its own execution, or else the first one. `truth` follows the manifests of these
+folders.
 """
 
 import random
@@ -16,35 +17,35 @@ KINDS = ("corpus", "tokenized_corpus", "hf_model", "hf_model")
 
 @dataclass(frozen=True, eq=False)
 class Folder:
-    """One making of an artifact."""
+    """An artifact as made by one run."""
 
     digest: str
     kind: str
-    maker: str  # the run
-    parents: dict[str, "Folder"]  # by the input's name
-    made_from: dict[str, "Folder"]  # those that its content came from
+    maker: str  # id of the run
+    parents: dict[str, "Folder"]  # keyed by the name of the input
+    made_from: dict[str, "Folder"]  # the parents that determined the content
 
     @property
     def handed_on(self) -> bool:
-        """True if the output is one of the inputs, unchanged."""
+        """Return whether the output is one of the inputs, unchanged."""
         return self.digest in {parent.digest for parent in self.parents.values()}
 
     def manifests(self) -> Iterator["Folder"]:
-        """The folders that it came from, by the manifests."""
+        """Generate the ancestors according to the manifests."""
         for parent in self.made_from.values():
             yield parent
             yield from parent.manifests()
 
     def truth(self) -> set[str]:
-        """The digests of its ancestors."""
+        """Return the digests of the ancestors."""
         return {folder.digest for folder in self.manifests()}
 
 
 @dataclass
 class History:
     runs: dict[str, Run] = field(default_factory=dict)
-    first: dict[str, Folder] = field(default_factory=dict)  # digest -> the folder that was made first
-    cache: dict[tuple[str, ...], Folder] = field(default_factory=dict)  # by the digests of the inputs and the kind
+    first: dict[str, Folder] = field(default_factory=dict)  # digest -> the first folder with this digest
+    cache: dict[tuple[str, ...], Folder] = field(default_factory=dict)  # keyed by kind and the digests of the inputs
     folders: list[Folder] = field(default_factory=list)
     clock: float = 1_000.0
 
@@ -60,8 +61,8 @@ def history(seed: int) -> History:
 
 
 def _execution(dice: random.Random, past: History, name: str) -> None:
-    made: dict[str, Folder] = {}  # in this execution
-    taken: dict[str, Folder] = {}  # from the cache
+    made: dict[str, Folder] = {}  # made in this execution
+    taken: dict[str, Folder] = {}  # reused from the cache
 
     for _ in range(dice.randint(1, 9)):
         kind = dice.choice(KINDS)
@@ -106,7 +107,7 @@ def _make(
     folder = Folder(digest, kind, run.id, inputs, made_from)
     if not folder.handed_on:
         past.folders.append(folder)
-    if digest not in folder.truth():  # else it was there before
+    if digest not in folder.truth():  # otherwise it existed before
         past.first.setdefault(digest, folder)
     return folder
 

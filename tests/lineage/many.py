@@ -1,7 +1,7 @@
-"""Fill a store with many executions, in bulk: the rows that the recording API would write.
+"""Fill a store with many executions in bulk, with the rows that the recording API would write.
 
-`python -m tests.lineage.many URI [EXECUTIONS]` fills an empty store. Names and tags are made by the code
-that makes them for MLflow (infra/tracking/mlflow_records.py), and the tables are MLflow's own.
+`python -m tests.lineage.many URI [EXECUTIONS]` fills an empty store. Names and tags are created by the code that
+creates them for MLflow (infra/tracking/mlflow_records.py), and the tables are MLflow's own.
 """
 
 import random
@@ -21,7 +21,7 @@ from infra.tracking.sqlite import make_tables
 from tests.lineage.recorded import scored
 
 EXECUTIONS = 2000
-SWEEP = 150  # stages of the one large execution: as many artifacts, so 300 nodes
+SWEEP = 150  # stages of the one large execution, which makes as many artifacts: 300 nodes
 CODE = {"commit": "5268929f0c", "dirty": "false"}
 VERSIONS = dict.fromkeys(
     ("python", "torch", "megatron-core", "transformers", "trl", "vllm", "mlflow", "numpy"), "1.2.3"
@@ -34,7 +34,7 @@ SPEC = {
     "seed": 1,
 }
 
-# title, kind of what it makes, inputs by name -> title, facts
+# title, kind of output, inputs as name -> title, facts
 CHAIN: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
     ("corpus", "corpus", {}, {"documents": 690}),
     ("tokenizer", "tokenizer", {"corpus": "corpus"}, {"vocab_size": 4096}),
@@ -49,7 +49,7 @@ CHAIN: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
     ("evaluate-grpo", "eval_report", {"model": "grpo", "corpus": "corpus"}, scored("grpo", 0.5)),
     ("publish", "published_model", {"model": "grpo", "corpus": "corpus"}, {"label": "grpo", "registry_version": 1}),
 ]  # fmt: skip
-SHARED = 3  # the first stages are made by every third execution and cached in the two that follow
+SHARED = 3  # the first stages run in every third execution and are cached in the next two
 
 
 @dataclass
@@ -57,12 +57,12 @@ class Made:
     """The ids and digests in the store."""
 
     executions: list[str] = field(default_factory=list)
-    artifacts: list[str] = field(default_factory=list)  # in the order of making
-    large: str = ""  # the execution of SWEEP stages
+    artifacts: list[str] = field(default_factory=list)  # ordered by creation
+    large: str = ""  # the execution with SWEEP stages
 
 
 def fill(uri: str, executions: int = EXECUTIONS, seed: int = 1) -> Made:
-    """Fill the store. Every third execution makes its own data, the others take it from the cache."""
+    """Fill the store. Every third execution makes its own data, and the others reuse it from the cache."""
     make_tables(uri)
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("baton")
@@ -78,7 +78,7 @@ def fill(uri: str, executions: int = EXECUTIONS, seed: int = 1) -> Made:
         _write(connection, batch)
     if engine.dialect.name == "postgresql":
         with engine.begin() as connection:
-            connection.execute(text("ANALYZE"))  # as PostgreSQL does by itself within minutes
+            connection.execute(text("ANALYZE"))  # PostgreSQL does this by itself within minutes
     engine.dispose()
     return made
 

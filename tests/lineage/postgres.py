@@ -1,4 +1,4 @@
-"""A throwaway cluster of Debian's PostgreSQL, on a socket in a temporary folder."""
+"""A temporary cluster of Debian's PostgreSQL, on a socket in a temporary folder."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ class PostgresMissing(Exception):
 
 
 class Postgres:
-    """`with Postgres() as cluster: cluster.database("x")`. Raises PostgresMissing."""
+    """A context manager: `with Postgres() as cluster: cluster.database("x")`. Raises PostgresMissing."""
 
     def __init__(self) -> None:
         found = sorted(INSTALLED.glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
@@ -27,7 +27,7 @@ class Postgres:
 
     def __enter__(self) -> Self:
         self.folder = Path(tempfile.mkdtemp(prefix="baton-pg-"))
-        if os.getuid() == 0:  # it refuses to run as root
+        if os.getuid() == 0:  # PostgreSQL refuses to run as root
             shutil.chown(self.folder, "postgres", "postgres")
         options = f"-k {self.folder} -c listen_addresses= -c fsync=off"
         self._run("initdb", "-U", "baton", "-A", "trust", "--no-sync")

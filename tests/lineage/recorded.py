@@ -1,7 +1,7 @@
 """Two executions, recorded as stages record themselves: real manifests, real uploads, no engine.
 
-`laptop` makes everything; `laptop again` has the data from the cache, another learning rate, and an SFT
-that fails. `record_hostile` records malicious names.
+`laptop` makes everything; `laptop again` reuses the data from the cache, and has another learning rate and an SFT that
+fails. `record_hostile` records malicious names.
 """
 
 import json
@@ -32,7 +32,7 @@ SHARE = {"unit": "share", "higher_is_better": True, "count": 400}
 
 
 def scored(label: str, right: float) -> dict[str, Any]:
-    """The facts of an evaluation."""
+    """Return the facts of an evaluation."""
     return {
         "label": label,
         "headline": "sums.right",
@@ -51,18 +51,18 @@ def scored(label: str, right: float) -> dict[str, Any]:
 
 @dataclass
 class Stored:
-    """The recorded executions, with digests by stage."""
+    """The recorded executions, with the digests of their outputs by stage."""
 
     home: Path
     uri: str
     first: str  # execution ids
     second: str
-    digests: dict[str, str] = field(default_factory=dict)  # of the first
-    others: dict[str, str] = field(default_factory=dict)  # of the second
+    digests: dict[str, str] = field(default_factory=dict)  # outputs of the first execution
+    others: dict[str, str] = field(default_factory=dict)  # outputs of the second execution
 
 
 def record() -> Stored:
-    """Record both into the store of this process's Baton home."""
+    """Record both executions into the store of this process's Baton home."""
     first = begin_execution("laptop", LAPTOP, settings={"name": "laptop", "pretrain": {"steps": 20}})
     digests = _chain({}, lr=0.003)
     end_execution()
@@ -92,13 +92,13 @@ def record() -> Stored:
     for key, value in (("outcome", "promoted"), ("decision.words", "Promoted: <better> by 3.00 %.")):
         client.set_model_version_tag("baton-laptop", "2", f"baton.{key}", value)
     client.set_model_version_tag("baton-laptop", "1", "baton.outcome", "promoted")
-    client.set_model_version_tag("baton-laptop", "2", "baton.parent", "0")  # it does not descend from version 1
+    client.set_model_version_tag("baton-laptop", "2", "baton.parent", "0")  # not made from version 1
     close_execution()
     return Stored(baton_home(), tracking_uri(), first, second, digests, others)
 
 
 def record_hostile() -> str:
-    """An execution whose every name is malicious; returns its id."""
+    """Record an execution in which every name is malicious; returns its id."""
     id = begin_execution(HOSTILE, {"name": LONG, "path": PATHS, HOSTILE: UNICODE})
     job = Path("/etc")
     with tracked(UNICODE, job, spec={HOSTILE: PATHS}, inputs={PATHS: "f" * 64}, command=HOSTILE) as made:
@@ -112,7 +112,7 @@ def record_hostile() -> str:
 
 
 def deliver(id: str) -> None:
-    """Upload all of an execution; a thread may be uploading it already."""
+    """Upload all records of an execution, which a thread may be uploading already."""
     deadline = time.monotonic() + 60
     while not push_execution(execution_folder(id)):
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""Every answer about ancestry is that of the artifacts' own manifests."""
+"""All answers about ancestry agree with the manifests of the artifacts."""
 
 import uuid
 from collections.abc import Iterable, Iterator
@@ -21,12 +21,12 @@ from tests.lineage.histories import History, history
 
 HISTORIES = st.builds(history, st.integers(0, 10**9))
 STORE: list[Connection] = []
-Version = tuple[str, str]  # of a dataset: digest, and the UUID of the run that made it
+Version = tuple[str, str]  # a version of a dataset: its digest, and the UUID of the run that made it
 
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing(empty_store: Path) -> Iterator[None]:
-    """A store without runs: the graphs of this module are made by hand."""
+    """A store without runs, since this module builds its graphs directly."""
     with open_database(f"sqlite:///{empty_store}").connect() as connection:
         STORE.append(connection)
         yield
@@ -84,7 +84,7 @@ def test_descendants_and_paths_are_the_same_edges_the_other_way(past: History) -
 @settings(max_examples=100, deadline=None)
 @given(past=HISTORIES)
 def test_openlineage_has_the_same_ancestors(past: History) -> None:
-    """A version of a dataset is what a run made; a reader of the events follows versions from outputs to inputs."""
+    """A version of a dataset is the output of a run; a reader of the events follows versions from outputs to inputs."""
     graph = graph_of(past)
     made_from: dict[Version, list[Version]] = {}
     for event in events(graph, STORE[0], past.runs):
@@ -146,5 +146,5 @@ def test_a_machine_with_another_clock_loses_no_ancestor(past: History, late: flo
     for run in runs:
         found = known.ancestors(run.id)
         assert run.id not in found
-        if len({other.output for other in runs}) == len(runs):  # else it may be read as made again
+        if len({other.output for other in runs}) == len(runs):  # otherwise it may be taken for a recomputed one
             assert all(origin for digest, origin in known.origins(run.id).items() if digest in outputs)

@@ -1,7 +1,7 @@
-"""The pages in real Chromium, over a real run: `make test-ui`.
+"""The pages in real Chromium, with a real run: `make test-ui`.
 
-BATON_DEMO names a Baton home in which `make demo` has run; without it a tiny recipe is run first, with every engine
-real. Screenshots are saved in test-output/ui.
+BATON_DEMO names a Baton home in which `make demo` has run; without it, a tiny recipe is run first, with all real
+engines. Screenshots are saved in test-output/ui.
 """
 
 import json
@@ -37,10 +37,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SHOTS = ROOT / "test-output" / "ui"
 SIZES = {"desk": (1440, 900), "phone": (390, 844)}
 START_S = 90.0
-# MLflow's own page asks who is logged in; a server of MLflow without accounts has no such route, and answers 404
+# MLflow's page requests the current user; an MLflow server without accounts has no such route, and answers with 404
 CURRENT_USER = "/ajax-api/2.0/mlflow/users/current"
 
-# a model this small never writes a good statement: without a reward GRPO leaves the model as it was
+# a model this small never writes a correct statement, and without a reward GRPO would not change the model
 PAID = GRPO["grpo"] | {"rewards": [*GRPO["grpo"]["rewards"], {"similarity": {"unit": "characters"}}]}
 
 Start = Callable[..., str]
@@ -48,7 +48,7 @@ Start = Callable[..., str]
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Baton home with a run from text to a GRPO model, and one that took most stages from the cache."""
+    """A Baton home with a run from text to a GRPO model, and a second run that reused most stages from the cache."""
     if given := os.environ.get("BATON_DEMO"):
         return Path(given)
     folder = tmp_path_factory.mktemp("demo")
@@ -69,7 +69,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def start() -> Iterator[Start]:
-    """Starts `python -m infra.lineage` on a home; returns its address."""
+    """A function that starts `python -m infra.lineage` on a home and returns its address."""
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(home: Path, *words: str) -> str:
@@ -179,7 +179,7 @@ def test_from_the_list_to_a_model_its_lineage_and_a_comparison(page: Page, base:
 
 
 def names_of(page: Page) -> list[str]:
-    """The two models that a comparison is of."""
+    """Return the names of the two models of a comparison."""
     return page.locator("h1").inner_text().split(" and ")
 
 
@@ -328,7 +328,7 @@ def test_the_keyboard_reaches_every_node(page: Page, base: str, made: dict[str, 
 
 
 def test_mlflow_is_on_the_same_port(page: Page, base: str) -> None:
-    with page.expect_response(f"**{CURRENT_USER}"):  # its script has run
+    with page.expect_response(f"**{CURRENT_USER}"):  # the page's script has run
         page.goto(f"{base}/")
     expect(page).to_have_title(re.compile("MLflow"))
     expect(page.get_by_role("link", name="Experiments").first).to_be_visible()

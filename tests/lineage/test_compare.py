@@ -1,4 +1,4 @@
-"""Two models side by side, and scores over time."""
+"""Comparison of two models, and scores over time."""
 
 import json
 import re
@@ -28,15 +28,15 @@ from tests.lineage.recorded import SHARE, deliver
 from tests.promote.made import seal
 
 REWARD = "def right(completions, **columns):\n    return [len(each) for each in completions]\n"
-LONG = REWARD + "".join(f"# line {number}\n" for number in range(2000))  # longer than MLflow takes
+LONG = REWARD + "".join(f"# line {number}\n" for number in range(2000))  # longer than MLflow accepts
 
 
 class Store:
-    """Records executions of stages; a digest is a letter."""
+    """Records executions of stages. Digests are written as letters."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.number = folder, 0
-        self.manifests = False  # whether the artifacts are at hand
+        self.manifests = False  # whether the manifests exist on this machine
 
     def execution(self, *stages: dict[str, Any]) -> str:
         id = begin_execution("mine", {})
@@ -61,7 +61,7 @@ class Store:
 
 
 def evaluation(of: str, output: str, right: float, rows: str = "r", label: str = "sft", **more: Any) -> dict[str, Any]:
-    """An evaluation with a standard error of 2 points."""
+    """Return an evaluation with a standard error of 2 points."""
     measured = SHARE | {"value": right, "standard_error": 0.02}
     facts = {"label": label, "model_digest": of * 64, "metrics": {"sums.right": measured}, "headline": "sums.right"}
     spec = {"seed": 0, "sums": {"data": "sums", "samples": 1} | more}
@@ -104,7 +104,7 @@ def test_models_that_differ_by_the_code_of_a_reward_show_its_lines(store: Store,
 
 
 def test_code_that_is_too_long_for_mlflow_differs_by_its_digest(store: Store) -> None:
-    """Its manifest is not at hand here."""
+    """The manifest does not exist on this machine."""
     store.execution(model("a", LONG), model("b", LONG + "# end\n"))
     (pair,) = compared("a", "b")["difference"]["config"]
     assert pair["name"] == "grpo.rewards" and len(pair["a"]) < 300
@@ -115,13 +115,13 @@ def test_worse_is_said_beyond_the_interval_only(store: Store) -> None:
     store.execution(model("a"), model("b"), model("c"), evaluation("a", "1", 0.50), evaluation("b", "2", 0.46),
                     evaluation("c", "3", 0.40))  # fmt: skip
     (near,), (far,) = (compared("a", other)["metrics"] for other in "bc")
-    assert not near["paired"]  # the evaluations' files are not here
+    assert not near["paired"]  # the files of the evaluations are not here
     assert (near["change"], near["verdict"]) == ("−4.0 points ± 5.5", "within noise")
     assert (far["change"], far["verdict"]) == ("−10.0 points ± 5.5", "worse")
 
 
 def answered(store: Store, label: str, of: str, rewards: list[float], where: Path) -> Results:
-    """An evaluation with its files."""
+    """Record an evaluation with its files."""
     measured = SHARE | {"value": fmean(rewards), "standard_error": 0.08, "count": len(rewards)}
     facts = {"label": label, "model_digest": of * 64, "headline": "sums.right", "metrics": {"sums.right": measured}}
     lines = [
@@ -138,7 +138,7 @@ def answered(store: Store, label: str, of: str, rewards: list[float], where: Pat
 
 
 def test_compare_gives_the_answer_of_the_report(store: Store) -> None:
-    """Both compare the same prompts, whose difficulty cancels out, and show the same samples."""
+    """Both compare the same prompts, so that differences in difficulty cancel out, and show the same samples."""
     before = [float(number % 3 == 0) for number in range(100)]
     after = [0.0 if number % 6 == 0 else reward for number, reward in enumerate(before)]
     id = begin_execution("mine", {})
@@ -192,7 +192,8 @@ def test_every_field_of_an_evaluation_that_changes_its_values_is_compared() -> N
 
 
 def test_scores_over_time_are_not_joined_where_the_data_changed(store: Store) -> None:
-    """And a champion that is evaluated beside a candidate of the same label does not count as one of its seeds."""
+    """A champion that is evaluated beside a candidate with the same label does not count as one of the candidate's
+    seeds."""
     store.execution(model("a"), evaluation("a", "1", 0.5))
     store.execution(model("b"), evaluation("b", "2", 0.6, rows="s"), evaluation("a", "3", 0.2, rows="s"))
     store.execution(model("c"), evaluation("c", "4", 0.7, rows="s"))
@@ -227,7 +228,7 @@ def test_a_change_of_unknown_direction_is_not_judged() -> None:
 
 
 def test_a_reused_evaluation_is_of_the_model_that_this_execution_made(store: Store) -> None:
-    """Two models with the same files share an evaluation, which has the label of the one that was evaluated first."""
+    """Models with the same files share an evaluation, which has the label of the model that was evaluated first."""
     store.execution(model("a"), evaluation("a", "1", 0.5, label="dpo"))
     (execution,) = page("executions.json")["executions"]
     assert execution["best"]["model"] == "grpo"

@@ -1,4 +1,4 @@
-"""MLflow's tables as the pages rely on them, opened read-only."""
+"""MLflow's tables, as far as the pages rely on them, opened read-only."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def test_mlflow_has_the_tables_and_columns_that_the_pages_use(store: Stored) -> 
 
 
 def test_the_lookups_by_run_have_an_index(store: Stored) -> None:
-    """Without one a page of 50 executions would read the whole table."""
+    """Without an index, a page of 50 executions would read the entire table."""
     found = inspect(open_database())
     for table in ("tags", "params", "latest_metrics", "metrics"):
         assert ["run_uuid"] in [index["column_names"] for index in found.get_indexes(table)], table

@@ -1,4 +1,4 @@
-"""Logs of any length, shown without reading all of them."""
+"""Logs of any length are shown without reading them entirely."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def bytes_read(work: Callable[[], Any]) -> int:
 
 
 def large(job: Path, size: int, last: str) -> Path:
-    """A log whose beginning is a hole in the file."""
+    """Write a log that begins with a hole in the file."""
     path = job / "log.txt"
     with path.open("wb") as stream:
         stream.truncate(size)
@@ -113,7 +113,7 @@ PEM = f"-----BEGIN PRIVATE KEY-----\n{KEY}-----END PRIVATE KEY-----\n"
 
 
 def views(job: Path) -> str:
-    """All that the pages show of a log."""
+    """Return all parts of a log that the pages show."""
     found, matching = log(str(job)), [log(str(job), word) for word in ("MIIEv", "kqhkiG9w0", "step", "hunter", "---")]
     end, pieces = tail(str(job)), full_log(str(job))
     assert found and end and pieces and all(matching)
@@ -124,7 +124,7 @@ def views(job: Path) -> str:
 @pytest.mark.parametrize("after", [0, 100, LOG_TAIL_BYTES - 1000, LOG_BYTES - 1000, CHUNK_BYTES - 1000, CHUNK_BYTES])
 @pytest.mark.parametrize("before", [0, CHUNK_BYTES - 900])
 def test_a_part_of_a_log_is_redacted_as_the_whole_is(job: Path, before: int, after: int) -> None:
-    """A key may begin before what is shown, and end after it."""
+    """A key may begin before the displayed part, and end after it."""
     steps = "step 7, loss 0.5\n"
     (job / "log.txt").write_text(
         f"{steps * (before // len(steps))}{PEM}{steps * (after // len(steps))}api_key=hunter22\n"
@@ -155,7 +155,7 @@ def test_the_end_of_a_line_without_end_has_no_part_of_a_secret(job: Path) -> Non
 
 @contextmanager
 def without_root() -> Iterator[None]:
-    """In the body, this process has the rights of another user, as the lineage pages have in their pod."""
+    """Give this process the rights of another user, like those of the lineage pages in their pod."""
     user = os.geteuid()
     if user == 0:
         os.seteuid(65534)
@@ -167,7 +167,7 @@ def without_root() -> Iterator[None]:
 
 @pytest.fixture
 def closed() -> Iterator[Path]:
-    """Make a folder that no other user may read, like /root."""
+    """A folder that no other user can read, like /root."""
     with TemporaryDirectory() as name:
         folder = Path(name) / "root"
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""The edges of the lineage graph, from recorded executions."""
+"""The edges of the lineage graph of recorded executions."""
 
 from pathlib import Path
 
@@ -101,8 +101,8 @@ def test_a_refresh_finds_the_outputs_of_a_running_execution(home: Path, tmp_path
 
 
 def made(record: dict[str, dict[str, str]], tmp_path: Path) -> str:
-    """Record an execution of these stages, title -> inputs by name; returns its id. A digest is a letter: of an output
-    that is not given, the title's first."""
+    """Record an execution with these stages, title -> inputs by name; returns its id. A digest is written as a letter,
+    which is the first letter of the title unless `output` is set."""
     id = begin_execution("day", {})
     for title, inputs in record.items():
         kind = {"evaluate": "eval_report", "choose": "hf_model", "publish": "published_model"}.get(title, title)
@@ -119,7 +119,7 @@ def letters(nodes: list[Artifact | Run]) -> set[str]:
 
 
 def test_a_model_is_not_made_from_data_that_arrived_later(home: Path, tmp_path: Path) -> None:
-    """Two days' pruning gave the same digest."""
+    """The pruning of two days resulted in the same digest."""
     monday = {"corpus": {"output": "1"}, "prune": {"newest": "1"}, "train": {"data": "p", "output": "M"}}
     tuesday = {"corpus": {"output": "2"}, "prune": {"newest": "2"}, "train": {"data": "p", "more": "2", "output": "T"}}
     first, second = made(monday, tmp_path), made(tuesday, tmp_path)
@@ -135,7 +135,7 @@ def test_a_model_is_not_made_from_data_that_arrived_later(home: Path, tmp_path: 
 
 
 def test_choosing_a_model_does_not_make_it(home: Path, tmp_path: Path) -> None:
-    """Earlier records had the chosen model as the output of the stage that chose it."""
+    """In earlier records, the chosen model was an output of the stage that chose it."""
     candidates = {"models.0": "b", "models.1": "s", "reports.0": "e"}
     id = made(
         {
@@ -164,8 +164,8 @@ def test_choosing_a_model_does_not_make_it(home: Path, tmp_path: Path) -> None:
     assert [parent[0] for parent in boxes["P"].parents] == ["b"]
 
 
-def test_a_made_again_artifact_is_not_made_from_itself(home: Path, tmp_path: Path) -> None:
-    """An artifact that was read before it was made is older than any recorded run."""
+def test_a_recomputed_artifact_is_not_made_from_itself(home: Path, tmp_path: Path) -> None:
+    """An artifact that was read before a run made it is older than all recorded runs."""
     made({"one": {"model": "t"}, "two": {"model": "o"}}, tmp_path)
     lineage = Lineage()
     assert letters(lineage.ancestors("t" * 64)) == set()

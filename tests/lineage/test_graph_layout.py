@@ -1,4 +1,4 @@
-"""The layered drawing, for any graph."""
+"""The layered layout of any graph."""
 
 from itertools import pairwise
 
@@ -72,7 +72,7 @@ def test_a_redundant_arrow_is_weak() -> None:
 
 
 def test_the_main_chain_stays_straight_beside_its_leaves() -> None:
-    """0 → 1 → 2 → 3, each with two leaves."""
+    """The chain is 0 → 1 → 2 → 3, where each node has two leaves."""
     chain = [(0, 1), (1, 2), (2, 3)]
     found = layered([40] * 12, [*chain, *((box, 4 + 2 * box + leaf) for box in range(4) for leaf in (0, 1))], GAP)
     assert max(found.y[:4]) - min(found.y[:4]) < 20

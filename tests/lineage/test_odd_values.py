@@ -1,4 +1,4 @@
-"""Whatever is in MLflow's database, a page is an answer: anyone who can write to MLflow can write anything there."""
+"""Pages are displayed whatever MLflow's database contains, since anyone who can write to MLflow can write any value."""
 
 import json
 import sqlite3
@@ -36,7 +36,7 @@ def add(database: sqlite3.Connection, run: str, start: int | None, end: int | No
 
 
 def fill(database: sqlite3.Connection) -> dict[str, list[str]]:
-    """An execution for each text: a model whose run read that model, and an evaluation of it."""
+    """Record an execution for each text: a model whose run read that model, and its evaluation."""
     found: dict[str, list[str]] = {"executions": [], "runs": [], "artifacts": []}
     database.execute("INSERT INTO registered_models (name, creation_time) VALUES ('odd', 0)")
     for number, text in enumerate(TEXTS):
@@ -120,7 +120,7 @@ def test_every_page_answers(home: Path, only: str) -> None:
                     wrong.append((twin, answer.status_code))
                 elif ".json" in twin:
                     json.loads(answer.text, parse_constant=_refuse)
-            except Exception as error:  # what a server would answer with 500
+            except Exception as error:  # a server would answer with 500
                 wrong.append((twin, f"{error!r:.300}", _where(error)))
     assert not wrong, f"{len(wrong)} wrong\n" + "\n".join(map(str, wrong[:25]))
 

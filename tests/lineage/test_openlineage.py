@@ -16,7 +16,7 @@ REGISTRY: Registry[Any] = Registry().with_resources([(each["$id"], Resource.from
 
 
 def check(value: Any, schema: str) -> None:
-    """Validate against the part of a schema that an address points to."""
+    """Validate against the part of a schema that a reference points to."""
     Draft202012Validator({"$ref": schema}, registry=REGISTRY, format_checker=FormatChecker()).validate(value)
 
 

@@ -1,4 +1,4 @@
-"""The pages as a browser without JavaScript shows them, and their JSON twins."""
+"""The pages without JavaScript, and their JSON counterparts."""
 
 import html
 import json
@@ -24,7 +24,7 @@ ROOT = "/lineage"
 
 
 def text(answer: str) -> str:
-    """The visible text."""
+    """Return the visible text."""
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", answer)).split())
 
 
@@ -90,7 +90,7 @@ def test_the_list_is_searched_and_filtered(page: TestClient, store: Stored) -> N
     assert found(f"q={store.first}") == {store.first}
     assert found("q=convert") == both and found("q=sft.steps=3") == {store.first, store.second}
     assert found("q=pretrain.steps=20") == found("q=pretrain.steps=20.0") == found("q=sources.1=b") == both
-    assert found("q=pretrain.optimizer.lr=1e-3") == {store.second}  # as Compare names a field of a stage
+    assert found("q=pretrain.optimizer.lr=1e-3") == {store.second}  # Compare names a field of a stage like this
     assert found("q=BASE") == found("q=sft") == both  # names of models
     assert found("q=sft.steps=4") == found("q=convert.steps=3") == found("q=sources.7=b") == set()
     assert found("q=seed=1") == both and found("q=seed=true") == set()
@@ -136,7 +136,7 @@ def test_the_settings_that_differ_from_the_defaults_are_shown_as_yaml(page: Test
 
 
 def test_an_execution_of_a_cluster_links_to_flytes_console(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This includes pods that were started by a schedule and did not know the console's address."""
+    """Pods that a schedule started and that did not know the console's address are included."""
     for name, value in {"ID": "f0", "PROJECT": "llm", "DOMAIN": "production"}.items():
         monkeypatch.setenv(f"FLYTE_INTERNAL_EXECUTION_{name}", value)
     begin_execution("nightly", {})
@@ -190,7 +190,7 @@ def test_a_scheduled_night_is_reproduced_with_its_recorded_recipe(plan: str) -> 
 def test_an_execution_on_a_cluster_is_reproduced_as_a_local_run(
     first: str, module: str, task: str, workflow: str
 ) -> None:
-    """The command of its first pod needs the bucket's keys, and would write over the recorded outputs."""
+    """The command of the first pod needs the credentials of the bucket, and would overwrite the recorded outputs."""
     pod = f"--inputs s3://data/inputs.pb --output-prefix s3://data/n0 -- task-module {module} task-name {task}"
     found = commands(
         {"mlflow.source.name": f"{first} {pod}", "mlflow.source.git.commit": "a1b2c3d" * 5 + "01234"}, "id"
@@ -303,7 +303,7 @@ def test_the_best_model_of_an_execution_is_by_the_headline_of_its_evaluations(pa
 
 
 def test_the_best_model_of_an_execution_is_one_that_it_made(home: Path, tmp_path: Path) -> None:
-    """The champion with which it was compared is not a candidate."""
+    """The champion that it was compared with is not a candidate."""
     id = begin_execution("night", {})
     note_cached("convert", "hf_model", "b" * 64, {"label": "base"})
     for title, model, right in (("evaluate-base", "b" * 64, 0.1), ("evaluate-champion", "a" * 64, 0.25)):
@@ -316,7 +316,7 @@ def test_the_best_model_of_an_execution_is_one_that_it_made(home: Path, tmp_path
 
 
 def test_the_best_model_of_an_execution_is_the_one_that_it_chose(home: Path, tmp_path: Path) -> None:
-    """The choice has another metric than the headline of the evaluations."""
+    """The metric of the choice is not the headline metric of the evaluations."""
     id = begin_execution("run", {})
     for label, digest, right in (("base", "a" * 64, 0.25), ("sft", "b" * 64, 0.1)):
         note_cached(label, "hf_model", digest, {"label": label})
@@ -395,7 +395,7 @@ def test_stages_to_come_are_listed_with_the_time_they_took_before(home: Path, tm
     assert "2 to come" in TestClient(alone()).get(f"{ROOT}/executions/{id}").text
 
 
-def test_stages_are_in_the_plan_s_order_and_what_ended_an_execution_is_told(home: Path, tmp_path: Path) -> None:
+def test_stages_are_in_the_plan_s_order_and_what_ended_an_execution_is_reported(home: Path, tmp_path: Path) -> None:
     """Results from a cluster's cache are recorded last."""
     id = begin_execution("cached", {}, plan=["corpus", "sft", "report"])
     with tracked("report", tmp_path / "report", spec={}, inputs={}):
@@ -416,7 +416,7 @@ def test_an_execution_whose_process_was_killed_is_not_running(home: Path) -> Non
     push_execution(folder)
     page = TestClient(alone())
     assert page.get(f"{ROOT}/executions/{folder.name}.json").json()["status"] == "RUNNING"
-    os.close(lock)  # as the kernel does for a process that is killed
+    os.close(lock)  # the kernel does this for a process that is killed
     found = page.get(f"{ROOT}/executions/{folder.name}.json").json()
     assert found["status"] == "KILLED" and not found["live"]
 

@@ -14,12 +14,12 @@ from tests.lineage.postgres import Postgres
 
 pytestmark = pytest.mark.slow
 
-NOT_BIG = 40  # executions
+NOT_BIG = 40  # a small number of executions
 
 
 @pytest.fixture(scope="module")
 def filled(postgres: Postgres) -> tuple[str, Made]:
-    """The address of a store for a user with SELECT alone, and its content."""
+    """The address of a store for a user with only the SELECT privilege, and its content."""
     made = fill(postgres.database("lineage"), NOT_BIG)
     with create_engine(postgres.uri("lineage"), isolation_level="AUTOCOMMIT").connect() as connection:
         connection.execute(text("CREATE USER reader"))

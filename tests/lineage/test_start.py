@@ -1,4 +1,4 @@
-"""`python -m infra.lineage` as a process: the spool is uploaded before it serves."""
+"""`python -m infra.lineage` as a process, which uploads the spool before it serves."""
 
 import shutil
 import subprocess
@@ -17,7 +17,7 @@ PATIENCE_S = 120.0
 
 
 def test_the_spool_is_uploaded_before_the_pages_are_served(home: Path) -> None:
-    """A run that was killed before anything was uploaded."""
+    """The run was killed before anything was uploaded."""
     folder = home / "executions" / "20260101-000000-000-abcd"
     write_execution(folder, Execution(folder.name, "killed run", {}, {}, "command", time.time()))
     with pages() as (url, server):
@@ -49,7 +49,7 @@ def test_ipv6_s_own_host_is_answered_and_no_other(home: Path, empty_store: Path)
 
 @contextmanager
 def pages(host: str = "127.0.0.1", *options: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
-    """The server of the pages, once it answers."""
+    """Yield the server of the pages once it answers."""
     port = free_port()
     words = [sys.executable, "-m", "infra.lineage", "--host", host, "--port", str(port), *options]
     server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)

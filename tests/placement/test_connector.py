@@ -178,6 +178,7 @@ def test_a_placement_names_secrets_of_its_own(monkeypatch: pytest.MonkeyPatch) -
     assert sky.Task.from_yaml_config(config).secrets.keys() == {"WANDB_API_KEY", FILLER}
 
 
+@pytest.mark.long
 def test_a_job_with_secrets_is_too_long_for_a_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SkyPilot sends it as a file, so that `ps` shows no secret. Without secrets it is as short as before."""
     assert FILLER not in order()["secrets"]

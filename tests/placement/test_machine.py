@@ -37,6 +37,7 @@ def wait_for(path: Path) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_faults_are_counted_whatever_machine_they_happen_on(machines: Machines) -> None:
     assert [machines.run(KILLED, restarts=2) for _ in range(3)] == [[MACHINE_FAULT], [MACHINE_FAULT], [1]]
     assert "placement.restarts allows 2, and all have been used" in machines.said()
@@ -68,12 +69,14 @@ def test_what_a_person_must_change_ends_the_job_at_once(machines: Machines) -> N
     assert machines.run("exit 3") == [3]
 
 
+@pytest.mark.long
 def test_what_fails_on_one_of_three_machines_ends_all_with_its_code(cloud: Machines) -> None:
     second_fails = python(f"time.sleep(1); rank == 1 and sys.exit(3); {SLEEP}")
     assert cloud.run(second_fails, nodes=3) == [3, 0, 0]
     assert cloud.said().count("has failed on another machine; stopping it here") == 2
 
 
+@pytest.mark.long
 def test_a_round_after_a_fault_sees_nothing_of_the_one_before(cloud: Machines) -> None:
     second_killed = python(f"time.sleep(1); rank == 1 and os.kill(os.getpid(), 9); {SLEEP}")
     assert cloud.run(second_killed, nodes=2, restarts=1) == [MACHINE_FAULT, 0]
@@ -81,6 +84,7 @@ def test_a_round_after_a_fault_sees_nothing_of_the_one_before(cloud: Machines) -
     assert cloud.run(second_killed, nodes=2, restarts=1) == [1, 0]
 
 
+@pytest.mark.long
 def test_a_fault_that_all_machines_see_counts_once(cloud: Machines) -> None:
     both = python("time.sleep(1); os.kill(os.getpid(), 9)")
     assert [cloud.run(both, nodes=2, restarts=1) for _ in range(2)] == [[MACHINE_FAULT, 0], [1, 0]]

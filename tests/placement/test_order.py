@@ -77,6 +77,7 @@ def test_the_record_has_the_price_that_was_chosen(sky: Optimizer) -> None:
     assert [each["recorded"] for each in tried] == pytest.approx([each["price"] for each in tried])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "placement",
     [

@@ -178,6 +178,7 @@ def test_storage_that_is_away_stops_no_stage(tmp_path: Path) -> None:
     assert job.ends() == 0
 
 
+@pytest.mark.long
 def test_storage_that_is_away_ends_no_run_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with S3("http://127.0.0.1:9").flyte(tmp_path):
         here = Mirror("s3://bucket/x", tmp_path / "here/e0", NAME, FACTS)

@@ -117,6 +117,7 @@ def test_sft_trains_the_adapter_and_writes_a_merged_model_in_the_sources_format(
     assert losses[-1] < losses[0] - 0.3
 
 
+@pytest.mark.long
 def test_stopped_it_continues_from_a_checkpoint_of_the_adapter_alone(
     model: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any]
 ) -> None:

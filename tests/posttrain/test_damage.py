@@ -97,6 +97,7 @@ def test_whichever_file_is_damaged_the_checkpoint_before_is_used(
         assert (folder / f"damaged-{newest.name}").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("damage", "name"),
     [

@@ -118,6 +118,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("spec", "checkpointing"),
     [

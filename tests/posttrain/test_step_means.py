@@ -73,6 +73,7 @@ METHODS: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("stage", "rows", "more"), METHODS)
 def test_what_a_step_records_does_not_depend_on_the_micro_batch(
     stage: str, rows: list[dict[str, Any]], more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -334,6 +334,7 @@ def test_too_many_bad_batches_stop_the_run(rare: Path, tmp_path: Path) -> None:
 # -- and kill -9 -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reaction", ["skip", "roll_back"])
 def test_a_run_killed_after_a_bad_batch_continues_bit_for_bit(spike: Path, tmp_path: Path, reaction: Any) -> None:
     undisturbed, killed = (pretrain_job(tmp_path / name, spike, spiky(on_spike=reaction)) for name in ("one", "other"))

@@ -67,6 +67,7 @@ def fp32(repeated: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_runs_of_four_and_two_and_two_steps_are_one_of_eight(precision: str, repeated: Path, tmp_path: Path) -> None:
     whole = trained(pretrain_job(tmp_path / "whole", repeated, flat(8, precision=precision)))
@@ -82,6 +83,7 @@ def test_runs_of_four_and_two_and_two_steps_are_one_of_eight(precision: str, rep
     assert facts["step"] == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("one", "other"),
     [

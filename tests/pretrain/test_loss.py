@@ -180,5 +180,6 @@ def _rank(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.long
 def test_two_ranks_with_half_of_the_vocabulary_each(tmp_path: Path) -> None:
     start_processes(_rank, (str(tmp_path),), nprocs=2, start_method="spawn")

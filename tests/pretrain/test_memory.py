@@ -84,6 +84,7 @@ def one_process() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("name", ALONE)
 def test_one_process_takes_what_is_estimated(name: str) -> None:

@@ -140,6 +140,7 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Undistu
     return alone_for_as_long
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "chain",
     [pytest.param(chain, marks=MARKS.get(chain, [pytest.mark.slow])) for chain in CHAINS],

@@ -39,6 +39,7 @@ def run_to_step(job: Path, step: int) -> Ranks:
     return ranks
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["one process", "DP2-DO"])
 def test_killed_at_random_moments_it_ends_as_if_it_had_not_been(name: str, data: Path, tmp_path: Path) -> None:
     """`make survive` has many more kills, more layouts, and torchrun."""
@@ -98,6 +99,7 @@ def test_a_damaged_checkpoint_is_told_of_and_the_one_before_it_used(data: Path, 
     assert outcome(job) == outcome(reference)
 
 
+@pytest.mark.long
 def test_a_layout_may_be_changed_between_two_starts(data: Path, tmp_path: Path) -> None:
     """TP2 → TP1 x DP2 with the distributed optimizer → PP2 → one process."""
     reference = pretrain_job(tmp_path / "undisturbed", data, tiny_spec(steps=40, precision="fp32"))

@@ -112,6 +112,7 @@ def test_what_was_rolled_back_is_not_gone_on_from(home: Path, tmp_path: Path) ->
     assert (standing(), outcomes()[-1]) == ([4, 1], "promoted")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("old", "new"), [(1.9, 1.9), (2.0, 2.0), (2.2, 2.0)])
 def test_a_night_during_which_the_champion_was_rolled_back_does_not_count(
     home: Path, tmp_path: Path, old: float, new: float
@@ -147,6 +148,7 @@ def three_champions(folder: Path) -> None:
     day(folder, "three", "two", "two", old=1.9, new=1.9)
 
 
+@pytest.mark.long
 def test_what_was_kept_after_a_roll_back_is_set_aside_when_that_is_undone(home: Path, tmp_path: Path) -> None:
     three_champions(tmp_path)
     roll_back(NAME, 1)
@@ -158,6 +160,7 @@ def test_what_was_kept_after_a_roll_back_is_set_aside_when_that_is_undone(home: 
     assert (standing(), accepted()) == ([1, 3], [1, 4])
 
 
+@pytest.mark.long
 def test_a_roll_back_and_its_undo_leave_what_was_set_aside_earlier(home: Path, tmp_path: Path) -> None:
     three_champions(tmp_path)
     roll_back(NAME, 1)
@@ -297,6 +300,7 @@ def test_a_registry_that_was_emptied_is_said_to_be(
         promoted(tmp_path / "promote", decision, version)
 
 
+@pytest.mark.long
 def test_a_killed_engine_is_run_again_to_the_same_end(home: Path, tmp_path: Path) -> None:
     """Killed at its first change of the registry, then at its second, …"""
     day(tmp_path, "one", None)

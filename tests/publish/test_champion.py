@@ -146,6 +146,7 @@ def test_of_two_promotions_at_once_one_is_done(three: None) -> None:
     assert not claims()
 
 
+@pytest.mark.long
 def test_two_who_move_without_pause_never_cross(three: None) -> None:
     """Every move is seen by one mover alone: each version's terms end as often as others' begin."""
     promote(NAME, 1, None)

@@ -32,6 +32,7 @@ def problems(tmp_path: Path) -> list[dict[str, Any]]:
     return list(Function(name=f"{FOLDER / 'problems.py'}:humaneval").pinned().load(tmp_path)())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("damage", "solved"), [("", 164), ("    return NotImplemented\n", 0)])
 def test_of_humaneval_s_own_solutions_all_pass_and_damaged_none(
     problems: list[dict[str, Any]], damage: str, solved: int

@@ -163,6 +163,7 @@ def fill(disk: Path, leave: int) -> Path:
     return filler
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "leave", [pytest.param(0, marks=pytest.mark.long), 24, 300], ids=lambda leave: f"{leave} kB left"
 )
@@ -182,6 +183,7 @@ def test_a_disk_that_is_full_at_any_moment_is_a_message_and_the_run_goes_on_late
     assert json.loads(next(disk.glob("home/jobs/count-*/output/count.json")).read_text()) == 200_000
 
 
+@pytest.mark.long
 def test_a_full_disk_of_the_job_folder_alone_is_a_message(disk: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     (disk / "jobs").mkdir()

@@ -60,6 +60,7 @@ def fetched(pod: Pod) -> list[str]:
     return sorted(path.name for path in files if path.name != "manifest.json")
 
 
+@pytest.mark.long
 def test_held_out_text_is_merged_without_the_training_text(s3: S3, tmp_path: Path) -> None:
     with s3.flyte(tmp_path):
         storage = f"{s3.address}/{uuid4().hex}"
@@ -110,11 +111,13 @@ def test_a_pod_that_tokenizes_a_share_fetches_its_files(s3: S3, tmp_path: Path) 
     assert len({name for names in needed for name in names}) == 8
 
 
+@pytest.mark.long
 def test_few_files_are_shared_in_parts(s3: S3, tmp_path: Path) -> None:
     needed, parts = tokenized(s3, tmp_path, "a")
     assert (list(map(len, needed)), sorted(parts)) == ([2, 2], [1, 1])
 
 
+@pytest.mark.long
 def test_the_pod_after_the_shares_fetches_only_files_with_missing_parts(s3: S3, tmp_path: Path) -> None:
     with s3.flyte(tmp_path):
         storage, anew = (f"{s3.address}/{uuid4().hex}" for _ in range(2))
@@ -132,6 +135,7 @@ def test_the_pod_after_the_shares_fetches_only_files_with_missing_parts(s3: S3, 
     assert lost in s3.keys(lost)
 
 
+@pytest.mark.long
 def test_a_report_needs_no_texts_and_no_weights(s3: S3, tmp_path: Path) -> None:
     with s3.flyte(tmp_path):
         storage = f"{s3.address}/{uuid4().hex}"

@@ -219,6 +219,7 @@ def test_a_finished_job_is_found_again_without_flyte_s_cache(home: Path, first: 
     assert again.count == first.count
 
 
+@pytest.mark.long
 def test_what_was_made_before_facts_were_in_keys_is_found_also_if_its_input_is_recomputed(tmp_path: Path) -> None:
     made = chain(tmp_path, {"text": "ab"})
     of_text, of_count = job_of(made.text), job_of(made.count)

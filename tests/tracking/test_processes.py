@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from infra.tracking.spool import executions, is_delivered
 from tests.tracking.conftest import curve, runs
 from tests.tracking.one_execution import write_points
@@ -19,6 +21,7 @@ def in_a_process(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.long
 def test_two_executions_share_a_new_store(home: Path, tmp_path: Path) -> None:
     (home / "mlflow.db").unlink()  # so that both find no tables
     both = [in_a_process(name, str(tmp_path / name), "400") for name in ("one", "two")]

@@ -32,6 +32,7 @@ def publish(number: int) -> None:
     register(Publication(NAME, "champion", where, f"{number}" * 64, "", {}), waiting=lambda waited: None)
 
 
+@pytest.mark.long
 def test_a_reader_never_makes_a_store_while_the_file_is_moved_away_and_back(home: Path) -> None:
     """A restore or a remount, while a service asks which version is the champion all the time."""
     for number in (1, 2):
@@ -119,6 +120,7 @@ def make_in_a_process(uri: str, start: "multiprocessing.synchronize.Barrier") ->
         store.execute("INSERT INTO registered_models (name) VALUES (?)", (str(os.getpid()),))
 
 
+@pytest.mark.long
 def test_writers_that_start_at_once_share_one_store(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     start = context.Barrier(4)
@@ -204,6 +206,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("how", ["garbage", "truncated"])
 def test_every_command_names_a_damaged_store_without_a_traceback(home: Path, command: str, how: str) -> None:
@@ -216,6 +219,7 @@ def test_every_command_names_a_damaged_store_without_a_traceback(home: Path, com
     assert command == "a run" or "Traceback" not in said  # a plain script shows the error that a person gets
 
 
+@pytest.mark.long
 def test_sync_all_brings_everything_back_into_a_fresh_store(home: Path, tmp_path: Path) -> None:
     for name in ("one", "two"):
         words = [sys.executable, "-m", "tests.tracking.one_execution", name, str(tmp_path / name), "20"]

@@ -1,5 +1,6 @@
 """A user's function: found by its name, carried as source, imported elsewhere."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,9 @@ from hypothesis import strategies as st
 
 from infra.errors import UserError
 from tasks.core.job import StageError
+from tasks.posttrain.methods.grpo.spec import GRPOSpec
+from tasks.rewards.builtin.math import Math
+from tasks.rewards.spec import RewardSpec
 from tasks.user_code.functions import LARGEST_BYTES, Function
 
 SUMS = """\
@@ -43,6 +47,36 @@ def function(name: str) -> Function:
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+
+
+# Identified by its meaning
+
+
+def test_a_comment_changes_no_key_and_stays_in_the_source_that_is_executed(project: Path) -> None:
+    before = RewardSpec(function=function("sums.py:right")).pinned()
+    commented = SUMS.replace("\n\n\ndef", "\n\n# why\n\n\ndef")
+    (project / "sums.py").write_text(commented)
+    after = RewardSpec(function=function("sums.py:right")).pinned()
+
+    assert after.identity() == before.identity()
+    spec, options = after.split_options()
+    assert spec == before.split_options()[0]
+    assert spec.with_options(json.loads(json.dumps(options))) == after
+    assert after.function and after.function.source and after.function.source["sums.py"] == commented
+
+
+def test_a_function_in_a_list_is_split_with_it(project: Path) -> None:
+    (project / "sums.py").write_text(f"# why\n{SUMS}")
+    tuned = GRPOSpec(data="sums", rewards=[RewardSpec(math=Math()), RewardSpec(function=function("sums.py:right"))])
+    spec, options = tuned.pinned().split_options()
+    assert spec.with_options(options) == tuned.pinned()
+    assert "# why" not in spec.model_dump_json() and spec.identity() == tuned.pinned().identity()
+
+
+def test_a_changed_meaning_of_an_imported_file_changes_the_key(project: Path) -> None:
+    before = function("sums.py:right").pinned().identity()
+    (project / "words.py").write_text("unit = ' pears'\n")
+    assert function("sums.py:right").pinned().identity() != before
 
 
 # Found, carried, imported

@@ -251,6 +251,9 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "a missing folder": (put("corpus.source", {"kind": "files", "path": "/no/such"}), "corpus.source.path", "does not exist"),
     "a glob without a match": (put("corpus.source", {"kind": "jsonl", "path": "/no/*.jsonl"}), "corpus.source.path", "matches"),
     "a missing model": (put("start_from", {"model": "/no/model"}), "start_from.model", "existing folder"),
+    "a variable in a path": (
+        put("corpus.source", {"kind": "files", "path": "${TEXTS}/a"}), "corpus.source.path", "variables in a recipe are not expanded",
+    ),
     "a missing dataset": (put("corpus.source", {"kind": "huggingface", "name": "/no/set"}), "corpus.source.name", "does not exist"),
     "a path that is too long": (put("corpus.source", {"kind": "files", "path": "x" * 5000}), "corpus.source.path", "too long"),
     "a model's path that is too long": (put("start_from", {"model": "/" + "x" * 5000}), "start_from.model", "too long"),

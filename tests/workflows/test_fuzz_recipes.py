@@ -232,6 +232,7 @@ def fuzz(folder: Path, many: int, seed: int) -> float:
     return longest
 
 
+@pytest.mark.long
 def test_a_hundred_recipes_that_are_broken_at_random(tmp_path: Path) -> None:
     fuzz(tmp_path, 100, seed=0)
 
@@ -243,6 +244,7 @@ def test_many_recipes_that_are_broken_at_random(tmp_path: Path) -> None:
     print(f"longest answer of {many}: {fuzz(tmp_path, many, seed=1000):.2f} s")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("option", ["run", "plan", "schedule"])
 def test_a_command_ends_with_2_and_without_a_traceback(tmp_path: Path, option: str) -> None:
     """The commands are started as by a user: with an alias bomb, and with a file that is cut off in the middle."""

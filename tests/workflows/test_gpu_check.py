@@ -110,6 +110,7 @@ def test_what_has_passed_is_not_run_again_unless_it_is_asked_for(home: Path) -> 
     assert written() > before
 
 
+@pytest.mark.long
 def test_after_kill_9_it_goes_on_where_it_was_and_leaves_no_process(tmp_path: Path) -> None:
     first = start(tmp_path, only("gemm", "data"))
     running = wait_for_step(tmp_path, first, "data")

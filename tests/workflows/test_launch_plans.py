@@ -70,6 +70,7 @@ def test_who_tells_people_is_said(registration: tuple[Any, str]) -> None:
     assert "MLFLOW_TRACKING_URI is not set" not in said
 
 
+@pytest.mark.long
 def test_a_recipe_that_pods_could_not_run_is_not_registered(tmp_path: Path) -> None:
     pretrain = RECIPE["pretrain"] | {"layout": {"nodes": 2, "micro_batch": 8}}
     service, done = register(tmp_path, "sqlite:///runs.db", pretrain=pretrain)
@@ -147,6 +148,7 @@ def test_a_bucket_that_this_machine_has_no_credentials_for_is_left_to_the_pods(t
     assert "The run's first pod checks it again" in done.stderr
 
 
+@pytest.mark.long
 def test_a_wrong_recipe_has_no_version_and_none_is_registered(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("corpus: 3")
     mine = os.environ | {"BATON_CONTINUOUS": str(tmp_path / "mine.yaml"), "BATON_HOME": str(tmp_path)}

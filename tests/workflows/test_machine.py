@@ -228,6 +228,7 @@ def test_folders_and_a_hub_that_is_allowed_are_fine(tmp_path: Path) -> None:
     assert offline(here, {"HF_HUB_OFFLINE": "1"}) == {}
 
 
+@pytest.mark.long
 def test_a_run_is_refused_and_a_plan_shown(tmp_path: Path) -> None:
     """A plan's recipe may be meant for another machine."""
     recipe = ROOT / "workflows/recipes/laptop.yaml"

@@ -160,6 +160,7 @@ def check(pairs: list[tuple[Planted, Planted]]) -> None:
         assert {problem.path for problem in found} <= alone[one.path] | alone[other.path], f"{one.path}, {other.path}"
 
 
+@pytest.mark.long
 def test_neither_of_two_problems_hides_the_other() -> None:
     check(random.Random(14).sample(PAIRS, 150))
 

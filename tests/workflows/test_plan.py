@@ -205,6 +205,7 @@ def test_without_a_cloud_it_says_so_and_the_rest(plans: dict[str, tuple[int, str
     assert "memory      49.3 GB on each A100-80GB (80 GB)" in said
 
 
+@pytest.mark.long
 def test_pyflyte_run_refuses_what_is_over_its_limit(plans: dict[str, tuple[int, str]], home: Path) -> None:
     """After `plans`, which has enabled the clouds."""
     words = [str(BIN / "pyflyte"), "run", "workflows/pretrain_to_rl.py", "pretrain_to_rl"]

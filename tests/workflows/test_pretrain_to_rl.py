@@ -188,6 +188,7 @@ def planned(folder: Path, recipe: dict[str, Any]) -> dict[str, Any]:
     return {stage["name"]: stage for stage in json.loads(done.stdout)["stages"]}
 
 
+@pytest.mark.long
 def test_the_plan_knows_what_the_cache_has(run: tuple[Path, Any]) -> None:
     found = planned(run[0], TINY)
     assert {name for name in found if not found[name]["cached"]} == {"publish", "report"}
@@ -201,6 +202,7 @@ def test_the_plan_knows_what_the_cache_has(run: tuple[Path, Any]) -> None:
     }
 
 
+@pytest.mark.long
 def test_the_plan_knows_a_model_that_is_started_from(run: tuple[Path, Any]) -> None:
     existing = output_of(run[0], "convert")
     start = {"start_from": {"model": str(existing)}, "data": DATA, "post_training": [SFT]}
@@ -208,6 +210,7 @@ def test_the_plan_knows_a_model_that_is_started_from(run: tuple[Path, Any]) -> N
     assert found["sft"]["need"]["parameters"] == read_manifest(existing).facts["parameters"]
 
 
+@pytest.mark.long
 def test_a_run_may_enter_midway_and_stop_early(run: tuple[Path, Any], tmp_path: Path) -> None:
     """The run starts from an existing model, and only publishes it."""
     recipe = {

@@ -32,6 +32,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recipe", sorted(path.name for path in (ROOT / "workflows/recipes").glob("*.yaml")))
 def test_validating_it_looks_nothing_up(recipe: str) -> None:
     words = [sys.executable, "-u", "-c", PROGRAM, str(ROOT / "workflows/recipes" / recipe)]

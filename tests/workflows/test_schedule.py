@@ -147,12 +147,14 @@ def schedule(*words: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.long
 def test_the_plans_are_listed_with_their_next_starts() -> None:
     done = schedule("--list")
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stderr.splitlines()] == ["nightly", "weekly"]
 
 
+@pytest.mark.long
 def test_a_recipe_for_a_gpu_that_this_machine_lacks_starts_nothing(tmp_path: Path) -> None:
     recipe = yaml.safe_load((ROOT / "workflows/recipes/continuous.yaml").read_text())
     recipe["pretrain"]["layout"] = {"device": "L4"}

@@ -14,7 +14,8 @@ from infra.commands import command
 from infra.errors import UserError
 from infra.text import escaped
 from infra.tracking.redact import HIDDEN, redact
-from tasks.core.spec import Problem
+from tasks.core.spec import Problem, is_by_baton
+from workflows.recipe.synonyms import proposal
 
 _SECRET_PATH = re.compile(r"\.placement\.secrets\.\d+$")
 _NAME = re.compile(r"[A-Za-z_]\w{0,99}")
@@ -194,9 +195,12 @@ def _known_fields(name: str, model: type[BaseModel] | None) -> str:
         return "unknown field"
     if (new := RENAMED.get(name, "")).partition(".")[0] in model.model_fields:
         return f"is called {new} now"
-    close = difflib.get_close_matches(name, model.model_fields, n=1)
+    known = [field for field, info in model.model_fields.items() if not is_by_baton(info)]
+    if proposed := proposal(name, known):
+        return f"unknown field; {proposed}"
+    close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
-    return f"unknown field; {hint}known: {', '.join(model.model_fields)}"
+    return f"unknown field; {hint}known: {', '.join(known)}"
 
 
 def _line_of(path: str, lines: Mapping[str, int]) -> str:

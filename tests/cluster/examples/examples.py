@@ -1,4 +1,4 @@
-"""Tiny workflows that show the tests' propeller. They use nothing of Baton, and are a separate project (no
+"""Tiny workflows for the tests of the propeller. They use nothing of Baton, and form a separate project (no
 __init__.py)."""
 # mypy: disable-error-code="no-any-return"
 
@@ -60,7 +60,7 @@ def a_list_of_folders(first: str, second: str) -> str:
 
 @task
 def counting(to: int) -> int:
-    """Counts from its checkpoint on, slowly; returns where this attempt began."""
+    """Count slowly from the checkpoint on. Returns the number at which this attempt began."""
     checkpoint = current_context().checkpoint
     assert checkpoint
     found = checkpoint.read()
@@ -77,7 +77,7 @@ def a_count(to: int) -> int:
     return counting(to=to)
 
 
-Word = Annotated[str, HashMethod(lambda text: str(len(text)))]  # words of one length are one to the cache
+Word = Annotated[str, HashMethod(lambda text: str(len(text)))]  # the cache treats words of the same length as equal
 
 
 @task
@@ -92,7 +92,7 @@ def shouted(text: Word, how: str) -> str:
 
 @workflow
 def of_a_constant(text: str, how: str) -> str:
-    """An input of an execution has no hash either."""
+    """Pass on a constant of the execution, which has no hash."""
     return shouted(text=text, how=how)
 
 

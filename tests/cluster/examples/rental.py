@@ -1,4 +1,4 @@
-"""A connector for the propeller's tests, controlled by the task's input."""
+"""A connector for the tests of the propeller, controlled by the task's input."""
 
 import time
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Fail as the spec says."""
+"""An engine that fails as the spec requires."""
 
 import atexit
 import os
@@ -40,13 +40,13 @@ def work(job: Job) -> None:
             raise SystemExit(0)
         case "full disk":
             (job.work / "big").write_bytes(bytes(1 << 26))
-        case "full disk of an open file":  # its space is free when the process has ended
+        case "full disk of an open file":  # the space is free again when the process has ended
             atexit.register(print, "a library's last words\n" * LINES)
             with new_folder(job.work / "new") as folder:
                 stream = (folder / "big").open("wb", buffering=0)
                 while stream.write(bytes(4096)):
                     pass
-        case "no GPU memory":  # as torch.OutOfMemoryError says it
+        case "no GPU memory":  # torch.OutOfMemoryError has this message
             raise RuntimeError(
                 "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB"
             )

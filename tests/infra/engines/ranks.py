@@ -1,4 +1,4 @@
-"""Sum the ranks' numbers with a gloo all-reduce, under torchrun. Its last rank can fail first."""
+"""An engine that sums the ranks' numbers with a gloo all-reduce under torchrun. Its last rank can fail first."""
 
 import os
 import signal

@@ -1,5 +1,5 @@
-"""An engine that reports its start, starts a child and works until it is stopped. On SIGTERM it takes a moment to save;
-a restart finds the saved file and finishes."""
+"""An engine that reports its start, starts a child and works until it is stopped. On SIGTERM it needs a moment to save;
+a restarted engine finds the saved file and finishes."""
 
 import signal
 import subprocess

@@ -1,5 +1,5 @@
-"""Trains, as far as the launcher can see: steps with a gloo all-reduce, signs of life, a checkpoint after
-each second step. One rank goes wrong at the step that its spec names, the first time or each time."""
+"""An engine that appears to train: steps with a gloo all-reduce, heartbeats, and a checkpoint after every second step.
+One rank fails at the step that its spec names, the first time or every time."""
 
 import atexit
 import json
@@ -25,13 +25,13 @@ class StepsSpec(Spec):
     rank: int = 1
     step: int = 3
     once: bool = False
-    then: str = ""  # what goes wrong in the second start
+    then: str = ""  # the failure in the second start
     steps: int = 6
 
 
 def work(job: Job) -> None:
     spec = job.spec(StepsSpec)
-    signal.signal(signal.SIGTERM, lambda signum, frame: None)  # it would save after the present step
+    signal.signal(signal.SIGTERM, lambda signum, frame: None)  # a real engine would save after the current step
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     with (job.work / f"starts-{rank}").open("a") as starts:

@@ -1,4 +1,4 @@
-"""Write the spec's text as an artifact after a delay, and count the starts."""
+"""An engine that writes the spec's text as an artifact after a delay, and counts its starts."""
 
 import time
 

@@ -1,7 +1,7 @@
 """Programs that try to escape from a sandbox, or to exhaust the machine: name -> Python source.
 
-Each prints SUCCEEDED if it did what it should not be able to; `lure` has what the host offers it (trial.py). Loops are
-bounded, so that a sandbox that does not hold does not take the machine with it.
+Each prints SUCCEEDED if it did something forbidden; `lure` describes the resources that the host offers (trial.py).
+Loops are bounded, so that a sandbox without protection does not bring down the machine.
 """
 
 PRELUDE = '''
@@ -224,7 +224,7 @@ won(result > 0)
     "unmount": "won(reached(166, ctypes.c_char_p(b'/tmp'), 2))",
     "pivot_root": "won(reached(155, ctypes.c_char_p(b'/tmp'), ctypes.c_char_p(b'/tmp')))",
     "chroot": "won(reached(161, ctypes.c_char_p(b'/tmp')))",
-    # interfaces of the kernel
+    # kernel interfaces
     "io_uring": "won(reached(425, 8, ctypes.create_string_buffer(120)))",
     "bpf": "won(reached(321, 0, ctypes.create_string_buffer(64), 64))",
     "perf": "won(reached(298, ctypes.c_char_p(struct.pack('II', 1, 112) + bytes(104)), 0, -1, -1, 0))",
@@ -238,7 +238,7 @@ won(result >= 0 and call(254, result, ctypes.c_char_p(lure['folder'].encode()), 
 """,
     "load a module": "won(reached(175, 0, 0, 0) or reached(313, 0, ctypes.c_char_p(b''), 0))",
     "another kernel": "won(reached(246, 0, 0, 0, 0))",
-    "reboot": "won(reached(169, 0xFEE1DEAD, 672274793, 0, 0))",  # only turns Ctrl-Alt-Del off
+    "reboot": "won(reached(169, 0xFEE1DEAD, 672274793, 0, 0))",  # only disables Ctrl-Alt-Del
     "swap": "won(reached(167, ctypes.c_char_p(b'/tmp'), 0))",
     "accounting": "won(reached(163, 0))",
     "quotas": "won(reached(179, 0x800001 << 8, 0, 0, 0))",
@@ -255,7 +255,7 @@ function = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_bu
 won(function() not in (-1, -38))
 """,
     "newer calls": "won(reached(463, 0, 0, 0, 0) or reached(500, 0))",
-    # the machine's clock, name and scheduler
+    # clock, name and scheduler of the machine
     "set the clock": "won(reached(227, 0, ctypes.c_char_p(struct.pack('QQ', 1, 0))))",
     "adjust the clock": "won(reached(159, ctypes.create_string_buffer(208)))",
     "hostname": "won(reached(170, ctypes.c_char_p(b'x'), 1))",

@@ -1,4 +1,4 @@
-"""The sandboxes for the tests: every kind that this machine supports, as root and as an ordinary user."""
+"""The sandboxes of the tests: every kind that this machine supports, as root and as an ordinary user."""
 
 import os
 import subprocess
@@ -16,7 +16,8 @@ KINDS = ("bubblewrap", "sandlock")
 
 
 def python_command(user: str, *argv: str) -> list[str]:
-    """The command that runs this project's Python code as root or as an ordinary user. Skips if that cannot be."""
+    """Return the command that runs this project's Python code as root or as an ordinary user. Skips the test if that is
+    impossible."""
     python = _python()
     site = [path for path in sys.path if path.endswith("-packages")]
     environment = {"PYTHONPATH": os.pathsep.join([str(ROOT), *site]), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -40,7 +41,7 @@ def _python() -> str:
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """A kind of sandbox that this machine has."""
+    """A kind of sandbox that this machine supports."""
     needed = f"from infra.sandbox.sandbox import unusable; print(end=unusable({request.param!r}))"
     asked = subprocess.run(python_command("user", "-c", needed), capture_output=True, text=True, cwd="/", check=False)
     if problem := asked.stdout or asked.stderr:

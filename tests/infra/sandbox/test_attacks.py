@@ -1,4 +1,4 @@
-"""Programs that try to leave a sandbox, or to exhaust the machine, fail."""
+"""Programs that try to escape from a sandbox, or to exhaust the machine, fail."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.infra.sandbox.conftest import USER, python_command
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that anybody can reach: pytest's own belongs to its user alone."""
+    """A folder that all users can reach, since pytest's own belongs to its user."""
     place = Path(tempfile.mkdtemp(prefix="baton-attacks-"))
     place.chmod(0o755)
     yield place

@@ -1,4 +1,4 @@
-"""A cgroup limits the memory of an entire sandbox, if cgroups can be made."""
+"""A cgroup limits the memory of an entire sandbox, on machines where cgroups can be created."""
 
 import pytest
 

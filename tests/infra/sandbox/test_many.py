@@ -1,6 +1,7 @@
-"""A long run of programs, one in ten hostile: each is answered, nothing is left, and the memory stays flat.
+"""A long series of programs, one in ten of them hostile: each gets a result, nothing is left, and memory use stays
+flat.
 
-BATON_SNIPPETS=10000 is the full run: five to fifteen minutes on two cores.
+BATON_SNIPPETS=10000 is the full run, which takes five to fifteen minutes on two cores.
 """
 
 import ctypes
@@ -30,7 +31,7 @@ if problem := unusable("bubblewrap"):
 COUNT = int(os.environ.get("BATON_SNIPPETS", "400"))
 KILLS = int(os.environ.get("BATON_KILLS", "10"))
 LIMITS = Limits(wall_s=1.0, cpu_s=1, memory_mb=256, processes=4, disk_mb=4, files=100)
-HONEST = Limits(wall_s=300.0, memory_mb=256)  # however busy the machine is
+HONEST = Limits(wall_s=300.0, memory_mb=256)  # even on a busy machine
 HOSTILE = (
     "fork bomb", "thread bomb", "a daemon", "stopped", "signals ignored", "kill everything", "memory",
     "memory of children together", "pipes", "recursion", "disk", "inodes", "deleted files that stay open", "output",
@@ -48,8 +49,8 @@ def hostile(number: int) -> Program:
 
 
 def left() -> dict[str, object]:
-    """Return everything that programs could leave on this machine."""
-    gc.collect()  # descriptors of other tests
+    """Return everything that programs might leave on this machine."""
+    gc.collect()  # close the descriptors of other tests
     return {
         "processes": orphans(NOBODY),
         "children": psutil.Process().children(recursive=True),
@@ -78,7 +79,7 @@ def test_all_are_answered_and_nothing_is_left() -> None:
 
 @contextmanager
 def adopting() -> Iterator[None]:
-    """Orphans of this process's descendants become its children, not init's."""
+    """Adopt orphans: those of this process's descendants become its children, and not init's."""
     prctl, set_child_subreaper = ctypes.CDLL(None).prctl, 36
     prctl(set_child_subreaper, 1)
     try:
@@ -89,7 +90,7 @@ def adopting() -> Iterator[None]:
 
 @pytest.mark.long
 def test_a_killed_pool_leaves_nothing() -> None:
-    """kill -9 at moments from before the first sandbox's start to after the first programs' ends."""
+    """kill -9 at moments from before the start of the first sandbox to after the end of the first programs."""
     endless = (
         "from infra.sandbox.pool import Pool; from infra.sandbox.program import Program\n"
         "from infra.sandbox.sandbox import Sandbox\n"
@@ -102,7 +103,7 @@ def test_a_killed_pool_leaves_nothing() -> None:
         for kill in range(KILLS):
             with subprocess.Popen([sys.executable, "-c", endless], cwd=ROOT, stdout=subprocess.PIPE) as process:
                 assert process.stdout
-                process.stdout.readline()  # the self-test has passed
+                process.stdout.readline()  # printed after the self-test
                 time.sleep(0.3 * kill / KILLS)
                 process.kill()
             left = [each for each in psutil.Process().children(recursive=True) if each not in before]

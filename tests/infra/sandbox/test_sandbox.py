@@ -1,4 +1,4 @@
-"""A sandbox runs a program within limits, and says how it ended."""
+"""A sandbox runs a program within limits, and reports how it ended."""
 
 import gc
 import os
@@ -26,7 +26,7 @@ def run(source: str, **limits: Any) -> Result:
     return Sandbox(Limits(**({"wall_s": 60.0} | limits)), kind="bubblewrap").run(Program(source))
 
 
-# What a program gets, and what comes back
+# Input and output of a program
 
 
 def test_a_program_reads_its_input_and_its_files() -> None:
@@ -103,7 +103,7 @@ def test_output_is_cut_at_its_bound() -> None:
 def test_a_program_that_hangs_takes_no_longer_than_its_limit() -> None:
     worker = Sandbox(Limits(wall_s=0.5), kind="bubblewrap").start()
     with worker:
-        worker.run(Program())  # it has started
+        worker.run(Program())  # the worker has started
     begun = time.monotonic()
     result = run("import time; time.sleep(60)", wall_s=0.5)
     assert 0.5 <= result.wall_s < 5
@@ -122,7 +122,7 @@ def test_what_a_program_started_ends_with_it() -> None:
 
 def test_a_pool_keeps_the_order_and_nothing_else() -> None:
     before = psutil.Process().children(recursive=True)
-    gc.collect()  # descriptors of other tests
+    gc.collect()  # close the descriptors of other tests
     descriptors = len([*Path("/proc/self/fd").iterdir()])
     programs = [Program(f"import os\nprint({number}, os.listdir('.'))\nopen('left', 'w')") for number in range(20)]
     with Pool(Sandbox(kind="bubblewrap"), 2) as pool:
@@ -141,9 +141,10 @@ def test_a_process_with_many_open_files_can_use_it() -> None:
         assert run("while True: pass", wall_s=0.5).limit == "wall"
 
 
-# Refusal
+# Refused sandboxes
 
 
+@pytest.mark.long
 def test_a_sandbox_that_does_not_hold_is_not_used() -> None:
     def start(limits: Limits, folders: object) -> Worker:
         more = Limits(wall_s=limits.wall_s, memory_mb=4096, processes=8, disk_mb=100, files=10_000)

@@ -1,8 +1,8 @@
-"""`python -m tests.infra.sandbox.trial KIND FOLDER` runs every attack in a sandbox of one kind, as the user that it is
-run as, and prints what succeeded as a JSON object: attack -> what it did.
+"""`python -m tests.infra.sandbox.trial KIND FOLDER` runs every attack in a sandbox of one kind, as the current user,
+and prints the successful ones as a JSON object: attack -> what it did.
 
-The host offers what an attack could want: a secret in a file that the sandboxed user owns, in the environment and in
-an open descriptor; sockets; a process of that user. Its state is compared before and after.
+The host offers possible targets: a secret in a file that the sandboxed user owns, in the environment and in an open
+descriptor; sockets; a process of that user. Its state is compared before and after.
 """
 
 import json
@@ -99,7 +99,8 @@ class Host:
 
 
 def orphans(user: int) -> list[str]:
-    """Processes of a user whose parent has ended: what a sandbox left. Those of other tests have theirs."""
+    """Return the processes of a user whose parents have ended, which a sandbox has left. Processes of other tests have
+    parents."""
     found = []
     for process in Path("/proc").iterdir():
         try:
@@ -117,7 +118,7 @@ def main() -> None:
     succeeded: dict[str, str] = {}
     with ExitStack() as inside:
         host = Host(folder, inside)
-        sandbox = Sandbox(limits(kind), [host.shared], kind)  # with its self-test: an attack runs in nothing less
+        sandbox = Sandbox(limits(kind), [host.shared], kind)  # its self-test ensures that attacks run in nothing weaker
         if sandbox.run(Program("print(1)")).stdout != b"1\n":
             sys.exit("a program does not run")
         before = host.state()
@@ -159,13 +160,14 @@ def _waiting(server: socket.socket) -> bool:
     return True
 
 
-# What sandlock's registry of names consists of, a directory and segments, per user: bytes of memory, semaphores. It
-# grows by a segment at each 4,096th new name of a sandbox (sandlock 0.9, sandlock-core/src/control/ownership.rs).
+# Sizes of sandlock's registry of names, which is a directory and segments, per user: bytes of memory, semaphores. The
+# registry grows by a segment with every 4,096 new names of sandboxes (sandlock 0.9,
+# sandlock-core/src/control/ownership.rs).
 REGISTRY = {"shm": ("524328", "393248"), "sem": ("4", "8196")}
 
 
 def _identifiers(kind: str) -> list[str]:
-    """Return the identifiers of System V objects, without those of sandlock's registry."""
+    """Return the identifiers of System V objects, except those of sandlock's registry."""
     rows = [line.split() for line in Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:]]
     return [identifier for _, identifier, _, size, *_ in rows if size not in REGISTRY.get(kind, ())]
 

@@ -132,6 +132,7 @@ def test_every_step_says_what_was_rolled_out_and_each_reward_is_a_metric(tuned: 
     assert any(line["reward"] > 0 for line in lines)
 
 
+@pytest.mark.long
 def test_killed_and_its_newest_checkpoint_damaged_it_makes_the_same_model(
     tuned: Path, inputs: dict[str, Path], spec: dict[str, Any], tmp_path: Path
 ) -> None:

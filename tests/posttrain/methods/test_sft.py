@@ -131,6 +131,7 @@ def test_where_every_checkpoint_is_damaged_the_run_ends_with_a_named_error(
     assert "traceback" not in error
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "size",
     [pytest.param("400k", marks=pytest.mark.long), "1500k"],

@@ -97,6 +97,7 @@ def test_pytest_s_functions_are_a_test_each() -> None:
     assert worth({"code_tests": {"share": True}}, [ADD, "1 / 0"], tests=tests) == [0.5, 0]
 
 
+@pytest.mark.long
 def test_tests_use_a_program_as_if_it_were_in_their_process() -> None:
     rows = {name: (program, tests if len(tests) > 1 else tests[0]) for name, (program, *tests) in RIGHT.items()}
 
@@ -145,6 +146,7 @@ def attacked(tests: Any, *groups: str) -> dict[str, float | None]:
     return {name: reward for name, reward in found.items() if reward != 0}
 
 
+@pytest.mark.long
 def test_no_attack_is_worth_anything() -> None:
     """These are the attacks that end soon. If one of them raises, so does this test."""
     assert attacked(TESTS, "value", "frames") == {}
@@ -231,6 +233,7 @@ def test_the_rows_own_programs_are_tried_first() -> None:
         check_gold([RewardSpec.model_validate("code_tests")], [row | {"tests": "assert False"} for row in rows])
 
 
+@pytest.mark.long
 def test_a_batch_of_programs_that_hang_is_scored_within_its_extra_time() -> None:
     """timeout_s is for what the reward does itself: each program's limit is added."""
     spec = RewardSpec.model_validate({"code_tests": {"wall_s": 1.0}, "timeout_s": 2.5})

@@ -92,6 +92,7 @@ def test_a_judge_s_score_is_scaled_to_0_to_1(server: Server, monkeypatch: pytest
     assert "<task>\nSay hello\n</task>\n\n<reference>\nref\n</reference>\n\n<answer>\n" in question["content"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("reply", "score"),
     [
@@ -156,6 +157,7 @@ def test_a_reply_that_was_cut_has_no_score(server: Server, reason: str, capfd: p
     assert f"it was cut ({reason}; max_tokens is 512)" in capfd.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "body",
     [
