@@ -53,9 +53,9 @@ class DockerBuilder(ImageSpecBuilder):
             context = Path(folder)
             shutil.copy(packages, context)
             arguments |= {argument: _write_shared(context, argument, packages) for argument in SHARED}
-            words = [word for pair in (arguments | sources).items() for word in ("--build-arg", "=".join(pair))]
-            words += ["--tag", name, "--platform", str(image.platform), "--file", str(DOCKERFILE), str(context)]
-            _docker("build", *words)
+            options = [word for pair in (arguments | sources).items() for word in ("--build-arg", "=".join(pair))]
+            options += ["--tag", name, "--platform", str(image.platform), "--file", str(DOCKERFILE), str(context)]
+            _docker("build", *options)
         _docker("push", name)
         return name
 
@@ -72,16 +72,16 @@ def _write_shared(context: Path, argument: str, packages: Path) -> str:
     return path.name
 
 
-def _docker(*words: str) -> None:
+def _docker(*arguments: str) -> None:
     """Run Docker's client, which prints what it does. Raises NotBuilt."""
     try:
-        ended = subprocess.run(["docker", *words], check=False)
+        ended = subprocess.run(["docker", *arguments], check=False)
     except OSError as error:
         raise NotBuilt(
             f"docker: cannot be started ({error.strerror}); install Docker's client and start its daemon"
         ) from error
     if ended.returncode:
         raise NotBuilt(
-            f"docker {words[0]}: exit code {ended.returncode}; see above. Start Docker's daemon if it is down, "
+            f"docker {arguments[0]}: exit code {ended.returncode}; see above. Start Docker's daemon if it is down, "
             "`docker login` for a private registry, --base IMAGE and PIP_INDEX_URL where public ones are out of reach"
         )

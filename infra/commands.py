@@ -14,13 +14,15 @@ def command(line: str) -> str:
     Unless this environment's programs are the first on PATH, the program is given with its folder. Outside of the
     clone, modules are found through PYTHONPATH and the clone's files by their full paths.
     """
-    program, *words = line.split(" ")
+    program, *arguments = line.split(" ")
     cwd, folder = Path.cwd(), Path(sys.executable).parent
     path = shutil.which(program)
     if not path or Path(path).parent.resolve() != folder.resolve():
         program = str(folder.relative_to(cwd) / program if folder.is_relative_to(cwd) else folder / program)
     if cwd != ROOT:
-        words = [shlex.quote(str(ROOT / word)) if "/" in word and (ROOT / word).is_file() else word for word in words]
-        if "-m" in words:
+        arguments = [
+            shlex.quote(str(ROOT / word)) if "/" in word and (ROOT / word).is_file() else word for word in arguments
+        ]
+        if "-m" in arguments:
             program = f"PYTHONPATH={shlex.quote(str(ROOT))} {program}"
-    return " ".join([program, *words])
+    return " ".join([program, *arguments])

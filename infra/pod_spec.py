@@ -33,11 +33,11 @@ Cores = (
 )
 
 
-class _Words(BaseModel):
+class _StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class Resources(_Words):
+class Resources(_StrictModel):
     """Requests and limits alike, in Kubernetes' units."""
 
     cpu: Cores | None = Field(None, description="Cores: 4, or 500m")
@@ -52,7 +52,7 @@ class Resources(_Words):
     ephemeral_storage: Quantity | None = Field(None, description="Disk for inputs, checkpoints and outputs: 200Gi")
 
 
-class Toleration(_Words):
+class Toleration(_StrictModel):
     """A Kubernetes toleration."""
 
     key: str | None = Field(None, description="Taint's key; null: every taint")
@@ -61,7 +61,7 @@ class Toleration(_Words):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(None, description="null: every one")
 
 
-class PodSpec(_Words):
+class PodSpec(_StrictModel):
     """Omitted fields take the stage's defaults."""
 
     resources: Resources = Field(Resources(), description="Requested resources")

@@ -25,9 +25,9 @@ def say_once(message: str) -> None:
     say(message)
 
 
-def say_end(title: str, succeeded: bool, words: str) -> None:
+def say_end(title: str, succeeded: bool, summary: str) -> None:
     """The last line about a stage."""
-    say(f"{'✓' if succeeded else '✗'} {title:<10} {words}")
+    say(f"{'✓' if succeeded else '✗'} {title:<10} {summary}")
 
 
 class ProgressBar:
@@ -62,13 +62,13 @@ class ProgressBar:
             left = f"  {(total - done) * (now - began) / (done - before):,.0f} s left" if done > before else ""
             say(f"{self.title:<10} {now - self.started:5.0f} s  {shown}{left}")
 
-    def close(self, succeeded: bool, words: str = "") -> None:
-        """Replace the bar with one final line, which has `words` or the time that passed."""
+    def close(self, succeeded: bool, summary: str = "") -> None:
+        """Replace the bar with one final line, which has `summary` or the time that passed."""
         self._show_notices()
         if self.bar is not None:
             self.bar.update(self.task, visible=False)
             self.bar.stop()
-        say_end(self.title, succeeded, words or f"{time.monotonic() - self.started:.1f} s".rjust(8))
+        say_end(self.title, succeeded, summary or f"{time.monotonic() - self.started:.1f} s".rjust(8))
 
     def _show_notices(self) -> None:
         try:

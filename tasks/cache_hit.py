@@ -21,7 +21,7 @@ def check(artifact: Artifact) -> None:
         return
     if is_bucket(artifact.place):  # the stage that reads its files checks them
         manifest = check_sizes(artifact.place, artifact.digest)
-    elif is_gone(artifact.place):
+    elif is_missing(artifact.place):
         return
     else:
         manifest = verify(Path(artifact.place), artifact.digest)
@@ -29,7 +29,7 @@ def check(artifact: Artifact) -> None:
         raise ArtifactError(f"{artifact.kind} {artifact.digest[:12]} in {artifact.place}: its facts were changed")
 
 
-def is_gone(place: str) -> bool:
+def is_missing(place: str) -> bool:
     """Return whether a folder, its manifest, or some of its files were removed."""
     if is_bucket(place):
         return False
@@ -43,7 +43,7 @@ def note(artifact: Artifact, title: str) -> None:
     """Record that a call has this artifact, unless the call has just made it."""
     if artifact.digest not in produced | received:
         _record(artifact, title)
-        say(f"✓ {title:<14} cached{', its files are gone' if is_gone(artifact.place) else ''}")
+        say(f"✓ {title:<14} cached{', its files are gone' if is_missing(artifact.place) else ''}")
 
 
 def _record(artifact: Artifact, title: str) -> None:

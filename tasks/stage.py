@@ -25,7 +25,7 @@ from infra.progress import say
 from infra.storage.disk_errors import disk_errors_named
 from infra.tracking.record import failure_recorded
 from tasks.artifacts import Artifact
-from tasks.cache_hit import is_gone
+from tasks.cache_hit import is_missing
 from tasks.core.manifest import text_digest
 from tasks.core.spec import Spec, StageSpec
 from tasks.stage_task import Stage
@@ -42,17 +42,17 @@ def stage(
     image: ImageSpec,
     cached: bool = True,
     pod: PodSpec | None = None,
-    hands_on: bool = False,
-    describes: tuple[str, ...] = (),
+    returns_input: bool = False,
+    reports_on: tuple[str, ...] = (),
     name: str = "",
     spec: type[Spec] | None = None,
 ) -> Callable[[Callable[..., A]], Callable[..., A]]:
     """Make a Flyte task of a function that takes a spec and artifacts and returns one artifact.
 
     `cached=False` is for what belongs to one execution, like its report, or is elsewhere too, like a model's version.
-    `pod` has the default resources of its pod, over those of the image's family. `hands_on`: it returns one of its
-    inputs. What it decided is not in Flyte's local cache then, so it executes every time, and finds its finished job.
-    `describes`: the lists and mappings of artifacts that it only reports on; those whose files are gone are left out
+    `pod` has the default resources of its pod, over those of the image's family. `returns_input`: the stage returns one
+    of its inputs, so that Flyte's local cache lacks its decision; it executes every time, and finds its finished job.
+    `reports_on`: the lists and mappings of artifacts that it only reports on; those whose files are gone are left out
     (workflows/dag/recompute.py). `name` and `spec`: the name and the type of the spec of this task, if the function is
     that of several tasks; the docstring of the spec is then the task's description."""
 
@@ -68,7 +68,7 @@ def stage(
                 promised = options.pod(default)
                 check_secrets(promised.secrets)
                 check_gpus(promised.resources)
-                present = {name: _present(inputs[name]) for name in describes if name in inputs}
+                present = {name: _present(inputs[name]) for name in reports_on if name in inputs}
                 return function(spec=spec.with_options(options.fields), **inputs | present)
 
         if spec:
@@ -85,7 +85,7 @@ def stage(
         wrapped.__signature__ = inspect.Signature([*parameters, last])  # type: ignore[attr-defined]
         flyte_task: Callable[..., A] = task(
             wrapped,
-            task_config=Stage(engine, default, hands_on, describes),
+            task_config=Stage(engine, default, returns_input, reports_on),
             container_image=image,
             environment=POD_ENVIRONMENT | secrets_variable(),
             cache=Cache(version=engine.version, ignored_inputs=(OPTIONS,)) if cached else False,
@@ -105,7 +105,7 @@ def _present(value: Any) -> Any:
 
 
 def _is_present(artifact: Artifact) -> bool:
-    if not is_gone(artifact.place):
+    if not is_missing(artifact.place):
         return True
     what = f"{artifact.kind.replace('_', ' ')} {artifact.digest[:12]}"
     say(f"the {what} is left out: its files are gone from {artifact.place}, and what was made from it exists")

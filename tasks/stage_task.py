@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from infra.flyte.cache import recomputed
 from infra.flyte.options import OPTIONS, Options
 from infra.flyte.placed_run import in_job, is_job
-from infra.flyte.pod_template import say_what_it_lacks
+from infra.flyte.pod_template import warn_of_missing_resources
 from infra.flyte.task import FlyteTask, is_compiling, register
 from infra.pod import this_pod
 from infra.pod_spec import PodSpec
@@ -40,8 +40,8 @@ class Stage:
 
     engine: Engine
     pod: PodSpec  # its pod's resources unless the recipe has them
-    hands_on: bool = False
-    describes: tuple[str, ...] = ()
+    returns_input: bool = False
+    reports_on: tuple[str, ...] = ()
 
 
 class StageTask(FlyteTask[Stage]):
@@ -57,7 +57,7 @@ class StageTask(FlyteTask[Stage]):
     def local_execute(self, ctx: Any, **inputs: Any) -> Any:
         compute, options = partial(super().local_execute, ctx, **inputs), inputs.get(OPTIONS) or Options()
         with disk_errors_named():
-            if self.task_config.hands_on or options.recompute:
+            if self.task_config.returns_input or options.recompute:
                 return recomputed(compute)
             promise = compute()
             try:
@@ -66,7 +66,9 @@ class StageTask(FlyteTask[Stage]):
             except (ArtifactError, ValidationError) as error:  # the latter: another version of Baton made it
                 say(f"{self.stage} is cached, but its files were changed or removed. {error}\nRecomputing it.")
                 return recomputed(compute)
-            if not options.title and cache_hit.is_gone(artifact.place):  # called outside a DAG of calls, which decides
+            if not options.title and cache_hit.is_missing(
+                artifact.place
+            ):  # called outside a DAG of calls, which decides
                 return recomputed(compute)
             cache_hit.note(artifact, options.title or artifact.title(self.stage))
             return promise
@@ -74,7 +76,7 @@ class StageTask(FlyteTask[Stage]):
     def execute(self, **inputs: Any) -> Any:
         inputs = split(inputs)  # a spec that was a promise in `__call__` is not split yet
         if this_pod() and not self.is_placed:
-            say_what_it_lacks(self.name.rpartition(".")[2], inputs[OPTIONS].pod(self.task_config.pod))
+            warn_of_missing_resources(self.name.rpartition(".")[2], inputs[OPTIONS].pod(self.task_config.pod))
         if is_job():
             return in_job(partial(self.run_here, inputs))
         placement = inputs[OPTIONS].placement

@@ -116,8 +116,8 @@ def find(name: str) -> Part | None:
         if word in fields:
             kinds = _kinds(models) if word == "kind" else None
             path, field, named = f"{path}{_container(field)}.{word}", kinds or fields[word], False
-        elif of_any_name := [*filter(None, map(_of_any_name, models))]:
-            path, field, named = f"{path}.<name>", FieldInfo(annotation=of_any_name[0], description=""), True
+        elif extra_models := [*filter(None, map(_extra_model, models))]:
+            path, field, named = f"{path}.<name>", FieldInfo(annotation=extra_models[0], description=""), True
         elif _container(field) and not named:  # a list's number or a mapping's name
             named = True
         else:
@@ -125,12 +125,12 @@ def find(name: str) -> Part | None:
     return Part(path, field)
 
 
-def _of_any_name(model: type[BaseModel]) -> type[BaseModel] | None:
+def _extra_model(model: type[BaseModel]) -> type[BaseModel] | None:
     """The model of the fields whose names are the user's."""
     if model.model_config.get("extra") != "allow":
         return None
-    _, of_any_name = get_args(get_type_hints(model)["__pydantic_extra__"])
-    return of_any_name if isinstance(of_any_name, type) else None
+    _, extra_model = get_args(get_type_hints(model)["__pydantic_extra__"])
+    return extra_model if isinstance(extra_model, type) else None
 
 
 def _kinds(models: list[type[BaseModel]]) -> FieldInfo | None:
@@ -223,8 +223,8 @@ def _markdown_tables(model: type[BaseModel], path: str) -> Iterator[str]:
             rows.append(_row(name, field))
         if model.__name__ == "CorpusSpec" and name == "source":
             nested |= {f"{path}.source: kind {source.model_fields['kind'].default}": source for source in SOURCES}
-    if of_any_name := _of_any_name(model):
-        nested[f"{path}.<name>"] = of_any_name
+    if extra_model := _extra_model(model):
+        nested[f"{path}.<name>"] = extra_model
     if rows:
         yield f"`{path}`\n\n" + "\n".join([TABLE, *rows])
     for inner_path, inner in nested.items():
@@ -260,9 +260,9 @@ def _print_fields(model: type[BaseModel], indent: str) -> None:
                 print(f"{indent}  # kind: {source.model_fields['kind'].default} - {(source.__doc__ or '').strip()}")
                 _print_fields(source, indent + "  #   ")
 
-    if of_any_name := _of_any_name(model):
-        print(f"{indent}<name>:  # {(of_any_name.__doc__ or '').strip()}")
-        _print_fields(of_any_name, indent + "  ")
+    if extra_model := _extra_model(model):
+        print(f"{indent}<name>:  # {(extra_model.__doc__ or '').strip()}")
+        _print_fields(extra_model, indent + "  ")
 
 
 def _line(name: str, field: FieldInfo) -> str:

@@ -19,11 +19,11 @@ from workflows.checks.run_context import for_a_cluster
 from workflows.continuous_training.recipe import ContinuousRecipe
 
 
-def version(of: ContinuousRecipe, images: Mapping[str, str] = {}, environment: Sequence[str] = ()) -> str:
+def version(recipe: ContinuousRecipe, images: Mapping[str, str] = {}, environment: Sequence[str] = ()) -> str:
     """<commit>[-<changes>]-<the rest>, twelve hex digits each."""
     code = code_version()
     changes = [code["diff"][:12]] if "diff" in code else []
-    rest = [of.model_dump(mode="json"), dict(images), sorted(secrets_of_all()), sorted(environment)]
+    rest = [recipe.model_dump(mode="json"), dict(images), sorted(secrets_of_all()), sorted(environment)]
     return "-".join([code["commit"][:12], *changes, text_digest(json.dumps(rest, sort_keys=True))[:12]])
 
 

@@ -51,8 +51,8 @@ def curves(
     values = [value for _, value in every]
     x, x_ticks = _axis([step for step, _ in every], LEFT, WIDTH - RIGHT, tight=True)
     low, high = min(step for step, _ in every), max(step for step, _ in every)
-    whole = all(float(step).is_integer() for step, _ in every)
-    x_ticks = [tick for tick in x_ticks if low <= tick <= high and (float(tick).is_integer() or not whole)]
+    all_integers = all(float(step).is_integer() for step, _ in every)
+    x_ticks = [tick for tick in x_ticks if low <= tick <= high and (float(tick).is_integer() or not all_integers)]
     axis = _log_axis if log else _axis
     y, y_ticks = axis(values, HEIGHT - BOTTOM, TOP)
     written = number if axis is _log_axis else _tick_format(y_ticks)

@@ -114,15 +114,15 @@ def _way(start: Box, end: Box, marks: Marks) -> str:
 
 def _curve(points: Sequence[tuple[float, float]], style: str) -> Markup:
     """Draw an arrow through the points."""
-    words = [f"M{points[0][0]:.0f} {points[0][1]:.1f}"]
+    commands = [f"M{points[0][0]:.0f} {points[0][1]:.1f}"]
     for (x1, y1), (x2, y2) in pairwise(points):
         middle = (x1 + x2) / 2
-        words.append(
+        commands.append(
             f"L{x2:.0f} {y2:.1f}"
             if abs(y1 - y2) < 0.5
             else f"C{middle:.0f} {y1:.1f} {middle:.0f} {y2:.1f} {x2:.0f} {y2:.1f}"
         )
-    return Markup('<path class="{}" d="{}m-6 -4l6 4l-6 4"/>').format(style, "".join(words))
+    return Markup('<path class="{}" d="{}m-6 -4l6 4l-6 4"/>').format(style, "".join(commands))
 
 
 def _box(
@@ -213,8 +213,8 @@ def _outline(family: str, x: float, y: float) -> str:
     return f"M{x} {y:.1f}h{w}v{h}h-{w}z"
 
 
-def _text(style: str, x: float, y: float, words: str) -> Markup:
-    return Markup('<text class="{}" x="{:.0f}" y="{:.1f}">{}</text>').format(style, x, y, words)
+def _text(style: str, x: float, y: float, text: str) -> Markup:
+    return Markup('<text class="{}" x="{:.0f}" y="{:.1f}">{}</text>').format(style, x, y, text)
 
 
 def _short(text: str, letters: int) -> str:

@@ -164,7 +164,7 @@ class SkyPilotConnector(AsyncConnectorBase):
                 return self._reported(job, stuck)
             return self._reported(job, self._previous(job) or self._unanswered(job))
         self._asked.pop(job.key, None)
-        resource: Resource = self._queries.take(job.key)
+        resource: Resource = self._queries.result(job.key)
         if is_terminal_phase(resource.phase):
             self._wanted.pop(job.key, None)
         return self._reported(job, resource)
@@ -186,7 +186,7 @@ class SkyPilotConnector(AsyncConnectorBase):
         if not answer.done():
             return None
         try:
-            if not self._queries.take("stuck"):
+            if not self._queries.result("stuck"):
                 return None
         except UNANSWERED:
             return None
@@ -200,9 +200,9 @@ class SkyPilotConnector(AsyncConnectorBase):
 
     def _unanswered(self, job: SkyJob) -> Resource:
         """Return the state while the server has not answered: the previous one if it was unreachable."""
-        phase, words = self._reported_states.get(job.key, (TaskExecution.UNDEFINED, ""))
+        phase, message = self._reported_states.get(job.key, (TaskExecution.UNDEFINED, ""))
         if phase == TaskExecution.WAITING_FOR_RESOURCES:
-            return Resource(phase, words)
+            return Resource(phase, message)
         return self._unknown(job, f"waiting for {api_server.shown()}")
 
     async def delete(self, resource_meta: SkyJob, **_: Any) -> None:
@@ -215,7 +215,7 @@ class SkyPilotConnector(AsyncConnectorBase):
         """Cancel the job like `delete`, with another timeout."""
         self._start_cancel(job)
         try:
-            self._queries.take(f"delete {job.key}", patience_s)
+            self._queries.result(f"delete {job.key}", patience_s)
         except TimeoutError:
             raise NoApiServer(
                 f"{api_server.shown()} has not cancelled {job.name} yet; still trying. To cancel it by hand: "
@@ -227,9 +227,9 @@ class SkyPilotConnector(AsyncConnectorBase):
         self._wanted.pop(job.key, None)
         return self._queries.start(f"delete {job.key}", lambda: self._cancel(job))
 
-    def _unknown(self, job: SkyJob, words: str) -> Resource:
+    def _unknown(self, job: SkyJob, reason: str) -> Resource:
         before = self._previous(job)
-        return Resource(before.phase if before else TaskExecution.QUEUED, f"{job.name}: {words}")
+        return Resource(before.phase if before else TaskExecution.QUEUED, f"{job.name}: {reason}")
 
     def _unreachable(self, job: SkyJob, details: str = "") -> Resource:
         """Return the state for an unreachable server. If the job was not running, the phase is one whose message Flyte
@@ -324,9 +324,9 @@ class SkyPilotConnector(AsyncConnectorBase):
         before, _ = self._last_seen.get(job.key, (None, None))
         record = with_machine(record, before)
         status, number = api_server.status(record), record.job_id or 0
-        phase, words = PHASES[status]
+        phase, state = PHASES[status]
         if status in STARTING:
-            words = waits_for(record, words, self._failed_launch(job, record))
+            state = waits_for(record, state, self._failed_launch(job, record))
             if record.schedule_state == BACKOFF:  # Flyte shows only the first message in QUEUED
                 phase = TaskExecution.WAITING_FOR_RESOURCES
         else:
@@ -334,7 +334,7 @@ class SkyPilotConnector(AsyncConnectorBase):
         links = [TaskLog(name=f"SkyPilot job {number}", uri=api_server.dashboard(number))]
         if page := lineage_page(api_server.execution(record), os.environ | job.order.environment):
             links.append(TaskLog(name="Lineage", uri=page))
-        resource = Resource(phase, message(record, words, status not in STARTING), links, custom_info=where(record))
+        resource = Resource(phase, message(record, state, status not in STARTING), links, custom_info=where(record))
         self._last_seen[job.key] = record, replace(resource)
         self._record(job, record, status in FINAL)
         if phase == TaskExecution.SUCCEEDED:
@@ -479,9 +479,9 @@ def _failure_reason(record: ManagedJobRecord) -> tuple[str, bool, bool]:
         path = f"{folder}/error.pb"
         access.get_data(uri, path)
         error = load_proto_from_file(errors_pb2.ErrorDocument, path).error
-    _, is_trace, words = error.message.rpartition("Message:\n\n")  # flytekit's format if our code could not be loaded
-    words = textwrap.dedent(words).partition(": ")[2] if is_trace else words
-    return redact_text(words), error.kind == errors_pb2.ContainerError.RECOVERABLE, True
+    _, is_trace, text = error.message.rpartition("Message:\n\n")  # flytekit's format if our code could not be loaded
+    text = textwrap.dedent(text).partition(": ")[2] if is_trace else text
+    return redact_text(text), error.kind == errors_pb2.ContainerError.RECOVERABLE, True
 
 
 def _describe(error: BaseException) -> str:

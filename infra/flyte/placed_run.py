@@ -123,7 +123,7 @@ async def follow(connector: Any, job: Any, title: str, placement: Placement | No
     from infra.placement.record import summary  # imports SkyPilot
 
     reported, polled = "", -POLL_S
-    bar, execution, succeeded, last_words = None, current_execution(title), False, ""
+    bar, execution, succeeded, end_summary = None, current_execution(title), False, ""
     connector.logs_states = False
     storage = storage_of(placement.storage if placement else None)
     try:
@@ -146,13 +146,13 @@ async def follow(connector: Any, job: Any, title: str, placement: Placement | No
                 elif bar is not None:
                     bar.update()
                 await asyncio.sleep(DRAW_S)
-        last_words = summary(mirror.where)
+        end_summary = summary(mirror.where)
         succeeded = resource.phase == TaskExecution.SUCCEEDED
     finally:
         if bar is not None:
-            bar.close(succeeded, last_words)
-        elif last_words:
-            say_end(title, succeeded, last_words)
+            bar.close(succeeded, end_summary)
+        elif end_summary:
+            say_end(title, succeeded, end_summary)
     if not succeeded:
         end_record(execution, job.name, resource.message.partition("\n")[0], FAILED)
         raise PlacementFailed(f"{title}: {resource.message}")

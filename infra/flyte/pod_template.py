@@ -14,10 +14,10 @@ from infra.progress import say
 PRIMARY = "primary"  # the container's name in our pod specs
 
 
-def say_what_it_lacks(title: str, pod: PodSpec) -> None:
+def warn_of_missing_resources(title: str, pod: PodSpec) -> None:
     """Print the resources that this pod lacks, since a cluster's limits silently lower a request."""
-    if lacking := short_of(pod.resources):
-        say(f"{title}: this pod has {', '.join(lacking)}; see Flyte's task_resources.limits")
+    if missing := short_of(pod.resources):
+        say(f"{title}: this pod has {', '.join(missing)}; see Flyte's task_resources.limits")
 
 
 def secret(name: str) -> Secret:

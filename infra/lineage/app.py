@@ -138,8 +138,8 @@ def _site(store: str | None, mlflow: bool) -> Starlette:
         named = {"Content-Disposition": f"{disposition}; filename*=utf-8''{quote(path.name)}"}
         return StreamingResponse(map(encodable, pieces), media_type=media, headers=FILE_HEADERS | named)
 
-    async def whole_log(request: Request) -> Response:
-        chunks = await run_in_threadpool(pages.whole_log, request.path_params["id"])
+    async def full_log(request: Request) -> Response:
+        chunks = await run_in_threadpool(pages.full_log, request.path_params["id"])
         return StreamingResponse(chunks, media_type="text/plain; charset=utf-8", headers=HEADERS)
 
     async def diff(request: Request) -> Response:
@@ -159,7 +159,7 @@ def _site(store: str | None, mlflow: bool) -> Starlette:
             data("/executions/{id}/openlineage.json", openlineage),
             data("/artifacts/{id}/openlineage.json", openlineage),
             Route("/artifacts/{id}/files/{name:path}", file),
-            Route("/runs/{id}/log.txt", whole_log),
+            Route("/runs/{id}/log.txt", full_log),
             *page("/runs/{id}/log", "log.html", one(pages.log)),
             *page("/executions", "executions.html", lambda request: pages.executions(request.query_params)),
             *page("/executions/{id}", "execution.html", one(pages.execution)),

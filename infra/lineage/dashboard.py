@@ -41,7 +41,7 @@ def dashboard(graph: Graph, connection: Connection, recipe: str) -> dict[str, An
 
     values: dict[str, dict[str, dict[int, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     measured_on: dict[str, dict[str, dict[int, Setting]]] = defaultdict(lambda: defaultdict(dict))
-    for run in _of_own_models(graph, runs, tags):
+    for run in _own_evaluations(graph, runs, tags):
         model = _SEED.sub("", tags.get(run.id, {}).get("baton.fact.label") or run.title)
         evaluated = tags.get(run.id, {}).get("baton.fact.model_digest", "")
         for name, value in facts.of_output(measured.get(run.id, {})).items():
@@ -52,8 +52,8 @@ def dashboard(graph: Graph, connection: Connection, recipe: str) -> dict[str, An
     champions = _champions(graph, connection, recipe)
     metrics: list[Row] = []
     for name, by_model in sorted(values.items()):
-        lines = {model: _means(of) for model, of in by_model.items()}
-        breaks = {model: breaks_of(of) for model, of in measured_on[name].items()}
+        lines = {model: _means(points) for model, points in by_model.items()}
+        breaks = {model: breaks_of(points) for model, points in measured_on[name].items()}
         if line := _champion_line(champions, name, [graph.executions[id].started for id in executions]):
             lines[CHAMPION] = line
             breaks[CHAMPION] = sorted({step for steps in breaks.values() for step in steps})
@@ -81,7 +81,7 @@ def _evaluations(graph: Graph, connection: Connection) -> list[Run]:
     return sorted(evaluations, key=lambda run: run.started)
 
 
-def _of_own_models(graph: Graph, runs: list[Run], tags: dict[str, dict[str, str]]) -> list[Run]:
+def _own_evaluations(graph: Graph, runs: list[Run], tags: dict[str, dict[str, str]]) -> list[Run]:
     """Select, among evaluations with the same label in one execution, such as those of a candidate and of the champion,
     only those of models that are outputs of that execution."""
     by_label: dict[tuple[str, str], list[Run]] = defaultdict(list)

@@ -118,7 +118,9 @@ def _changed(stages: list[tuple[str, Mapping[str, str], Mapping[str, str]]]) -> 
             one, other = texts_a.get(file, ""), texts_b.get(file, "")
             if one != other:
                 changes.setdefault((file, one, other), []).append(stage)
-    return [Changed(f"{file}: {', '.join(of)}", _lines(one, other)) for (file, one, other), of in changes.items()]
+    return [
+        Changed(f"{file}: {', '.join(titles)}", _lines(one, other)) for (file, one, other), titles in changes.items()
+    ]
 
 
 def _lines(one: str, other: str) -> list[str]:

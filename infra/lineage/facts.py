@@ -23,7 +23,7 @@ from infra.lineage.database import (
     among,
     rows,
 )
-from infra.tracking.mlflow_names import given_name, mlflow_name
+from infra.tracking.mlflow_names import mlflow_name, original_name
 from infra.tracking.mlflow_records import METRIC_TAG, OUTPUT
 from infra.tracking.set_aside import set_aside
 
@@ -62,7 +62,7 @@ def units(connection: Connection, runs: Collection[str]) -> dict[str, dict[str, 
     )
     by_run: dict[str, dict[str, Unit]] = defaultdict(dict)
     for run, key, value in rows(connection, query, runs=runs):
-        by_run[run][given_name(key.removeprefix(METRIC_TAG))] = unit_of(value)
+        by_run[run][original_name(key.removeprefix(METRIC_TAG))] = unit_of(value)
     return by_run
 
 
@@ -144,7 +144,7 @@ def curves(
     sizes = select(METRICS.c.key, func.count()).where(METRICS.c.run_uuid == run).group_by(METRICS.c.key)
     points_by_metric: dict[str, Points] = {}
     for key, size in sorted(connection.execute(sizes).all(), key=lambda row: (_rank(row[0]), row[0])):
-        name = given_name(key)
+        name = original_name(key)
         if size < 2 or name.startswith(NOT_CURVES) or (only and name not in only):
             continue
         query = select(METRICS.c.step, METRICS.c.timestamp, METRICS.c.value, METRICS.c.is_nan).where(
@@ -219,7 +219,7 @@ def versions(connection: Connection) -> list[dict[str, Any]]:
     tags: dict[tuple[str, int], dict[str, str]] = defaultdict(dict)
     query = select(VERSION_TAGS.c.name, VERSION_TAGS.c.version, VERSION_TAGS.c.key, VERSION_TAGS.c.value)
     for name, version, key, value in connection.execute(query.where(VERSION_TAGS.c.key.startswith("baton."))):
-        tags[name, version][given_name(key)] = value
+        tags[name, version][original_name(key)] = value
     query = select(VERSIONS.c.name, VERSIONS.c.version, VERSIONS.c.creation_time, VERSIONS.c.description).where(
         or_(VERSIONS.c.current_stage.is_(None), VERSIONS.c.current_stage != "Deleted_Internal")
     )
@@ -267,7 +267,7 @@ def group(tags: dict[str, str], name: str) -> dict[str, str]:
 def _by_run(entries: Any) -> dict[str, dict[str, Any]]:
     by_run: dict[str, dict[str, Any]] = defaultdict(dict)
     for run, key, value in entries:
-        by_run[run][given_name(key)] = value
+        by_run[run][original_name(key)] = value
     return by_run
 
 

@@ -195,7 +195,7 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip("\r").rpartition("\r")[2] for line in text.removesuffix("\n").split("\n")] if text else []
 
 
-def whole_log(job: str | None) -> Iterator[str] | None:
+def full_log(job: str | None) -> Iterator[str] | None:
     """The entire log of a run, redacted, in chunks of complete lines; None when it is not at hand."""
     path = _log_path(job)
     return None if path is None else redact_parts(_chunks(path))

@@ -68,16 +68,16 @@ class Graph:
             if seen != self._seen:
                 known = {row[0]: tuple(row) for row in connection.execute(_ALL_RUNS)}
                 changed = {run for run, row in known.items() if self._known.get(run) != row} | (live & known.keys())
-                gone = self._known.keys() - known.keys()
+                removed = self._known.keys() - known.keys()
                 self._known = known
             else:
-                changed, gone = live, set()
-            if changed or gone:
-                self._read(connection, changed, gone)
+                changed, removed = live, set()
+            if changed or removed:
+                self._read(connection, changed, removed)
             self._seen = seen
         return self
 
-    def _read(self, connection: Connection, changed: set[str], gone: Iterable[str]) -> None:
+    def _read(self, connection: Connection, changed: set[str], removed: Iterable[str]) -> None:
         tags: dict[str, dict[str, str]] = defaultdict(dict)
         query = select(TAGS.c.run_uuid, TAGS.c.key, TAGS.c.value).where(_WANTED_TAGS)
         if len(changed) > MANY:
@@ -87,7 +87,7 @@ class Graph:
             for run, key, value in rows(connection, query.where(TAGS.c.run_uuid.in_(among("runs"))), runs=changed):
                 tags[run][key] = value
         runs, executions = dict(self.runs), {execution.run_id: execution for execution in self.executions.values()}
-        for run in gone:
+        for run in removed:
             runs.pop(run, None)
             executions.pop(run, None)
         for run in changed:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 BITS = "bits_per_byte"
-OF_ALL = ("seed", "max_model_len")  # parameters of an evaluation that apply to all its evaluators
+SHARED_PARAMETERS = ("seed", "max_model_len")  # parameters of an evaluation that apply to all its evaluators
 
 Setting = tuple[tuple[str, str], ...]  # sorted pairs of names and values
 
@@ -17,7 +17,9 @@ def setting(metric: str, params: Mapping[str, str], inputs: Mapping[str, str], m
     """The data and settings that determine a metric besides the `model` (a digest). `params` and `inputs` are those of
     the evaluation's run."""
     evaluator = metric.partition(".")[0]
-    relevant = {name: value for name, value in params.items() if name.startswith(f"{evaluator}.") or name in OF_ALL}
+    relevant = {
+        name: value for name, value in params.items() if name.startswith(f"{evaluator}.") or name in SHARED_PARAMETERS
+    }
     if metric == BITS:
         data = {name: digest for name, digest in inputs.items() if name == "corpora.0"}
     else:

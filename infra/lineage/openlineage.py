@@ -27,10 +27,10 @@ def events(graph: Graph, connection: Connection, runs: Iterable[str]) -> list[di
     """A START for each run, and a COMPLETE, FAIL or ABORT for each that has ended; parents first."""
     ids = graph.ancestry.in_order(runs)
     tags, params = facts.tags(connection, ids), facts.params(connection, ids)
-    return [event for id in ids for event in _of_one(graph, graph.runs[id], tags.get(id, {}), params.get(id, {}))]
+    return [event for id in ids for event in _run_events(graph, graph.runs[id], tags.get(id, {}), params.get(id, {}))]
 
 
-def _of_one(graph: Graph, run: Run, tags: dict[str, str], params: dict[str, str]) -> Iterator[dict[str, Any]]:
+def _run_events(graph: Graph, run: Run, tags: dict[str, str], params: dict[str, str]) -> Iterator[dict[str, Any]]:
     origins = graph.ancestry.origins(run.id)
     fields: dict[str, Any] = {
         "cached": run.cached,

@@ -98,7 +98,7 @@ class Pages:
             "code": reproduce.code(tags),
             "repository": {name: value for name, value in repository.items() if name != "diff"},
             "diff": f"{self.mount}/executions/{quote(id)}/{reproduce.DIFF}" if "diff" in repository else None,
-            "functions": _functions(reproduce.whole_recipe(tags, params)),
+            "functions": _functions(reproduce.full_recipe(tags, params)),
             "error": tags.get("baton.error"),
             "command": tags.get("mlflow.source.name", ""),
             "reproduce": reproduce.commands(tags, id),
@@ -129,7 +129,7 @@ class Pages:
         run = self._execution(id).run_id
         with self.engine.connect() as connection:
             tags = facts.tags(connection, [run]).get(run, {})
-            return reproduce.whole_recipe(tags, facts.params(connection, [run]).get(run, {}))
+            return reproduce.full_recipe(tags, facts.params(connection, [run]).get(run, {}))
 
     def diff(self, id: str) -> str:
         """The uncommitted changes of the user's repository. Raises UnknownNode."""
@@ -202,11 +202,11 @@ class Pages:
             "live": run.live and not find,
         }
 
-    def whole_log(self, id: str) -> Any:
+    def full_log(self, id: str) -> Any:
         """The text of a run's log in chunks, redacted. Raises UnknownNode."""
         self.graph.refresh()
         run = self._run(id)
-        chunks = files.whole_log(self._job(id))
+        chunks = files.full_log(self._job(id))
         if chunks is None:
             raise UnknownNode(f"{run.title}: its log is not on this machine")
         return chunks

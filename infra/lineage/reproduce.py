@@ -10,7 +10,7 @@ from typing import Any
 
 from infra.lineage.facts import DEEPEST, json_or
 from infra.tracking.flatten import names_of
-from infra.tracking.mlflow_records import CODE_TAGS, RECIPE_TAG, REPOSITORY_TAG, whole_text
+from infra.tracking.mlflow_records import CODE_TAGS, RECIPE_TAG, REPOSITORY_TAG, joined_text
 from infra.tracking.redact import SETUP_DIGEST, redact, redact_code
 
 COMMIT = re.compile(r"[0-9a-f]{7,64}")
@@ -38,7 +38,7 @@ def repository(tags: dict[str, str]) -> dict[str, str]:
     """The user's repository (infra/tracking/repository.py), as far as its facts are known."""
     names = ("origin", "commit", "path", "digest", "untracked")
     facts = {name: tags[f"{REPOSITORY_TAG}{name}"] for name in names if tags.get(f"{REPOSITORY_TAG}{name}")}
-    diff = whole_text(f"{REPOSITORY_TAG}diff.", tags)
+    diff = joined_text(f"{REPOSITORY_TAG}diff.", tags)
     return facts | ({"diff": diff} if diff else {})
 
 
@@ -49,7 +49,7 @@ def commands(tags: dict[str, str], execution: str) -> list[str]:
         return []
     words[0] = Path(words[0]).name
     if words[0] in POD_COMMANDS:
-        words = _of_pod(words)
+        words = _local_command(words)
     for number, word in enumerate(words):
         if word.startswith("--recipe="):
             words[number : number + 1] = ["--recipe", RECIPE]
@@ -67,7 +67,7 @@ def commands(tags: dict[str, str], execution: str) -> list[str]:
     return [*lines, *([CONTINUES] if files & {*CONTINUOUS} else []), shlex.join(words)]
 
 
-def _of_pod(words: list[str]) -> list[str]:
+def _local_command(words: list[str]) -> list[str]:
     """The command of a local run in place of a pod's, which needs the bucket's keys and would overwrite the recorded
     outputs. For a user's own file, WORKFLOW stands for the workflow's name, which a pod's command does not contain."""
     options = dict(pairwise(words))
@@ -94,10 +94,10 @@ def _checkout(tags: dict[str, str], execution: str) -> list[str]:
     return lines
 
 
-def whole_recipe(tags: dict[str, str], params: dict[str, str]) -> Any:
+def full_recipe(tags: dict[str, str], params: dict[str, str]) -> Any:
     """The recipe of an execution with the source of its functions, as `--recipe` accepts it; a very long recipe lacks
     that source."""
-    recorded = json_or(whole_text(RECIPE_TAG, tags)) or recipe(params)
+    recorded = json_or(joined_text(RECIPE_TAG, tags)) or recipe(params)
     return redact(_without_digests(recorded), code=partial(redact_code, literals=True))
 
 

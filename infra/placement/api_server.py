@@ -128,7 +128,7 @@ def log_end(number: int, lines: int, controller: bool = False) -> str:
         lambda: jobs.tail_logs(job_id=number, follow=False, controller=controller, tail=read, output_stream=text),
     )
     try:
-        queries.take("log", LOG_PATIENCE_S)
+        queries.result("log", LOG_PATIENCE_S)
     except (TimeoutError, *UNANSWERED):
         pass
     plain = uncoloured(text.getvalue()).replace("\r", "\n")

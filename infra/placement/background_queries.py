@@ -24,7 +24,7 @@ class BackgroundQueries:
                 threading.Thread(target=_run, args=(query, self._open[name]), name=name, daemon=True).start()
             return self._open[name]
 
-    def take(self, name: str, patience_s: float = 0.0) -> Any:
+    def result(self, name: str, patience_s: float = 0.0) -> Any:
         """Return the result, or raise the query's exception. Raises TimeoutError if the query is still running."""
         future = self._open[name]
         try:

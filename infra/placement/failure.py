@@ -7,7 +7,7 @@ WIDTH = 76  # width of a line in that frame
 TITLE = 20  # characters that a caller puts before the first line
 
 _ENDED = re.compile(r"^✓ Job finished \(status: \w+\)\.$")  # SkyPilot's last line, of a failed job too
-_OF_THE_JOB = re.compile(r"^\([^()]*pid=\d+[^()]*\) ?")  # SkyPilot's prefix of a job's own output
+_JOB_PREFIX = re.compile(r"^\([^()]*pid=\d+[^()]*\) ?")  # SkyPilot's prefix of a job's own output
 
 
 def failure(head: str, cause: str, log: str, way_out: str) -> str:
@@ -42,5 +42,5 @@ def _first(lines: list[str], rows: int) -> list[str]:
 def _useful(log: str) -> list[str]:
     """The lines of the job's own output without SkyPilot's prefix; if the job wrote nothing, SkyPilot's lines."""
     lines = [line for line in log.splitlines() if line.strip() and not _ENDED.match(line)]
-    own = [_OF_THE_JOB.sub("", line) for line in lines if _OF_THE_JOB.match(line)]
+    own = [_JOB_PREFIX.sub("", line) for line in lines if _JOB_PREFIX.match(line)]
     return [line for line in own if line.strip()] or lines

@@ -99,13 +99,13 @@ def sky_task(
         )
     attempt = blake2b(output_prefix.encode(), digest_size=8).hexdigest()
     limit_s = seconds(placement)
-    words = [*(["timeout", "--kill-after=90", f"{limit_s:.0f}"] if limit_s else []), *command]
+    limited = [*(["timeout", "--kill-after=90", f"{limit_s:.0f}"] if limit_s else []), *command]
     run = RUN.format(
         setup=placement.setup or "",
         home='"$here/home"' if is_bucket(order.storage) else shlex.quote(order.storage),
         port=20000 + int(attempt[:4], 16) % 10000,  # two jobs may share a machine
         attempt=attempt,
-        command=shlex.join(words),
+        command=shlex.join(limited),
     )
     secrets = _secrets(placement, order, output_prefix)
     envs = {word: os.environ[word] for word in PASSED_ON if word in os.environ}

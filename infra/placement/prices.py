@@ -50,7 +50,7 @@ class Offer:
         assert price is not None  # a place without a price is no offer
         return price
 
-    def words(self) -> str:
+    def text(self) -> str:
         chips = f"{self.count:g} {self.accelerator}" if self.accelerator else "no accelerator"
         times = f"{self.nodes} x " if self.nodes > 1 else ""
         return f"{self.place} {times}{self.instance or 'nodes'} ({chips}), {'spot' if self.spot else 'on-demand'}"
@@ -76,7 +76,7 @@ def ordered(placement: Placement, docker: str | None, clouds: Sequence[str]) -> 
     try:
         with sky_logging.silent():
             found = _found(placement, choices, [cloud.lower() for cloud in clouds], is_job=True)
-        places = [words for _, words in found]
+        places = [resources for _, resources in found]
     except NoPrices as error:
         say(f"{clause(error)}. The places are tried in the order of the recipe, spot machines first, not by price")
     if not places and placement.choose == "cheapest":
@@ -103,15 +103,15 @@ def _found(
     found: dict[str, tuple[Offer, int, dict[str, Any]]] = {}  # the same place may follow from two choices
     for number, choice in enumerate(choices):
         for machine in _machines(placement, choice, clouds, is_job):
-            offer, words = _offer(machine, choice, placement.nodes)
+            offer, resources = _offer(machine, choice, placement.nodes)
             if offer is None or offer.price > (placement.max_price_per_hour or float("inf")):
                 continue
-            known = found.get(offer.words())
+            known = found.get(offer.text())
             if known is None or (placement.choose == "cheapest" and offer.price < known[0].price):  # another zone
-                found[offer.words()] = offer, number, words
+                found[offer.text()] = offer, number, resources
     in_order = placement.choose == "in_order"
     places = sorted(found.values(), key=lambda each: (each[1] if in_order else 0, each[0].price, each[1]))
-    return [(offer, words) for offer, _, words in places]
+    return [(offer, resources) for offer, _, resources in places]
 
 
 def _machines(
@@ -161,8 +161,8 @@ def _offer(machine: sky.Resources, choice: dict[str, Any], nodes: int) -> tuple[
         return None, {}
     instance = None if _is_cluster(cloud) else machine.instance_type
     offer = Offer(place, instance, accelerator, count, nodes, machine.use_spot, *prices)
-    words = choice | {"infra": place} | ({"instance_type": instance} if instance else {})
-    return offer, words
+    resources = choice | {"infra": place} | ({"instance_type": instance} if instance else {})
+    return offer, resources
 
 
 def _price(machine: sky.Resources, use_spot: bool, nodes: int) -> float | None:

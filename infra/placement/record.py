@@ -55,15 +55,15 @@ def _dollars(cost: float, exact: bool) -> str:
 
 def _place(cloud: str, region: str, zone: str) -> str:
     """Format a place as in `placement.infra`: aws/us-west-2, slurm/alpha/cpu."""
-    words = (cloud.lower(), region, "" if zone.startswith(region) else zone)
-    return "/".join(word for word in words if word not in ("", "-"))
+    parts = (cloud.lower(), region, "" if zone.startswith(region) else zone)
+    return "/".join(word for word in parts if word not in ("", "-"))
 
 
-def message(record: ManagedJobRecord, words: str, has_machine: bool = True) -> str:
-    """A job in one line: its id, state (`words`), place and cost, if it has a machine and is not only trying to get
+def message(record: ManagedJobRecord, state: str, has_machine: bool = True) -> str:
+    """A job in one line: its id, `state`, place and cost, if it has a machine and is not only trying to get
     one."""
     if not has_machine:
-        return f"job {record.job_id} {words}"
+        return f"job {record.job_id} {state}"
     place = "/".join(filter(None, (record.cloud, record.region, record.zone)))
     on = f" on {place} ({record.cluster_resources})" if place and record.cluster_resources not in (None, "-") else ""
     recoveries = f", recovered {record.recovery_count} times" if record.recovery_count else ""
@@ -71,14 +71,14 @@ def message(record: ManagedJobRecord, words: str, has_machine: bool = True) -> s
     cost = f", ${price:.2f} per hour" if price else ""
     if price and record.end_at:
         cost += f", ${price * (record.job_duration or 0) / 3600:.2f} in total"
-    return f"job {record.job_id} {words}{on}{cost}{recoveries}"
+    return f"job {record.job_id} {state}{on}{cost}{recoveries}"
 
 
 def _instance(record: ManagedJobRecord) -> tuple[int, str, bool] | None:
     """Return the number and type of a job's machines, and whether they are spot machines."""
     described = DESCRIBED.fullmatch(record.cluster_resources_full or "")
-    words = described["words"].split(", ") if described else []
-    instance = next((word for word in words if "=" not in word and word != "..."), None)
+    parts = described["words"].split(", ") if described else []
+    instance = next((word for word in parts if "=" not in word and word != "..."), None)
     return (int(described["nodes"]), instance, bool(described["spot"])) if described and instance else None
 
 

@@ -21,7 +21,7 @@ _TRIED = re.compile(r"Provision failures \(tried (\d+) infra\)")
 _PLACE = re.compile(r"^\u2717 (.+?) \u2014 .*$", re.MULTILINE)
 _RETRY = re.compile(r"Retrying to (?:launch|recover) the cluster in ([\d.]+) seconds")
 _ACQUIRE = re.compile(r"Failed to acquire resources(?: \([^)]*\))? .*?for \{.*\}\. *$", re.MULTILINE)  # no reason
-_OF_CLOUD = re.compile(r"An error occurred \((\w+)\) when calling the \w+ operation(?: \([^)]*\))?: ")
+_CLOUD_ERROR = re.compile(r"An error occurred \((\w+)\) when calling the \w+ operation(?: \([^)]*\))?: ")
 # the end of the first line of a command's failure on a machine, before what the command printed
 _OUTPUT = re.compile(r" Error: ===== stdout =====$")
 _ERROR = re.compile(r"^\W*(?:\w+ )?error\b", re.IGNORECASE)
@@ -36,10 +36,10 @@ class FailedLaunch:
     at: str  # hh:mm:ss of the server's clock
     retry_s: float | None  # time from `at` to the next launch
 
-    def words(self) -> str:
+    def message(self) -> str:
         tried = f"all {self.places} places were tried" if self.places > 1 else "its launch failed"
-        again = f"; next try {self.retry_s:.0f} s after {self.at}" if self.retry_s and self.at else ""
-        return f"{tried}: {'; '.join(self.reasons)}{again}"
+        retry = f"; next try {self.retry_s:.0f} s after {self.at}" if self.retry_s and self.at else ""
+        return f"{tried}: {'; '.join(self.reasons)}{retry}"
 
 
 def failed_launch(log: str) -> FailedLaunch | None:
@@ -49,7 +49,7 @@ def failed_launch(log: str) -> FailedLaunch | None:
         return None
     before = _HEAD.sub("", log[begins[-2] if len(begins) > 1 else 0 : begins[-1]])
     answers = Counter(
-        _reason(line[found.start() :]) for line in before.splitlines() for found in _OF_CLOUD.finditer(line)
+        _reason(line[found.start() :]) for line in before.splitlines() for found in _CLOUD_ERROR.finditer(line)
     )
     often = tuple(answer for answer, _ in answers.most_common())  # a single query before the launch may fail harmlessly
     head = [found["time"] for found in _HEAD.finditer(log[: begins[-1]])][-1:]
@@ -81,27 +81,27 @@ def _reason(text: str) -> str:
     """A cloud's own explanation in the text about one place, in one line."""
     _, has_reason, reason = text.partition("Reason: ")
     lines = [line.strip() for line in (reason if has_reason else text).splitlines() if line.strip()]
-    words = clause(_OF_CLOUD.sub(r"\1: ", lines[0])) if lines else "no reason is given"
-    if _OUTPUT.search(words):
+    message = clause(_CLOUD_ERROR.sub(r"\1: ", lines[0])) if lines else "no reason is given"
+    if _OUTPUT.search(message):
         printed = [
             line for line in takewhile(lambda line: not line.startswith("Traceback"), lines[1:]) if "=====" not in line
         ]
         cause = next(filter(_ERROR.match, reversed(printed)), printed[-1] if printed else "")
-        words = clause(f"{_OUTPUT.sub('', words)} {cause}")
-    return words if len(words) <= MOST_CHARACTERS else f"{words[:MOST_CHARACTERS]}…"
+        message = clause(f"{_OUTPUT.sub('', message)} {cause}")
+    return message if len(message) <= MOST_CHARACTERS else f"{message[:MOST_CHARACTERS]}…"
 
 
-def waits_for(record: ManagedJobRecord, words: str, failed: FailedLaunch | None) -> str:
-    """The state of a job that looks for machines. `words`: its status in words."""
+def waits_for(record: ManagedJobRecord, status: str, failed: FailedLaunch | None) -> str:
+    """The state of a job that looks for machines. `status`: its status in words."""
     if record.schedule_state == BACKOFF or "in backoff" in (record.details or ""):
-        return f"waits for SkyPilot's next try{f'; {failed.words()}' if failed else ''}"
+        return f"waits for SkyPilot's next try{f'; {failed.message()}' if failed else ''}"
     if record.schedule_state in ("WAITING", "ALIVE_WAITING"):
         state = "waits for other jobs to launch"
     elif record.status and record.status.value == "PENDING" and record.schedule_state in ("LAUNCHING", "ALIVE"):
         state = "is being started by SkyPilot's controller"
     else:
-        state = words
+        state = status
     if failed:
-        return f"{state}; {failed.words()}"
+        return f"{state}; {failed.message()}"
     known = clause(" ".join((record.details or "").split()))[:MOST_CHARACTERS]
     return f"{state} ({known})" if known and "WAITING" not in (record.schedule_state or "") else state

@@ -22,14 +22,14 @@ HINTS: dict[int, str] = {
     signal.SIGBUS: " (is /dev/shm full? In a pod it has 64 MB unless pod.resources.shared_memory says otherwise)",
 }
 # signals that are never the consequence of another rank's failure
-NEVER_AN_EFFECT = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+ROOT_CAUSE_SIGNALS = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 
 NO_GPU_MEMORY = re.compile(r"\b(CUDA|HIP) out of memory")
 SMALLER = (
     "the GPU's memory is full: lower layout.micro_batch, recompute activations, or use more or larger GPUs "
     "(`python -m workflows.plan RECIPE` estimates the memory)"
 )
-OF_A_RANK = re.compile(r"^\[rank\d+\]: ")
+RANK_PREFIX = re.compile(r"^\[rank\d+\]: ")
 
 # torchrun's message about the rank that it saw fail first, and its table of all failed ranks
 FIRST = re.compile(r"failed \(exitcode: -?\d+\) local_rank: \d+ \(pid: (\d+)\)")
@@ -83,7 +83,7 @@ def diagnose(title: str, job_dir: Path, returncode: int, supervisor: Supervisor,
         return Failure(f"{summary}{disk}", f"{details}{folder}", not full, death=death(steps, way, summary))
 
     if supervisor.hang:
-        lines = f"{supervisor.hang.stacks}  {_last_words(logs.rank_log(supervisor.hang.ranks[0]))}"
+        lines = f"{supervisor.hang.stacks}  {_last_lines(logs.rank_log(supervisor.hang.ranks[0]))}"
         return failure(f"{title}: {supervisor.hang.summary}", "hangs", f".\n{lines}")
     if (rank := supervisor.peers.restarted) is not None:
         return failure(f"{title}: rank {rank}, on another machine, ended", "ended on another machine", ".\n")
@@ -97,10 +97,10 @@ def diagnose(title: str, job_dir: Path, returncode: int, supervisor: Supervisor,
         rank, way = supervisor.dead[0], "died"
     else:
         way = _exit(returncode)
-        return failure(f"{title} {way}", way, f". {_last_words(logs.torchrun_log())}")
+        return failure(f"{title} {way}", way, f". {_last_lines(logs.torchrun_log())}")
     beat = supervisor.beats.get(rank)
     at = f" at {beat}" if beat and beat.phase else ""
-    return failure(f"{title}: rank {rank} {way}{at}", way, f". {_last_words(logs.rank_log(rank))}")
+    return failure(f"{title}: rank {rank} {way}{at}", way, f". {_last_lines(logs.rank_log(rank))}")
 
 
 def _first(torchrun: str, killed: set[int]) -> _Failed | None:
@@ -111,7 +111,7 @@ def _first(torchrun: str, killed: set[int]) -> _Failed | None:
 
     def order(rank: _Failed) -> tuple[bool, bool]:
         """torchrun polls ten times a second, and of two ranks that ended in between it reports the lower as first."""
-        return -rank.exit_code not in NEVER_AN_EFFECT, not (seen_first and int(seen_first[1]) == rank.pid)
+        return -rank.exit_code not in ROOT_CAUSE_SIGNALS, not (seen_first and int(seen_first[1]) == rank.pid)
 
     return min(by_themselves, key=order, default=None)
 
@@ -125,10 +125,10 @@ def _error_line(pattern: re.Pattern[str], result: dict[str, Any], logs: LogReade
         # an engine closes its files as it ends, so the disk may have had space for the log after this line, and now
         lines = [line for line in log if line.startswith(UNWRITTEN)] + log[-LINES:]
     match = next((line for line in reversed(lines) if pattern.search(line)), None)
-    return redact_text(OF_A_RANK.sub("", match.strip())) if match else None
+    return redact_text(RANK_PREFIX.sub("", match.strip())) if match else None
 
 
-def _last_words(text: str) -> str:
+def _last_lines(text: str) -> str:
     return f"Its last lines:\n{tail(text)}" if text.strip() else "It printed nothing.\n"
 
 

@@ -93,21 +93,21 @@ class Heartbeat:
             began = step
         self._write(replace(self._last, phase=phase, step=step, began=began, time=time.time()))
 
-    def again(self) -> None:
+    def repeat(self) -> None:
         """Report that the rank is alive, in the phase that it reported last; nothing before the first one."""
         if self._last.phase is not None:
             self._write(replace(self._last, time=time.time()))
 
     @contextmanager
     def repeated(self) -> Iterator[None]:
-        """Call `again` every second in this context, around work that has its own time limit."""
+        """Call `repeat` every second in this context, around work that has its own time limit."""
         over = threading.Event()
 
-        def repeat() -> None:
+        def run() -> None:
             while not over.wait(1):
-                self.again()
+                self.repeat()
 
-        thread = threading.Thread(target=repeat, name="heartbeat", daemon=True)
+        thread = threading.Thread(target=run, name="heartbeat", daemon=True)
         thread.start()
         try:
             yield

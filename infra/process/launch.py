@@ -113,13 +113,13 @@ class Engine:
 
     def command(self, job_dir: Path, processes: int | None, node: Node) -> list[str]:
         """`python -m module JOB_DIR`, under torchrun when a number of processes is given."""
-        words = ["-m", self.module, str(job_dir)]
+        arguments = ["-m", self.module, str(job_dir)]
         if processes is None:
-            return [sys.executable, *words]
+            return [sys.executable, *arguments]
         # torchrun gives up just before the launcher does
         timeout_s = max(1, int(engine_grace_s()) - 5)
         options = ["--nproc-per-node", str(processes), "--shutdown-timeout", str(timeout_s)]
-        return [sys.executable, "-m", "torch.distributed.run", *node.torchrun(), *options, *words]
+        return [sys.executable, "-m", "torch.distributed.run", *node.torchrun(), *options, *arguments]
 
     def helper_command(self, job_dir: Path) -> list[str]:
         return [sys.executable, "-m", self.helper, str(job_dir)]
@@ -178,8 +178,8 @@ def run_engine(
     if node.rank >= nodes:
         ranks, command, others = ranks[:1], engine.helper_command(job_dir), []
         environment |= {"RANK": f"{ranks[0]}", "LOCAL_RANK": "0", "WORLD_SIZE": f"{ranks[0] + 1}"}
-    apart = nodes > 1 and not share_folder
-    if apart:
+    own_folders = nodes > 1 and not share_folder
+    if own_folders:
         max_restarts = 0
     make_folder(job_dir)
     with _locked_log(job_dir, node, ranks) as log, sigterm_as_exit():
@@ -187,11 +187,11 @@ def run_engine(
             return job_dir / "output"
         deaths = [died] if died else []
         for restart in range(max_restarts + 1):
-            if node.rank == 0 or apart:
+            if node.rank == 0 or own_folders:
                 for earlier in ("result.json", NOTICES):
                     (job_dir / earlier).unlink(missing_ok=True)
                 write_json(job_dir / "spec.json", request)
-            peers = FirstNode(node.address, node.port) if apart and node.rank else Peers(job_dir, others)
+            peers = FirstNode(node.address, node.port) if own_folders and node.rank else Peers(job_dir, others)
             supervisor, logs = Supervisor(job_dir, ranks, hang_timeout_s, peers), LogReader(job_dir, node.rank, ranks)
             if restart and (rank := peers.wait_until_stopped()) is not None:
                 raise EngineFailed(f"{title}: rank {rank} did not stop; its machine may be lost", curable=True)

@@ -24,7 +24,7 @@ LINES = 20  # the end of a log, shown for a failure
 LINE = 500  # characters shown of each
 READ_BYTES = 1 << 16  # at most, from the end of a log
 UNWRITTEN = "result.json could not be written: "  # start of the line of an engine whose disk is full
-TORCHRUN_SAW_IT = re.compile(
+TORCHRUN_FAILURE = re.compile(
     r"^[WE]\d{4} .*torch/distributed/elastic/.*(?:closing signal|failed \(exitcode)", re.MULTILINE
 )
 
@@ -85,7 +85,7 @@ class LogReader:
 
     def rank_log(self, rank: int) -> str:
         """Return the output of a rank, without torchrun's messages about failed ranks."""
-        return TORCHRUN_SAW_IT.split(self._read(rank_log(self._job_dir, rank)))[0]
+        return TORCHRUN_FAILURE.split(self._read(rank_log(self._job_dir, rank)))[0]
 
     def _read(self, path: Path) -> str:
         return end_of(path, self._starts[path]).decode(errors="replace")

@@ -18,7 +18,7 @@ from infra.process.process_id import is_running
 # From the first failure until the other ranks are killed. They have nothing to save, since a checkpoint needs all
 # ranks; it gives them time to log, and torchrun to see which one failed first.
 END_GRACE_S = 5.0
-GONE_S = 10.0  # until a killed rank has ended: a process can wait for a disk or a GPU
+KILL_WAIT_S = 10.0  # until a killed rank has ended: a process can wait for a disk or a GPU
 LONGEST_GAP_S = 5.0  # between two polls; any longer and the machine was suspended, which is no rank's fault
 
 
@@ -109,7 +109,7 @@ class Supervisor:
             if beat.alive:
                 self.killed.add(beat.pid)
             kill_group(beat.pid, signal.SIGKILL, beat.started)
-        deadline = time.monotonic() + GONE_S
+        deadline = time.monotonic() + KILL_WAIT_S
         while any(is_running(beat.pid, beat.started) for beat in self.beats.values()) and time.monotonic() < deadline:
             time.sleep(0.01)
 

@@ -135,7 +135,7 @@ def write(file: str, content: bytes) -> None:
     """Replace a small file atomically. Raises StorageError."""
     files = file_system(file)
     if not _is_folder(files):
-        with _no_such_place_named(file):
+        with _missing_bucket_named(file):
             with_retries(lambda: files.pipe_file(file, content), file)
         return
     path = _path(files, file)
@@ -169,7 +169,7 @@ def put(folder: Path, names: Iterable[str], place: str, stop: threading.Event | 
     digest."""
     files = file_system(place)
     file_sizes = {name: (folder / name).stat().st_size for name in names}
-    with _no_such_place_named(place):
+    with _missing_bucket_named(place):
         _transfer(
             lambda name, counter: _put_file(files, folder / name, f"{place}/{name}", counter),
             file_sizes,
@@ -189,7 +189,7 @@ def get(place: str, file_sizes: dict[str, int], folder: Path) -> None:
 
 
 @contextmanager
-def _no_such_place_named(place: str) -> Iterator[None]:
+def _missing_bucket_named(place: str) -> Iterator[None]:
     """For writes: raise StorageError if the bucket does not exist."""
     try:
         yield
@@ -316,16 +316,18 @@ def with_retries(
         except Exception as error:  # each file system raises a different error for an unreachable server
             answer = _answer(error)
             if (answer is None and isinstance(error, PermissionError)) or (answer and answer.is_forbidden):
-                words = answer.words if answer else clause(error)
+                message = answer.message if answer else clause(error)
                 raise StorageError(
-                    f"{place}: {words}. This process's credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+                    f"{place}: {message}. This process's credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
                     "FLYTE_AWS_…, or its service account) must allow listing and reading there, and writing and "
                     "deleting in BATON_STORAGE",
                     curable=False,
                 ) from error
             if answer is not None and answer.is_refusal:
                 fix = "Check the address and the store's settings (for S3, FLYTE_AWS_ENDPOINT and AWS_DEFAULT_REGION)"
-                raise StorageError(f"{place}: the storage refuses the request: {answer.words}. {fix}", False) from error
+                raise StorageError(
+                    f"{place}: the storage refuses the request: {answer.message}. {fix}", False
+                ) from error
             if answer is None and isinstance(error, OSError) and error.errno in _REFUSED:
                 raise
             if type(error).__name__ in _NO_CREDENTIALS:
@@ -344,7 +346,7 @@ class _Answer:
     """A store's answer to a request that failed."""
 
     status: int  # the HTTP status
-    words: str
+    message: str
     is_temporary: bool  # its code says that the transfer was disturbed, or that a rate limit was reached
 
     @property
@@ -363,10 +365,10 @@ def _answer(error: BaseException | None) -> _Answer | None:
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, dict) and "Error" in response:  # botocore's
-            code, words = (str(response["Error"].get(name, "")) for name in ("Code", "Message"))
+            code, message = (str(response["Error"].get(name, "")) for name in ("Code", "Message"))
             status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-            text = ": ".join(dict.fromkeys(filter(None, (code, clause(words)))))
-            return _Answer(status, f"{text} (HTTP {status})", any(name in f"{code} {words}" for name in _DISTURBED))
+            text = ": ".join(dict.fromkeys(filter(None, (code, clause(message)))))
+            return _Answer(status, f"{text} (HTTP {status})", any(name in f"{code} {message}" for name in _DISTURBED))
         if type(error).__module__ == "aiohttp.http_exceptions":  # a cut connection: aiohttp's code, 400, is its own
             return None
         named = (getattr(error, name, None) for name in ("status_code", "status", "code"))

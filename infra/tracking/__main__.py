@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from infra.tracking.redact import redact_text
-from infra.tracking.spool import RecordDamaged, executions, is_alive, is_delivered, read_execution, settle
+from infra.tracking.spool import RecordDamaged, close_if_idle, executions, is_alive, is_delivered, read_execution
 from infra.tracking.sqlite_file import store_file
 from infra.tracking.store import PushFailed, check_reachable, prepare_client, shown_uri, tracking_hint, tracking_uri
 
@@ -76,7 +76,7 @@ def deliver(folders: list[Path], resend: bool = False) -> int:
     failures = 0
     for folder in folders:
         try:
-            if not settle(folder):
+            if not close_if_idle(folder):
                 click.echo(f"{folder.name}: running; it delivers itself")
                 continue
             delivered = push_execution(folder, resend)

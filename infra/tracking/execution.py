@@ -189,7 +189,7 @@ def close_execution() -> bool:
         is_over = (_last or status != FINISHED) if record.flyte else not record.joined
         if is_only_holder(opened.lock) and record.status == RUNNING and is_over:
             write_execution(opened.folder, replace(record, status=status, ended=time.time()))
-    except OSError as error:  # the disk is full: the next run will settle this one
+    except OSError as error:  # the disk is full: the next run will close this one
         say(f"tracking: {opened.folder}: the run's final status could not be written ({error})")
     os.close(opened.lock)
     patience = min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, (time.time() - opened.opened) / 10))

@@ -1,7 +1,7 @@
 """Convert names to MLflow's, and back: distinct names stay distinct, and Baton shows them as they were given.
 
     mlflow_name("sums.pass@4")          "sums.pass:at:4"
-    given_name("sums.pass:at:4")        "sums.pass@4"
+    original_name("sums.pass:at:4")     "sums.pass@4"
 
 MLflow (3.17) accepts letters and digits of any script, _ - . : / and space, as a normalized path. Other characters are
 written as `:at:`, `:comma:`, or their code point, `:2b:`. A name that is too long ends in its digest, in Baton too.
@@ -34,7 +34,7 @@ def mlflow_name(name: str) -> str:
     return name
 
 
-def given_name(name: str) -> str:
+def original_name(name: str) -> str:
     """The name that `mlflow_name` was given."""
     return _ESCAPE.sub(lambda at: _CHARACTERS[at[1]] if at[1] in _CHARACTERS else chr(int(at[1], 16)), name)
 

@@ -122,12 +122,12 @@ def _named(values: Mapping[str, T]) -> dict[str, T]:
 
 
 def in_parts(name: str, text: str) -> dict[str, str]:
-    """A long text as several tags, NAME0, NAME1, …, which `whole_text` joins; none if it is too long even for that."""
+    """A long text as several tags, NAME0, NAME1, …, which `joined_text` joins; none if it is too long even for that."""
     parts = [text[start : start + PART] for start in range(0, len(text), PART)]
     return {f"{name}{number}": part for number, part in enumerate(parts)} if len(parts) <= MOST_PARTS else {}
 
 
-def whole_text(name: str, tags: Mapping[str, str]) -> str:
+def joined_text(name: str, tags: Mapping[str, str]) -> str:
     """The text that `in_parts` cut; empty if it was not recorded."""
     return "".join(takewhile(bool, (tags.get(f"{name}{number}", "") for number in count())))
 

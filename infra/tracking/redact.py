@@ -22,9 +22,9 @@ from infra.tracking.secret_names import (
     PLACEHOLDER,
     SHAPES,
     is_path,
+    is_plain_value,
     is_secret,
     is_short,
-    says_nothing,
 )
 
 HIDDEN = "[redacted]"
@@ -95,7 +95,7 @@ _COLOURED = re.compile(r"[^\n]*\x1b\[[^\n]*")
 _TOKEN_IN_CODE = re.compile(r"(?<!api_)(?<!access_)(?<!auth_)(?<!hf_)tokens?$", re.IGNORECASE)
 _RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w.~+/=\-]{16,}")
 _CODE = re.compile(r"[A-Za-z_][\w.]*[\[(]|(self|args|config|settings|options|spec|os|row)\.\w")
-_OF_A_MESSAGE = re.compile(r"^[A-Z0-9_]+$|secrets$")  # our messages begin with a variable, or with placement.secrets
+_SUBJECT = re.compile(r"^[A-Z0-9_]+$|secrets$")  # our messages begin with a variable, or with placement.secrets
 
 
 def redact_text(text: str) -> str:
@@ -111,7 +111,7 @@ def redact_lines(text: str) -> str:
 def _redacted(text: str) -> str:
     text = _by_format(text)
     for pattern in (_COOKIE, _SCHEME, _HEADER, _USER):
-        text = pattern.sub(_of_header, text)
+        text = pattern.sub(_in_header, text)
     text = _PROSE.sub(_in_prose, _ELEMENT.sub(_in_element, text))
     return _hide_named(text, _is_named)
 
@@ -156,7 +156,7 @@ def _by_format(text: str, code: bool = False) -> str:
     return SHAPES.sub(lambda match: (match["name"] or "") + HIDDEN, text)
 
 
-def _of_header(match: re.Match[str]) -> str:
+def _in_header(match: re.Match[str]) -> str:
     return match[0] if PLACEHOLDER.fullmatch(match["value"]) else match["name"] + HIDDEN
 
 
@@ -202,7 +202,7 @@ def _is_named(name: re.Match[str], value: re.Match[str]) -> bool:
         return False
     if content.rpartition(".")[2].strip("_").lower() == word.rpartition(".")[2].strip("_"):
         return False  # api_key=self._api_key
-    if says_nothing(word, content) or ("token" in word and NUMBER.fullmatch(content)):
+    if is_plain_value(word, content) or ("token" in word and NUMBER.fullmatch(content)):
         return False  # num_tokens=100
     if word in ("token", "tokens") and (by == ":" or value.string.startswith(_BRACKETS, name.end())):
         return bool(_RANDOM.fullmatch(content))  # unexpected token: x
@@ -211,9 +211,9 @@ def _is_named(name: re.Match[str], value: re.Match[str]) -> bool:
         return False  # a line of code: token = tokens[0]
     if bare and by == ":" and is_short(word):  # a field; not `second pass: reading`, nor MLflow's sums.pass:at:4
         is_metric = "." in word and name["by"] == ":"
-        return not is_metric and _begins_a_field(name) and not _goes_on(value)
+        return not is_metric and _begins_a_field(name) and not _is_prose(value)
     # HF_TOKEN: its Secret is missing
-    return not (bare and by == ":" and _OF_A_MESSAGE.search(name["word"]) and _is_word(content) and _goes_on(value))
+    return not (bare and by == ":" and _SUBJECT.search(name["word"]) and _is_word(content) and _is_prose(value))
 
 
 def _begins_a_field(name: re.Match[str]) -> bool:
@@ -221,7 +221,7 @@ def _begins_a_field(name: re.Match[str]) -> bool:
     return not before or before[-1] in "\n{[(,;"
 
 
-def _goes_on(value: re.Match[str]) -> bool:
+def _is_prose(value: re.Match[str]) -> bool:
     """Return whether words follow, as in a sentence."""
     return bool(re.match(r"['’]?[a-z]*,?[^\S\n]+[\w(]", value.string[value.end() : value.end() + 20]))
 
@@ -270,7 +270,7 @@ def redact(value: Any, name: str = "", code: Callable[[str], str] | None = None)
         return [redact(item, name, code) for item in value]
     if not isinstance(value, str) or not value:
         return value
-    hide = is_secret(name) and not says_nothing(name, value) and not is_path(name, value)
+    hide = is_secret(name) and not is_plain_value(name, value) and not is_path(name, value)
     return HIDDEN if hide else redact_text(value)
 
 

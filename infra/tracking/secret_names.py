@@ -59,7 +59,7 @@ A_FILE = re.compile(
     r"|(~|\.{1,2}|/(home|Users|root|etc|run|var|mnt|opt|usr|tmp|srv|work|workspace|secrets)(?=/|$))[\w./\-]*"
     r"|([\w\-]{1,40}/){1,10}[\w\-]{1,40}\.[a-z]{1,8}"
 )
-_OF_FILES = re.compile(r"(credentials?|keys?|cookies|pwd)$", re.IGNORECASE)
+_FILE_SECRETS = re.compile(r"(credentials?|keys?|cookies|pwd)$", re.IGNORECASE)
 
 # a long random part, which a name such as fw_compile_the_model does not have
 _RANDOM = r"(?=[\w\-]*?[A-Za-z0-9]{16})(?=[\w\-]*?\d)"
@@ -99,7 +99,7 @@ def is_secret(name: str) -> bool:
 
 def is_path(name: str, value: str) -> bool:
     """Return whether the value of a name that files have too, such as `ssh_key` or `PWD`, is a path."""
-    return bool(_OF_FILES.search(name) and A_FILE.fullmatch(value))
+    return bool(_FILE_SECRETS.search(name) and A_FILE.fullmatch(value))
 
 
 def is_short(name: str) -> bool:
@@ -107,7 +107,7 @@ def is_short(name: str) -> bool:
     return bool(_SHORT_WORD.search(name))
 
 
-def says_nothing(name: str, value: str) -> bool:
+def is_plain_value(name: str, value: str) -> bool:
     """Return whether the value of a short name is a number or a word: `auth: basic`, `webhook: failed`."""
     if not is_short(name):
         return False

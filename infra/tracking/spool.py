@@ -184,9 +184,9 @@ def beat(execution: Path) -> None:
         os.utime(execution / "alive.lock")
 
 
-def settle(execution: Path) -> bool:
-    """Return whether no process works on an execution. If so, records still marked as running are set to killed, at the
-    last sign of life."""
+def close_if_idle(execution: Path) -> bool:
+    """Mark the records of an execution that still run as killed, at the last sign of life, unless a process works on
+    it. Returns False in that case."""
     if is_alive(execution):
         return False
     record = read_execution(execution)

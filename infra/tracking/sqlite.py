@@ -79,7 +79,7 @@ def _open_only(dialect: Any, record: Any, words: list[Any], options: dict[str, A
 
 
 @event.listens_for(Engine, "connect")
-def _keep_what_was_committed(connection: Any, record: Any) -> None:
+def _make_commits_durable(connection: Any, record: Any) -> None:
     """Sync the removal of a transaction's journal too. By SQLite's default, after a power cut the journal can reappear
     and undo a committed transaction that is noted as sent (sqlite.org/pragma.html#pragma_synchronous)."""
     if isinstance(connection, sqlite3.Connection):

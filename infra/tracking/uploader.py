@@ -12,7 +12,7 @@ from infra.pod import this_pod
 from infra.progress import say
 from infra.text import clause
 from infra.tracking.remote_run import remote_place
-from infra.tracking.spool import RecordDamaged, beat, executions, is_delivered, settle
+from infra.tracking.spool import RecordDamaged, beat, close_if_idle, executions, is_delivered
 from infra.tracking.store import PushFailed, passed_on, prepare_client, shown_uri
 
 START_S = 0.3  # delay before MLflow is imported, so that the caller can continue first
@@ -145,7 +145,7 @@ class Uploader:
 def _push_left_over(execution: Path, push: Callable[[Path], bool]) -> None:
     """Deliver an earlier execution, unless it is still running and does so itself."""
     try:
-        if settle(execution):
+        if close_if_idle(execution):
             push(execution)
     except (PushFailed, RecordDamaged, OSError) as error:
         retry = command("python -m infra.tracking sync")

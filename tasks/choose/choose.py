@@ -18,7 +18,7 @@ from tasks.choose.spec import ChooseSpec
 from tasks.core.job import Job, StageError, main
 from tasks.core.manifest import read_manifest
 from tasks.core.metric import NO_DIRECTION, Metric
-from tasks.evaluate.results import Results, of_models, read_results
+from tasks.evaluate.results import Results, in_model_order, read_results
 
 
 def work(job: Job) -> None:
@@ -26,7 +26,7 @@ def work(job: Job) -> None:
     opened = [read_manifest(Path(job.inputs[name]["path"])) for name in job.names("models")]
     labels = [(str(model.facts["label"]), model.digest) for model in opened]
     digests = {digest for _, digest in labels}
-    evaluations = of_models(labels, map(read_results, job.input_list("reports")))
+    evaluations = in_model_order(labels, map(read_results, job.input_list("reports")))
     candidates = [evaluation for evaluation in evaluations if evaluation.model_digest in digests]
     if not candidates:
         raise StageError(

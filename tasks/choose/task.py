@@ -13,7 +13,7 @@ from tasks.stage_job import Reads
 ENGINE = Engine("choose", "tasks.choose.choose", version="3")
 
 
-@stage(ENGINE, image=images.DATA, hands_on=True)
+@stage(ENGINE, image=images.DATA, returns_input=True)
 def choose(spec: ChooseSpec, models: list[HFModel], reports: list[EvalReport]) -> HFModel:
     """Return the model whose evaluation has the best value of the metric, as an unchanged artifact at its place."""
     choice = run(ENGINE, Choice, spec, reads=Reads(files={"models": ()}), models=models, reports=reports)

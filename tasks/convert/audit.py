@@ -163,13 +163,13 @@ def _compare(megatron: MegatronModel, hf: HuggingFaceModel, weight: Weight) -> t
     """Compare one weight with its parts, block by block."""
     dtypes = {hf.files.tensors[name].dtype for name, _ in weight.parts}
     dtype = dtypes.pop()
-    whole, digests = blake3(), [blake3() for _ in weight.parts]
+    full_hash, digests = blake3(), [blake3() for _ in weight.parts]
     wrong, largest = [0] * len(weight.parts), [0.0] * len(weight.parts)
     source_dtype = dtype
     for start, stop, pieces in blocks(weight, dtype.itemsize):
         rows = megatron.checkpoint.rows(megatron.keys[weight.key], weight.index, start, stop)
         source_dtype = rows.dtype
-        whole.update(raw(rows))
+        full_hash.update(raw(rows))
         rows = rows.to(dtype)
         for piece in pieces:
             expected = rows[piece.start : piece.stop]
@@ -185,7 +185,7 @@ def _compare(megatron: MegatronModel, hf: HuggingFaceModel, weight: Weight) -> t
         for part, (name, shape) in enumerate(weight.parts)
         if wrong[part]
     ]
-    return entry(weight, str(source_dtype), whole, str(dtype), digests), differences
+    return entry(weight, str(source_dtype), full_hash, str(dtype), digests), differences
 
 
 def _elements(rows: Tensor) -> Tensor:

@@ -178,8 +178,8 @@ def _account(comparison: FileComparison, megatron: MegatronModel, hf: HuggingFac
     """Compare record/conversion.json. After a cast, each side's record describes the other side before the cast."""
     weights = {item.megatron: [item.shape, item.dtype, item.digest] for item in entries}
     parts = {part.name: [part.shape, part.dtype, part.digest] for item in entries for part in item.parts}
-    whole = _dtypes(megatron) == _dtypes(hf)
-    for folder, weights_too, parts_too in ((megatron.folder, True, whole), (hf.folder, whole, True)):
+    same_dtypes = _dtypes(megatron) == _dtypes(hf)
+    for folder, weights_too, parts_too in ((megatron.folder, True, same_dtypes), (hf.folder, same_dtypes, True)):
         path = folder / RECORD / ACCOUNT
         if not path.exists():
             continue

@@ -40,12 +40,14 @@ def work(job: Job) -> None:
         folder = spec.fetch() or _downloaded(spec)
         for notice in license_notices(folder):
             job.notice(notice)
-        take_over(job, folder, label="base", license=license_of(folder), chat_template=spec.chat_template)
+        write_model(job, folder, label="base", license=license_of(folder), chat_template=spec.chat_template)
     except (StageError, ModelFilesError) as error:
         raise StageError(f"start_from.model {spec.model}: {error}") from error
 
 
-def take_over(job: Job, folder: Path, *, label: str, license: dict[str, str], chat_template: str | None = None) -> None:
+def write_model(
+    job: Job, folder: Path, *, label: str, license: dict[str, str], chat_template: str | None = None
+) -> None:
     """Write the model in a folder to the job's output. Raises StageError, ModelFilesError."""
     job.progress(0, 2, "parts", now="loading")
     if is_published_adapter(file.name for file in files_in(folder, BASE)):

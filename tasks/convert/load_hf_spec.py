@@ -99,13 +99,13 @@ class LoadHFSpec(StageSpec):
         return selected(files, self._patterns(files))
 
     def _patterns(self, files: list[File]) -> tuple[str, ...]:
-        return (*MODEL_FILES, *BASE_FILES) if self._takes_an_adapter(file.name for file in files) else MODEL_FILES
+        return (*MODEL_FILES, *BASE_FILES) if self._merges_adapter(file.name for file in files) else MODEL_FILES
 
     def _inner(self, folder: Path) -> tuple[str, ...]:
         """Return the subfolders that are read too."""
-        return (BASE,) if self._takes_an_adapter(file.name for file in files_in(folder, BASE)) else ()
+        return (BASE,) if self._merges_adapter(file.name for file in files_in(folder, BASE)) else ()
 
-    def _takes_an_adapter(self, names: Iterable[str]) -> bool:
+    def _merges_adapter(self, names: Iterable[str]) -> bool:
         """Return whether these files are an adapter and its base, which the stage merges."""
         return False
 
@@ -115,7 +115,7 @@ class LoadHFSpec(StageSpec):
             return []  # the archive was checked when it was packed
         if is_bucket(self.model):
             try:
-                return self._lacking({file.name for file in find(self.model)}, self.model)
+                return self._folder_problems({file.name for file in find(self.model)}, self.model)
             except StorageError as error:
                 return [NotSeen("model", self.model, f"the address of a model's folder: {error.message}")]
         folder = self.folder()
@@ -123,9 +123,9 @@ class LoadHFSpec(StageSpec):
             return []  # a hub name
         if not folder.is_dir():
             return [Problem("model", self.model, f"an existing folder; {absent(folder)}")]
-        return self._lacking({file.name for file in files_in(folder, BASE)}, str(folder))
+        return self._folder_problems({file.name for file in files_in(folder, BASE)}, str(folder))
 
-    def _lacking(self, files: set[str], folder: str) -> list[Problem]:
+    def _folder_problems(self, files: set[str], folder: str) -> list[Problem]:
         names = {name for name in files if "/" not in name}
         if not names:
             return [Problem("model", self.model, "the address of a model's folder; it has no files")]
@@ -136,7 +136,7 @@ class LoadHFSpec(StageSpec):
             )
         if not any(name.endswith(".safetensors") for name in names):
             problems.append(Problem("model", self.model, "a folder with *.safetensors (pickled weights are not read)"))
-        if not self._takes_an_adapter(files) and (problem := adapter_among(names, folder)):
+        if not self._merges_adapter(files) and (problem := adapter_among(names, folder)):
             problems.append(Problem("model", self.model, f"a model without an adapter: {problem}"))
         if TOKENIZER not in names:
             problems.append(Problem("model", self.model, f"a folder with its tokenizer ({TOKENIZER})"))
@@ -172,7 +172,7 @@ class LoadHFSpec(StageSpec):
             raise OSError(why)
         return content or _cached_config(self.model, self.revision)
 
-    def is_of_the_hub(self) -> bool:
+    def is_on_hub(self) -> bool:
         """Return whether `model` is a name on the hub."""
         return not is_bucket(self.model) and self.folder() is None
 
@@ -208,7 +208,7 @@ class StartFromSpec(LoadHFSpec):
         description="Name of the only chat template to use; needed if the model has several and none is called default",
     )
 
-    def _takes_an_adapter(self, names: Iterable[str]) -> bool:
+    def _merges_adapter(self, names: Iterable[str]) -> bool:
         return is_published_adapter(names)
 
     def missing(self) -> list[Problem]:

@@ -145,10 +145,10 @@ def _matched(checkpoint: Checkpoint, needed: list[Weight]) -> dict[str, str]:
             wrong.append(f"{weight.key} {list(weight.leading + weight.shape)} is missing")
             continue
         keys[weight.key] = name
-        shape, whole = checkpoint.tensors[name].shape, weight.leading + weight.shape
-        padded = weight.key in PADDED and shape[1:] == whole[1:] and shape[0] >= whole[0]
-        if shape != whole and not padded:
-            wrong.append(f"{name} is {list(shape)}; the config says {list(whole)}")
+        shape, expected = checkpoint.tensors[name].shape, weight.leading + weight.shape
+        padded = weight.key in PADDED and shape[1:] == expected[1:] and shape[0] >= expected[0]
+        if shape != expected and not padded:
+            wrong.append(f"{name} is {list(shape)}; the config says {list(expected)}")
     left = sorted(present - set(keys.values()))
     wrong += [f"{name} {list(checkpoint.tensors[name].shape)} has no place in the model" for name in left]
     if wrong:

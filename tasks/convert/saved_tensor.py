@@ -74,8 +74,8 @@ def data_start(descriptor: int, offset: int, length: int, where: str) -> tuple[D
         reason = shown(str(error) or type(error).__name__)
         raise ConversionError(f"{where}: cannot be read ({reason}); the file is damaged or truncated") from error
     size = records[record].file_size
-    whole = size == saved.elements * saved.dtype.itemsize and saved.offset + prod(saved.shape) <= saved.elements
-    if not (whole and saved.stride == _contiguous_strides(saved.shape)):
+    is_complete = size == saved.elements * saved.dtype.itemsize and saved.offset + prod(saved.shape) <= saved.elements
+    if not (is_complete and saved.stride == _contiguous_strides(saved.shape)):
         raise ConversionError(
             f"{where}: a tensor {list(saved.shape)} of {saved.dtype} from element {saved.offset} on, with strides "
             f"{list(saved.stride)}, of {saved.elements} elements in {size} bytes; only complete, contiguous, "

@@ -120,21 +120,21 @@ def export_weight(
 ) -> Entry:
     """Export one weight. `read(start, stop)` returns Megatron's rows; `write(name, row, bytes)` writes rows of a part,
     as `dtype`."""
-    whole, parts = blake3(), [blake3() for _ in weight.parts]
+    full_hash, parts = blake3(), [blake3() for _ in weight.parts]
     source_dtype: torch.dtype | None = None
     for start, stop, pieces in blocks(weight, dtype.itemsize):
         rows = read(start, stop)
         source_dtype = rows.dtype
         if not _same_bytes(weight, source_dtype, dtype):
-            whole.update(raw(rows))
+            full_hash.update(raw(rows))
         rows = _rounded(rows, dtype, weight)
         for piece in pieces:
             content = raw(rows[piece.start : piece.stop])
             parts[piece.part].update(content)
             write(weight.parts[piece.part][0], piece.row, content)
     if _same_bytes(weight, source_dtype, dtype):
-        whole = parts[0]
-    return entry(weight, str(source_dtype), whole, str(dtype), parts)
+        full_hash = parts[0]
+    return entry(weight, str(source_dtype), full_hash, str(dtype), parts)
 
 
 def import_weight(
@@ -147,7 +147,7 @@ def import_weight(
 ) -> Entry:
     """Import one weight. `read(name, row, rows)` fills `rows`, of type `source_dtype`, from a part; `write(row, bytes)`
     writes Megatron's rows, as `dtype`. `not_finite(name)` is called for a part that has NaN or infinity."""
-    whole, parts = blake3(), [blake3() for _ in weight.parts]
+    full_hash, parts = blake3(), [blake3() for _ in weight.parts]
     same = _same_bytes(weight, dtype, source_dtype)
     # Reuse one block's memory, since the kernel would clear fresh memory each time
     room = torch.empty((min(_height(weight, dtype.itemsize), weight.shape[0]), *weight.shape[1:]), dtype=source_dtype)
@@ -161,17 +161,17 @@ def import_weight(
                 not_finite(weight.parts[piece.part][0])
         content = raw(_rounded(rows, dtype, weight))
         if not same:
-            whole.update(content)
+            full_hash.update(content)
         write(start, content)
-    return entry(weight, str(dtype), parts[0] if same else whole, str(source_dtype), parts)
+    return entry(weight, str(dtype), parts[0] if same else full_hash, str(source_dtype), parts)
 
 
-def entry(weight: Weight, dtype: str, whole: blake3, part_dtype: str, parts: list[blake3]) -> Entry:
+def entry(weight: Weight, dtype: str, full_hash: blake3, part_dtype: str, parts: list[blake3]) -> Entry:
     entry_parts = [
         TensorPart(name, list(shape), part_dtype.removeprefix("torch."), digest.hexdigest())
         for (name, shape), digest in zip(weight.parts, parts, strict=True)
     ]
-    return Entry(weight.name, list(weight.shape), dtype.removeprefix("torch."), whole.hexdigest(), entry_parts)
+    return Entry(weight.name, list(weight.shape), dtype.removeprefix("torch."), full_hash.hexdigest(), entry_parts)
 
 
 def map_weights(
@@ -187,7 +187,7 @@ def map_weights(
     done, total = 0, sum(map(size_of, weights))
     progress(done, total)
 
-    def take() -> None:
+    def collect() -> None:
         nonlocal done
         for future in wait(pending, return_when=FIRST_COMPLETED).done:
             weight = pending.pop(future)
@@ -200,9 +200,9 @@ def map_weights(
             for weight in weights:
                 pending[pool.submit(work, weight)] = weight
                 if len(pending) > AHEAD:
-                    take()
+                    collect()
             while pending:
-                take()
+                collect()
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

@@ -189,7 +189,7 @@ class Job:
         parents = {name: entry["digest"] for name, entry in self.inputs.items() if not entry.get("implied")}
         manifest = write_manifest(
             self.output, self.kind, facts, redact_spec(self.raw_spec), parents, title=self.title, display=display,
-            identities={name: of for name in parents if (of := self.inputs[name].get("identity"))},
+            identities={name: identity for name in parents if (identity := self.inputs[name].get("identity"))},
         )  # fmt: skip
         write_json(self.directory / "result.json", {"digest": manifest.digest})
 

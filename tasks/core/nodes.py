@@ -27,7 +27,7 @@ PIECE = 64 << 20  # bytes
 PIECE_S = 3600.0  # time limit of a piece and of waiting for a rank's turn; the launcher detects a lost machine
 
 
-def are_apart(job: Job) -> bool:
+def nodes_have_own_folders(job: Job) -> bool:
     """Return whether torchrun has started this process on several nodes, each of which has its own folder for the
     job."""
     return bool(job.storage) and int(os.environ["WORLD_SIZE"]) > int(os.environ["LOCAL_WORLD_SIZE"])
@@ -35,7 +35,7 @@ def are_apart(job: Job) -> bool:
 
 def nodes_of(job: Job) -> "Nodes | None":
     """Return the nodes of this run, or None if there is one node, or if they share the job's folder. Collective."""
-    return Nodes() if are_apart(job) else None
+    return Nodes() if nodes_have_own_folders(job) else None
 
 
 class Nodes:

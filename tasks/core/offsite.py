@@ -37,7 +37,7 @@ from infra.tracking.remote_run import JOB
 from tasks.core.manifest import ALL_AND_RECORD, MANIFEST, RECORD, ArtifactError, Manifest, read_manifest, verify
 from tasks.core.stored import DAMAGED, check_sizes, download, is_complete, manifest_at, mark_damaged, send, send_sealed
 
-KEEP = 2  # number of checkpoints of a series that are kept
+MAX_CHECKPOINTS = 2  # of a series; older ones are removed
 POLL_S = 0.5  # interval of looking for a new checkpoint
 RETRY_S = 60.0  # pause after a checkpoint that could not be sent
 RECORD_S = 3.0  # part of the grace period that is reserved for recording how the stage ended
@@ -253,7 +253,7 @@ class Offsite:
         names = storage.sizes(self.address)
         complete = {checkpoint.number for checkpoint in _stored(names, MANIFEST) if checkpoint.series == series}
         number = re.compile(rf"{re.escape(series)}(\d+)/")
-        oldest = min(sorted(complete)[-KEEP:], default=0)  # 0 if another pod has finished and removed all
+        oldest = min(sorted(complete)[-MAX_CHECKPOINTS:], default=0)  # 0 if another pod has finished and removed all
         self._delete([name for name in names if (match := number.match(name)) and int(match[1]) < oldest])
 
     def _delete(self, names: Iterable[str]) -> None:

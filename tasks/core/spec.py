@@ -121,8 +121,8 @@ class Spec(BaseModel):
 
     def identity(self) -> dict[str, Any]:
         """Return the fields that determine the result, as JSON types."""
-        whole = self.model_dump(mode="json", exclude=self._not_identity() | self._unset())
-        return whole | self._contents() | {name: _identity(part) for name, part in self._parts().items()}
+        dumped = self.model_dump(mode="json", exclude=self._not_identity() | self._unset())
+        return dumped | self._contents() | {name: _identity(part) for name, part in self._parts().items()}
 
     def _contents(self) -> dict[str, Any]:
         """Return the addresses of the identity that contain a digest, reduced to that digest, since the place of the

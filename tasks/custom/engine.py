@@ -46,7 +46,7 @@ def work(job: Job) -> None:
         raise StageError(f"the model that {spec.stage} wrote: {error}") from error
     if unused:
         job.notice(f"left out of the model, whose card is written when it is published: {', '.join(unused)}")
-    _take_over(spec, inputs, model, job)
+    _write_model(spec, inputs, model, job)
     remove(model)
 
 
@@ -76,14 +76,14 @@ def _called(spec: CustomSpec, inputs: Mapping[str, Path], output: Path, job: Job
     return facts
 
 
-def _take_over(spec: CustomSpec, inputs: Mapping[str, Path], folder: Path, job: Job) -> None:
-    from tasks.convert.load_hf import take_over  # imports Transformers, which a stage that makes no model does not need
+def _write_model(spec: CustomSpec, inputs: Mapping[str, Path], folder: Path, job: Job) -> None:
+    from tasks.convert.load_hf import write_model  # Transformers, which only a stage that makes a model needs
     from tasks.custom.turns import inherit_turns
 
     models = {name: path for name, path in inputs.items() if read_manifest(path).kind == "hf_model"}
     try:
         inherit_turns(job, folder, models)
-        take_over(job, folder, label=spec.name, license=_license(job))
+        write_model(job, folder, label=spec.name, license=_license(job))
     except (StageError, ModelFilesError) as error:
         raise StageError(f"the model that {spec.stage} wrote: {error}") from error
 

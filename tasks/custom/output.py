@@ -20,7 +20,7 @@ TOKENIZER_FILES = (
     "sentencepiece.bpe.model",
 )  # fmt: skip
 UNUSED = ("README.md", "LICENSE", "LICENSE.txt", MANIFEST)  # publishing writes a card
-_OF_BATON = re.compile(rf"{re.escape(MANIFEST)}(\.[0-9a-f]+\.partial)?")
+_MANIFEST_FILE = re.compile(rf"{re.escape(MANIFEST)}(\.[0-9a-f]+\.partial)?")
 _ODD_NAME = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -60,7 +60,7 @@ def check_artifact(folder: Path, stage: str) -> list[str]:
                 wrong.append(f"{name!a} is a pipe, a socket or a device: write a file")
             if _ODD_NAME.search(name):
                 wrong.append(f"the name {name!a} has characters that not every storage keeps: rename it")
-            if _OF_BATON.fullmatch(name):
+            if _MANIFEST_FILE.fullmatch(name):
                 wrong.append(f"{name} is Baton's own file: rename it")
     if wrong:
         raise StageError(f"{stage} wrote what an artifact cannot hold: {listing(wrong)}")

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from tasks.core.job import Job, StageError, main
 from tasks.core.manifest import Manifest, read_manifest
 from tasks.data.documents import text_sizes
-from tasks.data.gone import CorpusPart, Gone, Mask
+from tasks.data.gone import CorpusPart, GoneDocuments, Mask
 from tasks.data.indexed_dataset import TokenDtype, read_lengths, token_dtype, write_index
 from tasks.data.merge_parts import COPIED
 from tasks.data.prefixes import HELD_OUT, consecutive
@@ -63,21 +63,21 @@ def work(job: Job) -> None:
     data = [(folder, read_manifest(folder)) for folder in job.input_list("data")]
     shared = _shared([about.facts for _, about in data])
     dtype = token_dtype(shared["vocab_size"])
-    gone = next((Gone.read(newest) for newest in job.input_list("newest")), None)
+    gone = next((GoneDocuments.read(newest) for newest in job.input_list("newest")), None)
     corpora = {job.inputs[name]["digest"]: job.input(name) for name in job.names("corpora")}
     if strange := corpora.keys() - {about.parents.get("corpus") for _, about in data}:
         raise StageError(f"corpus {min(strange)[:12]}: none of the shards was tokenized from it; add its shards")
     parts: dict[str, list[Shard]] = {}
     held_out_bytes = 0
     for folder, about in data:
-        of_data = {part: [read_shard(path) for path in files] for part, files in _files(folder, about).items()}
+        shards_by_part = {part: [read_shard(path) for path in files] for part, files in _files(folder, about).items()}
         held_out_bytes += about.facts["held_out_bytes"]
         if gone:
             corpus = about.parents.get("corpus", "")
-            held_out_bytes -= _lost_bytes(gone, corpus, corpora, of_data)
-            of_data = {part: _remaining(gone, (corpus, part), shards) for part, shards in of_data.items()}
-        for part, of_part in of_data.items():
-            parts.setdefault(part, []).extend(of_part)
+            held_out_bytes -= _lost_bytes(gone, corpus, corpora, shards_by_part)
+            shards_by_part = {part: _remaining(gone, (corpus, part), shards) for part, shards in shards_by_part.items()}
+        for part, part_shards in shards_by_part.items():
+            parts.setdefault(part, []).extend(part_shards)
     job.empty_output()
     tokens: dict[str, dict[str, int]] = {}  # the tokens of each part, by prefix
     for number, (part, shards) in enumerate(sorted(parts.items())):
@@ -87,12 +87,12 @@ def work(job: Job) -> None:
         names = [f"{part}-{place:05}" for place in range(len(groups))] if len(groups) > 1 else [part]
         tokens[part] = {name: _write(job, name, group, dtype) for name, group in zip(names, groups, strict=True)}
     held_out = sum(tokens.pop(HELD_OUT).values())
-    sums = {part: sum(of.values()) for part, of in tokens.items()}
+    sums = {part: sum(prefixes.values()) for part, prefixes in tokens.items()}
     facts: dict[str, Any] = {"tokens": sum(sums.values()), "held_out_tokens": held_out, **shared}
     facts["held_out_bytes"] = held_out_bytes
     if "train" not in sums:
         facts["sources"] = {part.removeprefix("train-"): size for part, size in sums.items()}
-    if several := {name: size for of in tokens.values() if len(of) > 1 for name, size in of.items()}:
+    if several := {name: size for prefixes in tokens.values() if len(prefixes) > 1 for name, size in prefixes.items()}:
         facts["prefixes"] = several
     job.finish(**facts)
     shutil.rmtree(job.work)
@@ -117,13 +117,15 @@ def read_shard(ids: Path) -> Shard:
     return Shard(ids, lengths, np.ones(len(lengths), bool))
 
 
-def _remaining(gone: Gone, part: CorpusPart, shards: Sequence[Shard]) -> list[Shard]:
+def _remaining(gone: GoneDocuments, part: CorpusPart, shards: Sequence[Shard]) -> list[Shard]:
     """The shards of a part of a corpus, without its documents that are gone. Raises StageError."""
     masks = gone.present(part, [len(shard.lengths) for shard in shards])
     return [replace(shard, keep=mask) for shard, mask in zip(shards, masks, strict=True)]
 
 
-def _lost_bytes(gone: Gone, digest: str, corpora: Mapping[str, Path], shards: Mapping[str, Sequence[Shard]]) -> int:
+def _lost_bytes(
+    gone: GoneDocuments, digest: str, corpora: Mapping[str, Path], shards: Mapping[str, Sequence[Shard]]
+) -> int:
     """The size of a corpus' held-out texts that are gone. Checks that the shards have all documents of the corpus,
     since those that are gone are given by their places. Raises StageError."""
     if not gone.counts().get(digest):
@@ -132,7 +134,7 @@ def _lost_bytes(gone: Gone, digest: str, corpora: Mapping[str, Path], shards: Ma
         raise StageError(f"corpus {digest[:12]}: some of its documents are gone; give it among `corpora`")
     facts = read_manifest(corpora[digest]).facts
     held_out = sum(len(shard.lengths) for shard in shards.get(HELD_OUT, ()))
-    trained = sum(len(shard.lengths) for of_part in shards.values() for shard in of_part) - held_out
+    trained = sum(len(shard.lengths) for part_shards in shards.values() for shard in part_shards) - held_out
     if (trained, held_out) != (facts["documents"], facts["held_out_documents"]):
         raise StageError(
             f"the shards have {trained} and {held_out} documents, but corpus {digest[:12]} has {facts['documents']} "

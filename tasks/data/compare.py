@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tasks.core.manifest import read_manifest
 from tasks.data.documents import NAMES, SPLITS, Split, name_batches, split_files, stem_of
-from tasks.data.gone import Gone
+from tasks.data.gone import GoneDocuments
 from tasks.data.source_changes import CHANGES, Changes, Edited, Named, Renamed
 
 MEMORY_MB = 768  # of DuckDB, which spills the rest to files. At 512, joins of 20 million documents run out of memory
@@ -175,12 +175,12 @@ class Known:
     def read(self, folder: Path) -> None:
         """Add the corpora that `write` wrote to a folder, as the next ones."""
         facts = read_manifest(folder).facts
-        for table, columns, said in (
+        for table, columns, condition in (
             ("added", "name, id, said", "said NOT IN ('moved', 'deleted')"),
             ("moved", "name, id", "said = 'moved'"),
             ("deleted", "name, id", "said = 'deleted'"),
         ):
-            query = f"INSERT INTO {table} SELECT time + ?, {columns} FROM read_parquet(?) WHERE {said}"
+            query = f"INSERT INTO {table} SELECT time + ?, {columns} FROM read_parquet(?) WHERE {condition}"
             self.tables.execute(query, [self.time, str(folder / BLOCK)])
         self._parts += [_Part(*part).later(self.time) for part in facts["parts"]]
         self.time += facts["time"]
@@ -206,13 +206,15 @@ class Known:
         the text that it was edited from, if any; if there are several, the first counts."""
         return self._rows(_NEW)
 
-    def gone(self, corpora: Sequence[str]) -> Gone:
+    def gone_documents(self, corpora: Sequence[str]) -> GoneDocuments:
         """The documents of the corpora, given by their digests, that are not in the source now, after `compare`."""
         times = self.tables.execute(_GONE).fetchnumpy()["time"]
         starts = np.searchsorted(times, [part.start for part in self._parts])
         ends = np.searchsorted(times, [part.end for part in self._parts])
         spans = zip(self._parts, starts, ends, strict=True)
-        return Gone({(part.digest, part.stem): times[a:b] - part.start for part, a, b in spans if b > a}, corpora)
+        return GoneDocuments(
+            {(part.digest, part.stem): times[a:b] - part.start for part, a, b in spans if b > a}, corpora
+        )
 
     def count_known(self, prefix: str = "") -> int:
         """The number of known names with this prefix, after `compare`."""

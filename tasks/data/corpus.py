@@ -46,11 +46,11 @@ from tasks.data.curate_spec import around_near_duplicates, step_names
 from tasks.data.curation_tally import Tally
 from tasks.data.decontaminate import with_indexes
 from tasks.data.exact_duplicates import DropsItem, Places, exact_drops, find_drops, hash_ranges
-from tasks.data.known_blocks import kept_names
+from tasks.data.known_blocks import names_cache
 from tasks.data.known_documents import KnownItem, find_known
 from tasks.data.machines import Rounds, Span
 from tasks.data.near_duplicates import near_drops, near_items
-from tasks.data.partition_cache import kept_here
+from tasks.data.partition_cache import disk_cache
 from tasks.data.partitions import Partition, partitions
 from tasks.data.rounds import Ended, wait_for, workers
 from tasks.data.scan import ScanItem, Scanned, scan
@@ -112,8 +112,8 @@ def planned(rounds: Rounds, spec: CorpusSpec) -> list[Partition]:
     """The partitions of all sources, after large compressed files have been cut."""
     sources, target = spec.by_name(), spec.partitions.target()
     plan = [part for name, source in sources.items() for part in partitions(name, source, target)]
-    folder, kept = scans_folder(rounds.job), stored(rounds.job)
-    items = {part: item for part in plan if (item := split_item(sources[part.source], part, target, folder, kept))}
+    folder, cache = scans_folder(rounds.job), stored(rounds.job)
+    items = {part: item for part in plan if (item := split_item(sources[part.source], part, target, folder, cache))}
     if items:
         made, sizes = [item.folder for item in items.values()], [item.file.size for item in items.values()]
         rounds.run("split", split, list(items.values()), made, sizes)
@@ -136,12 +136,13 @@ def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: Rounds, earl
     known = None
     if earlier is not None:
         threads = min(2, spec.partitions.concurrency or cores())
-        known = KnownItem(folder / "known", earlier, scans, list(spec.sources), kept_names(job), threads)
+        known = KnownItem(folder / "known", earlier, scans, list(spec.sources), names_cache(job), threads)
         rounds.run("known", find_known, [known], [known.folder], [1])
-    masks = [known.of(number) for number in range(len(plan))] if known else None
-    duplicates = find(rounds, "duplicates", folder, [partial(exact_drops, scans, of) for of in hash_ranges(documents)])
-    of_near = [partial(near_drops, scans, item, near, masks) for item in near_items(scans, near)] if near else []
-    near_duplicates = find(rounds, "near", folder, of_near)
+    masks = [known.masks(number) for number in range(len(plan))] if known else None
+    exact = [partial(exact_drops, scans, hash_range) for hash_range in hash_ranges(documents)]
+    duplicates = find(rounds, "duplicates", folder, exact)
+    similar = [partial(near_drops, scans, item, near, masks) for item in near_items(scans, near)] if near else []
+    near_duplicates = find(rounds, "near", folder, similar)
     names = step_names(spec.curate)
     writes = [
         WriteItem(
@@ -179,7 +180,7 @@ def find(rounds: Rounds, name: str, folder: Path, items: Sequence[Callable[[], P
 def scan_all(rounds: Rounds, spec: CorpusSpec, plan: list[Partition]) -> list[Path]:
     """The folders of the scanned partitions, in order."""
     if not rounds.machine.rank:
-        kept_here().make_room()
+        disk_cache().make_room()
     items = scan_items(rounds.job, spec, plan)
     folders = [item.folder for item in items]
     rounds.run("scan", scan, items, folders, [max(1, part.size) for part in plan])
@@ -202,7 +203,7 @@ def scan_items(job: Job, spec: CorpusSpec, plan: list[Partition]) -> list[ScanIt
             near=near,
             held_out=spec.held_out,
             functions=job.work / "functions",
-            kept=stored(job) or (kept_here() if number[part.source] > 1 else None),
+            cache=stored(job) or (disk_cache() if number[part.source] > 1 else None),
         )
         for part in plan
     ]

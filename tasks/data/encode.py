@@ -25,7 +25,7 @@ from tasks.core.job import Input, StageError
 from tasks.core.manifest import read_manifest
 from tasks.data.encoders import Choice, FastTokens, Ids, LibraryTokens
 from tasks.data.indexed_dataset import TokenDtype, token_dtype
-from tasks.data.partition_cache import Kept, make_once
+from tasks.data.partition_cache import FolderCache, make_once
 from tasks.data.prefixes import FilePart
 from tasks.data.rounds import NOTHING, Amount, Report
 from tasks.models.tokenizers import plain
@@ -87,12 +87,12 @@ class EncodeItem:
     corpus: Input  # without a path, the file is fetched if the part is missing
     part: FilePart
     encoder: DocumentEncoder
-    kept: Kept | None  # the cache for tokens of earlier corpora or other pods
+    cache: FolderCache | None  # for tokens of earlier corpora or other pods
 
 
 def encode(item: EncodeItem, report: Report) -> None:
     """Tokenize a part, unless its tokens exist. Raises StorageError."""
-    if not make_once(item.folder, "tokens", item.kept, partial(_encode, item, report)):
+    if not make_once(item.folder, "tokens", item.cache, partial(_encode, item, report)):
         report(1.0, NOTHING)
 
 

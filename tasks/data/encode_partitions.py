@@ -13,7 +13,7 @@ from tasks.core.job import Input, Job, main
 from tasks.core.stored import manifest_at
 from tasks.data.encode import encode
 from tasks.data.shards import PARTS, encode_items, encoder_of
-from tasks.data.shares import make_share, of_share
+from tasks.data.shares import items_of_share, make_share
 from tasks.data.spec import ShareSpec
 
 FILES = 4  # for each machine; with fewer, parts of files are shared
@@ -27,11 +27,11 @@ def work(job: Job) -> None:
     names = sorted(name for name in about.files if name.endswith(".parquet"))
     by_file = len(names) >= FILES * share.machines
     if by_file:
-        names = [name for name, _ in of_share(share, names, [about.files[name].size for name in names])]
+        names = [name for name, _ in items_of_share(share, names, [about.files[name].size for name in names])]
     corpus = replace(corpus, path=str(replace(corpus, files=names).local()))
     items = encode_items(job, corpus, about, names, encoder_of(job, corpus, about, names))
     if not by_file:
-        items = of_share(share, [item for item, _ in items], [size for _, size in items])
+        items = items_of_share(share, [item for item, _ in items], [size for _, size in items])
     make_share(job, encode, items, None)
     remove(job.directory / PARTS)
 

@@ -80,13 +80,13 @@ def hash_ranges(documents: int) -> list[HashRange]:
     return [HashRange(index, number) for index in range(number)]
 
 
-def exact_drops(scans: Sequence[Path], of: HashRange) -> Places:
+def exact_drops(scans: Sequence[Path], hash_range: HashRange) -> Places:
     """The documents of a range that are copies of earlier ones."""
     parts = []
     for number, scan in enumerate(scans):
         for path in sorted(scan.glob("keys-*.npy")):
             keys = np.load(path, mmap_mode="r")
-            part = np.array(keys[:, of.slice_of(keys[0])])
+            part = np.array(keys[:, hash_range.slice_of(keys[0])])
             part[2] |= np.uint64(number) << _ROW_BITS
             parts.append(part)
     upper, lower, places = np.concatenate(parts, axis=1)
@@ -105,8 +105,8 @@ def sorted_order(upper: Places, lower: Places) -> npt.NDArray[np.intp]:
     order = np.argsort(upper, kind="stable")
     equal = np.diff(upper[order]) == 0
     tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
-    of_tied = order[tied]
-    order[tied] = of_tied[np.lexsort((lower[of_tied], upper[of_tied]))]
+    tied_order = order[tied]
+    order[tied] = tied_order[np.lexsort((lower[tied_order], upper[tied_order]))]
     return order
 
 

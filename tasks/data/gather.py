@@ -32,7 +32,7 @@ from tasks.data.documents import (
     split_files,
     stem_of,
 )
-from tasks.data.gone import Gone, Mask
+from tasks.data.gone import GoneDocuments, Mask
 from tasks.data.scan import Counts
 from tasks.data.spec import GatherSpec
 
@@ -41,7 +41,7 @@ IDS = 1_000_000  # in memory, about
 
 def work(job: Job) -> None:
     spec = job.spec(GatherSpec)
-    gone = Gone.read(job.input("newest"))
+    gone = GoneDocuments.read(job.input("newest"))
     corpora = [(corpus.digest, corpus.local()) for corpus in job.inputs_of("corpora")]
     job.empty_output()
     files: list[tuple[Split, Path]] = []
@@ -54,7 +54,7 @@ def work(job: Job) -> None:
                 present += gone.present((digest, part), [pq.read_metadata(path).num_rows for path in of_part])
     deleted = sum(int(np.count_nonzero(~mask)) for mask in present)
     keep, duplicates = to_keep(
-        [path for _, path in files], present, lambda done, whole: job.progress(done, whole, "ranges of ids")
+        [path for _, path in files], present, lambda done, total: job.progress(done, total, "ranges of ids")
     )
     metadata = have_metadata(path for _, path in files)
     writers = {split: SplitWriter(job.output, split, metadata=metadata) for split in SPLITS}

@@ -32,7 +32,7 @@ Counts = dict[str, dict[str, int]]  # documents by corpus and part
 
 
 @dataclass(frozen=True)
-class Gone:
+class GoneDocuments:
     """The rows of each part, in ascending order."""
 
     rows: dict[CorpusPart, Rows]
@@ -44,7 +44,7 @@ class Gone:
         feather.write_feather(pa.table(columns, schema=_SCHEMA), folder / GONE, compression="zstd")
 
     @classmethod
-    def read(cls, increment: Path) -> "Gone":
+    def read(cls, increment: Path) -> "GoneDocuments":
         """Read the list of an increment. Raises StageError if the corpus is no increment."""
         if not (increment / GONE).exists():
             raise StageError(f"{increment}: has no {GONE}, so it is not an increment; give a corpus made by `find_new`")

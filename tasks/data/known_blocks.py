@@ -22,14 +22,14 @@ from typing import Any
 from tasks.core.job import Input, Job
 from tasks.core.manifest import json_key
 from tasks.data.compare import Known
-from tasks.data.partition_cache import Kept, is_intact, kept_here, make_once
+from tasks.data.partition_cache import FolderCache, disk_cache, is_intact, make_once
 from tasks.data.stored_folders import StoredFolders
 
 NAMES_VERSION = 2  # raise it when the same corpora would have another block
 
 
-def kept_names(job: Job) -> Kept:
-    return StoredFolders(f"{job.storage}/known") if job.storage else kept_here()
+def names_cache(job: Job) -> FolderCache:
+    return StoredFolders(f"{job.storage}/known") if job.storage else disk_cache()
 
 
 @dataclass
@@ -38,20 +38,20 @@ class KnownBlocks:
 
     known: Known
     folder: Path
-    kept: Kept
+    cache: FolderCache
     show: Callable[[int], None]  # called with the number of corpora that are known
     corpora_read: int = 0  # number of corpora that were read themselves
     _done: int = field(default=0, init=False)
 
     def add(self, corpora: Sequence[Input]) -> None:
-        """Add all corpora, oldest first, and keep those of their blocks that are missing. Raises ArtifactError,
+        """Add all corpora, oldest first, and cache those of their blocks that are missing. Raises ArtifactError,
         StorageError."""
         for start, end in blocks(len(corpora)):
             block = corpora[start:end]
-            if not make_once(self._place(block), "names", self.kept, partial(self._make, block, first=not start)):
+            if not make_once(self._place(block), "names", self.cache, partial(self._make, block, first=not start)):
                 self._read(block)
         if self.corpora_read > 1:
-            print(f"known text: read from {self.corpora_read:,} corpora, whose names are in no kept block", flush=True)
+            print(f"known text: read from {self.corpora_read:,} corpora; no cached block has their names", flush=True)
 
     def _make(self, block: Sequence[Input], folder: Path, *, first: bool) -> dict[str, Any]:
         """Add the corpora of a block, and write it. The `first` block alone shows which of its names still count."""
@@ -62,7 +62,7 @@ class KnownBlocks:
         return self.known.write(folder, since)
 
     def _add_parts(self, block: Sequence[Input]) -> None:
-        """Add the corpora of a block that is not kept."""
+        """Add the corpora of a block that is not cached."""
         if len(block) == 1:
             self.known.add(block[0].local(), block[0].digest)
             self.corpora_read += 1
@@ -70,7 +70,7 @@ class KnownBlocks:
             return
         middle = len(block) // 2
         for half in (block[:middle], block[middle:]):
-            if is_intact(place := self._place(half)) or self.kept.take(place):
+            if is_intact(place := self._place(half)) or self.cache.load(place):
                 self._read(half)
             else:
                 self._add_parts(half)

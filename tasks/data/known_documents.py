@@ -19,7 +19,7 @@ from tasks.core.job import Input, StageError
 from tasks.core.manifest import json_key
 from tasks.data.compare import PLACED, Known
 from tasks.data.known_blocks import KnownBlocks
-from tasks.data.partition_cache import Kept
+from tasks.data.partition_cache import FolderCache
 from tasks.data.rounds import NOTHING, Report
 from tasks.data.scan import names_in
 
@@ -49,10 +49,10 @@ class KnownItem:
     corpora: Sequence[Input]
     scans: Sequence[Path]
     sources: Sequence[str]  # names; none if the corpus has a single source
-    kept: Kept  # the cache with blocks of earlier nights
+    cache: FolderCache  # with blocks of earlier nights
     threads: int = 1
 
-    def of(self, partition: int) -> Path:
+    def masks(self, partition: int) -> Path:
         return self.folder / f"{partition:05}.npy"
 
 
@@ -64,7 +64,7 @@ def find_known(item: KnownItem, report: Report) -> None:
         known = Known(partial / "tables", item.threads)
         blocks = partial / "blocks"
         blocks.mkdir()
-        KnownBlocks(known, blocks, item.kept, lambda done: report(0.5 * done / len(item.corpora), NOTHING)).add(
+        KnownBlocks(known, blocks, item.cache, lambda done: report(0.5 * done / len(item.corpora), NOTHING)).add(
             item.corpora
         )
         remove(blocks)
@@ -72,7 +72,7 @@ def find_known(item: KnownItem, report: Report) -> None:
         _refuse_lost(known, item.sources)
         edits = _write_masks(known, item.scans, partial)
         digests = [corpus.digest for corpus in item.corpora]
-        gone = known.gone(digests)
+        gone = known.gone_documents(digests)
         known.close()
         remove(partial / "tables")
         changes.write(partial)
@@ -121,9 +121,9 @@ def _refuse_lost(known: Known, sources: Sequence[str]) -> None:
     for name in sources or [""]:
         prefix = f"{name}/" if name else ""
         if not known.count_today(prefix) and (before := known.count_known(prefix)):
-            of = f"sources.{name}" if name else "the source"
+            source = f"sources.{name}" if name else "the source"
             fix = "; if all were deleted, remove it from sources" if name else ""
             raise StageError(
-                f"{of} has no documents now, and {number(before)} of its documents are known: is its folder "
+                f"{source} has no documents now, and {number(before)} of its documents are known: is its folder "
                 f"mounted?{fix}"
             )

@@ -191,7 +191,7 @@ def _equal(hashes: Hashes, documents: Hashes, signatures: list[Signatures]) -> t
     digests = np.empty_like(hashes)
     for start in range(0, len(documents), PAIRS):
         part = slice(start, start + PAIRS)
-        digests[part] = _mixed(_of(documents[part], signatures))
+        digests[part] = _mixed(_signatures_of(documents[part], signatures))
     order = np.lexsort((documents, digests, hashes))
     first = _starts(hashes[order]) | _starts(digests[order])
     firsts = documents[order][np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))]
@@ -214,7 +214,7 @@ def _similar(hashes: Hashes, documents: Hashes, signatures: list[Signatures], le
     near = [np.empty((0, 2), np.uint64)]
     for start in range(0, len(pairs), PAIRS):
         part = pairs[start : start + PAIRS]
-        equal = (_of(part[:, 0], signatures) == _of(part[:, 1], signatures)).sum(axis=1)
+        equal = (_signatures_of(part[:, 0], signatures) == _signatures_of(part[:, 1], signatures)).sum(axis=1)
         near.append(part[equal >= least])
     return np.concatenate(near)
 
@@ -226,7 +226,7 @@ def _starts(values: Hashes) -> npt.NDArray[np.bool_]:
     return starts
 
 
-def _of(documents: Hashes, signatures: list[Signatures]) -> Signatures:
+def _signatures_of(documents: Hashes, signatures: list[Signatures]) -> Signatures:
     """The documents' signatures, [n, 112]."""
     chosen_signatures = np.empty((len(documents), PERMUTATIONS), np.uint32)
     parts = (documents & ~NEW) >> np.uint64(32)

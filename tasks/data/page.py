@@ -40,19 +40,19 @@ def _curation(source: Source) -> list[Block]:
     curation = source.record_json("curation.json")
     if curation is None:
         return []
-    counts = [(step, name, of) for step, sources in curation["steps"].items() for name, of in sources.items()]
+    counts = [(step, name, tally) for step, sources in curation["steps"].items() for name, tally in sources.items()]
     rows: list[list[Cell]] = []
     excerpts: list[Block] = []
-    for step, name, of in counts:
-        reasons = sorted(of["reasons"].items(), key=lambda item: (-item[1], item[0]))
-        dropped = share(of["dropped"] / max(1, of["documents"]))
+    for step, name, tally in counts:
+        reasons = sorted(tally["reasons"].items(), key=lambda item: (-item[1], item[0]))
+        dropped = share(tally["dropped"] / max(1, tally["documents"]))
         why = ", ".join(f"{reason} {number(times)}" for reason, times in reasons)
-        sizes = [number(of["documents"]), number(of["dropped"]), dropped, size(of["dropped_bytes"])]
-        rows.append([step, name, *sizes, number(of["changed"]), why])
+        sizes = [number(tally["documents"]), number(tally["dropped"]), dropped, size(tally["dropped_bytes"])]
+        rows.append([step, name, *sizes, number(tally["changed"]), why])
         excerpts += [
             Code(sample["text"], f"{step}: {reason}, {sample['source']}")
             for reason, _ in reasons
-            for sample in of["samples"][reason]
+            for sample in tally["samples"][reason]
         ]
     head = ["step", "source", "documents", "dropped", "share", "text", "changed", "reasons"]
     blocks: list[Block] = [Table("Curation", head, rows, "llrrrrrl")]

@@ -24,43 +24,43 @@ from infra.paths import baton_home
 from infra.storage.durable import NO_LINK, make_folder, new_folder, remove
 from tasks.core.manifest import MANIFEST, ArtifactError, verify, write_manifest
 
-KEPT_S = 30 * 24 * 3600.0  # after its last use
-FREE = 0.1  # of the disk
+MAX_UNUSED_S = 30 * 24 * 3600.0  # a folder that is unused for longer is removed
+MIN_FREE = 0.1  # fraction of the disk
 
 
-class Kept(Protocol):
+class FolderCache(Protocol):
     """A cache of complete folders that outlives their job."""
 
-    def take(self, target: Path) -> bool:
+    def load(self, target: Path) -> bool:
         """Copy the cached folder of this name to `target`; False if the cache has no intact one."""
 
-    def keep(self, folder: Path) -> None:
+    def store(self, folder: Path) -> None:
         """Add a folder to the cache."""
 
 
-def make_once(folder: Path, kind: str, kept: Kept | None, fill: Callable[[Path], dict[str, Any]]) -> bool:
+def make_once(folder: Path, kind: str, cache: FolderCache | None, fill: Callable[[Path], dict[str, Any]]) -> bool:
     """Make a folder with a manifest, completely or not at all, unless it exists or is cached: `fill` writes its files
     and returns the manifest's facts. Returns False if `fill` was not called. Raises the errors of `fill`, StorageError.
     """
-    if is_intact(folder) or (kept and kept.take(folder)):
+    if is_intact(folder) or (cache and cache.load(folder)):
         return False
     remove(folder)
     with new_folder(folder) as partial:
         write_manifest(partial, kind, fill(partial))
-    if kept:
-        kept.keep(folder)
+    if cache:
+        cache.store(folder)
     return True
 
 
 @dataclass(frozen=True)
-class KeptFolders:
+class DiskCache:
     """The cache on this machine's disk."""
 
     folder: Path
 
-    def take(self, target: Path) -> bool:
+    def load(self, target: Path) -> bool:
         source = self.folder / target.name
-        if not source.exists() or not _copied(source, target):
+        if not source.exists() or not _copy(source, target):
             return False
         if is_intact(target):
             with suppress(FileNotFoundError):  # just removed by another process
@@ -70,19 +70,19 @@ class KeptFolders:
         remove(source)
         return False
 
-    def keep(self, folder: Path) -> None:
+    def store(self, folder: Path) -> None:
         make_folder(self.folder)
         if not (self.folder / folder.name).exists():
-            _copied(folder, self.folder / folder.name)
+            _copy(folder, self.folder / folder.name)
 
     def make_room(self) -> None:
         """Remove folders that were not used for long or were left by killed processes, and more if the disk is nearly
         full."""
         used = sorted((moment, path) for path in self.folder.glob("*") if (moment := _last_use(path)) is not None)
         for moment, path in used:
-            if time.time() - moment <= KEPT_S:
+            if time.time() - moment <= MAX_UNUSED_S:
                 disk = shutil.disk_usage(self.folder)
-                if disk.free >= FREE * disk.total:
+                if disk.free >= MIN_FREE * disk.total:
                     return
                 if _is_shared(path):
                     continue
@@ -106,8 +106,9 @@ def _last_use(scan: Path) -> float | None:
         return None
 
 
-def kept_here() -> KeptFolders:
-    return KeptFolders(baton_home() / "partitions")
+def disk_cache() -> DiskCache:
+    """Return the cache in the home folder."""
+    return DiskCache(baton_home() / "partitions")
 
 
 def is_intact(folder: Path) -> bool:
@@ -119,17 +120,17 @@ def is_intact(folder: Path) -> bool:
     return True
 
 
-def _copied(source: Path, target: Path) -> bool:
+def _copy(source: Path, target: Path) -> bool:
     """Copy a folder, by links if possible; False if another process removed it meanwhile."""
     try:
         with new_folder(target) as partial:
-            shutil.copytree(source, partial, copy_function=_linked, dirs_exist_ok=True)
+            shutil.copytree(source, partial, copy_function=_link, dirs_exist_ok=True)
     except (FileNotFoundError, shutil.Error):
         return False
     return target.exists()
 
 
-def _linked(source: str, target: str) -> None:
+def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
     except OSError as error:

@@ -43,7 +43,7 @@ class Partition:
         return sum(piece.size for piece in self.pieces)
 
 
-def whole(files: list[File]) -> tuple[Piece, ...]:
+def uncut(files: list[File]) -> tuple[Piece, ...]:
     return tuple(Piece(file, size=file.size) for file in files)
 
 
@@ -53,7 +53,7 @@ def partitions(name: str | None, source: AnySource, target: int) -> list[Partiti
         return [Partition(name)]
     files = source.files()
     if sum(file.size for file in files) < target:
-        return [Partition(name, whole(files))]
+        return [Partition(name, uncut(files))]
     return [Partition(name, pieces) for pieces in _cut(source, files, target)]
 
 
@@ -63,17 +63,17 @@ def _cut(source: AnySource, files: list[File], target: int) -> Iterator[tuple[Pi
     for file in files:
         if file.size >= target:
             if together:
-                yield whole(together)
+                yield uncut(together)
                 together, size = [], 0
             yield from ((piece,) for piece in _ranges(source, file, target))
             continue
         together.append(file)
         size += file.size
         if _fraction(file.name) < file.size / target or size >= LARGEST * target:
-            yield whole(together)
+            yield uncut(together)
             together, size = [], 0
     if together:
-        yield whole(together)
+        yield uncut(together)
 
 
 def _fraction(name: str) -> float:

@@ -55,10 +55,10 @@ def prefixes(corpus: Manifest) -> list[Prefix]:
     size = sum(corpus.files[name].size for names in trained.values() for name in names)
     target = max(SMALLEST, -(-size // (MOST - 1 - len(sources))))
     prefixes: list[Prefix] = []
-    for of, files in trained.items():
+    for split_stem, files in trained.items():
         groups = consecutive(files, [corpus.files[name].size for name in files], target)
-        names = [f"{of}-{number:05}" for number in range(len(groups))] if len(groups) > 1 else [of]
-        prefixes += [Prefix(name, of, group) for name, group in zip(names, groups, strict=True)]
+        names = [f"{split_stem}-{number:05}" for number in range(len(groups))] if len(groups) > 1 else [split_stem]
+        prefixes += [Prefix(name, split_stem, group) for name, group in zip(names, groups, strict=True)]
     return [*prefixes, Prefix(HELD_OUT, HELD_OUT, tuple(split_names(corpus.files, HELD_OUT)))]
 
 

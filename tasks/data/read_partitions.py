@@ -12,7 +12,7 @@ from tasks.data.decontaminate import with_indexes
 from tasks.data.machines import Rounds
 from tasks.data.rounds import workers
 from tasks.data.scan import scan
-from tasks.data.shares import make_share, of_share
+from tasks.data.shares import items_of_share, make_share
 from tasks.data.spec import ReadShareSpec
 
 
@@ -24,7 +24,7 @@ def work(job: Job) -> None:
     with workers(spec.partitions.concurrency) as pool:
         plan = planned(Rounds(job, ROUNDS, pool), spec)  # a large file is cut by each pod that begins before one ends
     sizes = [max(1, part.size) for part in plan]
-    mine = of_share(share, scan_items(job, spec, plan), sizes)
+    mine = items_of_share(share, scan_items(job, spec, plan), sizes)
     make_share(job, scan, mine, spec.partitions.concurrency)
     remove(job.directory / SCANS)
     remove(job.work)

@@ -42,7 +42,7 @@ from tasks.data.documents import (
 )
 from tasks.data.exact_duplicates import KeyWriter
 from tasks.data.near_duplicates import NearWriter
-from tasks.data.partition_cache import Kept, make_once
+from tasks.data.partition_cache import FolderCache, make_once
 from tasks.data.partitions import Partition
 from tasks.data.readers.raw import Broken, Raw, add_broken
 from tasks.data.rounds import NOTHING, Amount, Report
@@ -108,12 +108,12 @@ class ScanItem:
     near: NearDuplicatesStep | None
     held_out: float
     functions: Path  # a folder for users' functions
-    kept: Kept | None  # the cache for results of earlier corpora or other pods
+    cache: FolderCache | None  # for results of earlier corpora or other pods
 
 
 def scan(item: ScanItem, report: Report) -> None:
     """Read a partition unless it was read before. Raises StageError, StorageError, OSError."""
-    if not make_once(item.folder, "partition", item.kept, partial(_scan, item, report)):
+    if not make_once(item.folder, "partition", item.cache, partial(_scan, item, report)):
         report(1.0, NOTHING)
 
 

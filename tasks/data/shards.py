@@ -34,7 +34,7 @@ from tasks.data.encode import DocumentEncoder, EncodeItem, encode, encoded
 from tasks.data.encoders import choose
 from tasks.data.machines import Rounds, Span
 from tasks.data.merge_parts import JoinItem, join
-from tasks.data.partition_cache import kept_here
+from tasks.data.partition_cache import disk_cache
 from tasks.data.prefixes import HELD_OUT, FilePart, Prefix, parts, prefixes
 from tasks.data.rounds import NOTHING, Amount, wait_for, workers
 from tasks.data.spec import ShardsSpec
@@ -70,7 +70,7 @@ def work(job: Job) -> None:
     if machine.rank:
         wait_for([job.directory / "result.json"], lambda _: None)
         return
-    kept_here().make_room()
+    disk_cache().make_room()
     remove(job.work)
     remove(job.directory / PARTS)
 
@@ -109,7 +109,7 @@ def encode_items(
     """All parts of some files of a corpus, with their sizes. In a pod, all are stored for other pods and other corpora;
     elsewhere, those of a corpus in several files are cached."""
     several = len(split_names(about.files, "train")) > 1
-    kept = stored(job) or (kept_here() if several else None)
+    cache = stored(job) or (disk_cache() if several else None)
     folder = job.directory / PARTS
     make_folder(folder)
     common = [
@@ -122,7 +122,7 @@ def encode_items(
 
     def item(part: FilePart) -> EncodeItem:
         key = json_key([*common, about.files[part.file].blake3, part.number, part.of])
-        return EncodeItem(folder / f"{key}.tokens", corpus, part, encoder, kept)
+        return EncodeItem(folder / f"{key}.tokens", corpus, part, encoder, cache)
 
     return [(item(part), max(1, part.size)) for name in files for part in parts(name, about.files[name].size)]
 
@@ -156,8 +156,8 @@ def _facts(
         "eos_id": encoder.eos_id,
     }
     if sources:
-        of = {name: [prefix.name for prefix in plan if prefix.stem == stem("train", name)] for name in sources}
-        facts["sources"] = {name: sum(trained[prefix] for prefix in prefixes) for name, prefixes in of.items()}
+        by_source = {name: [prefix.name for prefix in plan if prefix.stem == stem("train", name)] for name in sources}
+        facts["sources"] = {name: sum(trained[prefix] for prefix in prefixes) for name, prefixes in by_source.items()}
     if several := {prefix.name: trained[prefix.name] for prefix in plan if prefix.name != prefix.stem}:
         facts["prefixes"] = several
     return facts

@@ -28,7 +28,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Item)
 
 
-def of_share(share: ShareSpec, items: Sequence[T], sizes: Sequence[int]) -> list[tuple[T, int]]:
+def items_of_share(share: ShareSpec, items: Sequence[T], sizes: Sequence[int]) -> list[tuple[T, int]]:
     """The share's items, with their sizes."""
     shares = zip(items, sizes, dealt(sizes, share.machines), strict=True)
     return [(item, size) for item, size, machine in shares if machine == share.number]

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tasks.core.job import StageError
-from tasks.data.partitions import Piece, whole
+from tasks.data.partitions import Piece, uncut
 from tasks.data.readers.columnar import read_arrow, read_parquet
 from tasks.data.readers.hugging_face import read_hugging_face
 from tasks.data.readers.jsonl import read_jsonl
@@ -40,7 +40,7 @@ def read_source(
             return read_hugging_face(source)
         case FunctionSource():
             return _read_function(source, functions)
-    chosen = whole(source.files()) if pieces is None else pieces
+    chosen = uncut(source.files()) if pieces is None else pieces
     match source:
         case StdlibSource():
             return _read_files(chosen, int(LARGEST_MB * 1e6))

@@ -21,7 +21,7 @@ import pyarrow as pa
 from infra.storage.address import File
 from tasks.core.job import StageError
 from tasks.core.manifest import json_key, read_manifest
-from tasks.data.partition_cache import Kept, make_once
+from tasks.data.partition_cache import FolderCache, make_once
 from tasks.data.partitions import Partition, Piece
 from tasks.data.readers.jsonl import lines_of
 from tasks.data.rounds import Amount, Report
@@ -40,10 +40,12 @@ class SplitItem:
     file: File
     target: int
     most: int | None  # bytes of a line, in JSONL
-    kept: Kept | None  # the cache for results of other pods
+    cache: FolderCache | None  # for results of other pods
 
 
-def split_item(source: AnySource, part: Partition, target: int, folder: Path, kept: Kept | None) -> SplitItem | None:
+def split_item(
+    source: AnySource, part: Partition, target: int, folder: Path, cache: FolderCache | None
+) -> SplitItem | None:
     """The item for a partition that is a large file of these kinds; None for others."""
     if not isinstance(source, JsonlSource | WarcSource) or len(part.pieces) != 1:
         return None
@@ -52,12 +54,12 @@ def split_item(source: AnySource, part: Partition, target: int, folder: Path, ke
         return None
     most = source.max_bytes() if isinstance(source, JsonlSource) else None
     key = [SPLIT_VERSION, file.place, file.size, file.version, target, most]
-    return SplitItem(folder / f"{json_key(key)}.split", file, target, most, kept)
+    return SplitItem(folder / f"{json_key(key)}.split", file, target, most, cache)
 
 
 def split(item: SplitItem, report: Report) -> None:
     """Cut a file, unless its pieces exist. Raises StorageError, OSError."""
-    make_once(item.folder, "split", item.kept, partial(_pieces, item, report))
+    make_once(item.folder, "split", item.cache, partial(_pieces, item, report))
 
 
 def _pieces(item: SplitItem, report: Report, folder: Path) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class StoredFolders:
         """Return whether a folder of this name is complete. Raises StorageError."""
         return is_complete(f"{self.address}/{name}")
 
-    def take(self, target: Path) -> bool:
+    def load(self, target: Path) -> bool:
         """Download the folder of this name to `target`; False if no intact one is stored. Raises StorageError."""
         place = f"{self.address}/{target.name}"
         try:
@@ -44,7 +44,7 @@ class StoredFolders:
             return False
         return True
 
-    def keep(self, folder: Path) -> None:
+    def store(self, folder: Path) -> None:
         """Upload a folder. Raises StorageError."""
         place = f"{self.address}/{folder.name}"
         send_sealed(folder, place, storage.sizes(place))

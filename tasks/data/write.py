@@ -136,10 +136,10 @@ def _filter(
         start = span.stop
         if not chosen[span].any():
             continue
-        table, of = group.read().filter(pa.array(chosen[span])), rows[span][chosen[span]]
+        table, chosen_rows = group.read().filter(pa.array(chosen[span])), rows[span][chosen[span]]
         if item.near:
-            _count_similar(tally.of(item.near, item.source), table, of, item.scans)
-            table = table.filter(pa.array(~of.similar))
+            _count_similar(tally.of(item.near, item.source), table, chosen_rows, item.scans)
+            table = table.filter(pa.array(~chosen_rows.similar))
         if item.steps:
             keep = [curation.apply(document, item.source, tally) is not None for document in documents_in(table)]
             table = table.filter(pa.array(keep, pa.bool_()))

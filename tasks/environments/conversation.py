@@ -168,8 +168,8 @@ def _seed(seed: int) -> None:
 def _accepted(function: Callable[..., Any], columns: Mapping[str, Any]) -> Any:
     """Call a function with the columns for which it has parameters, or with all if it accepts `**columns`."""
     parameters = inspect.signature(function).parameters
-    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    return function(**{name: value for name, value in columns.items() if takes_all or name in parameters})
+    accepts_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return function(**{name: value for name, value in columns.items() if accepts_any or name in parameters})
 
 
 def _awaited(value: Any) -> Any:

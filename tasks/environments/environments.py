@@ -94,7 +94,7 @@ class Environments:
         self._process.ask('{"drop": true}', SILENT_S)
         self._count, self.lost = len(rows), {}
         pairs = zip(rows, seeds, strict=True)
-        answers = self._tell({number: {"reset": row, "seed": seed} for number, (row, seed) in enumerate(pairs)})
+        answers = self._exchange({number: {"reset": row, "seed": seed} for number, (row, seed) in enumerate(pairs)})
         for number, answer in answers.items():
             if failed := answer.get("error") or (f"{self.name}.reset: {answer['lost']}" if "lost" in answer else None):
                 raise StageError(f"environment {failed}, for the row {json.dumps(rows[number], ensure_ascii=False)}")
@@ -104,7 +104,7 @@ class Environments:
         """Run each conversation's calls in order, and the conversations in parallel. A lost conversation has no
         answers, and `lost` has the reason."""
         messages = {number: {"calls": list(some)} for number, some in calls.items() if number not in self.lost}
-        answers = self._tell(messages)
+        answers = self._exchange(messages)
         for number, answer in answers.items():
             if "lost" in answer:
                 names = ", ".join(name for name, _ in calls[number])
@@ -117,11 +117,13 @@ class Environments:
 
     def finish(self) -> list[Final]:
         """Return the final states of the conversations. Raises StageError if get_reward fails."""
-        answers = self._tell({number: {"end": True} for number in range(self._count) if number not in self.lost})
+        answers = self._exchange({number: {"end": True} for number in range(self._count) if number not in self.lost})
         self._process.ask('{"drop": true}', SILENT_S)
         if failed := next((answer["error"] for answer in answers.values() if "error" in answer), None):
             raise StageError(f"environment {failed}")
-        self.lost |= {number: f"{self.name}: {it['lost']}" for number, it in answers.items() if "lost" in it}
+        self.lost |= {
+            number: f"{self.name}: {answer['lost']}" for number, answer in answers.items() if "lost" in answer
+        }
         return [
             Final({}, lost=self.lost[number])
             if number in self.lost
@@ -129,7 +131,7 @@ class Environments:
             for number in range(self._count)
         ]
 
-    def _tell(self, messages: Mapping[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    def _exchange(self, messages: Mapping[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
         if not messages:
             return {}
         timeout_s = self.spec.tool_timeout_s

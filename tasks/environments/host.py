@@ -35,8 +35,8 @@ from tasks.user_code.load_function import (
     end_together,
     leave_project,
     load_function,
+    reserve_pipes,
     stuck_at,
-    take_pipes,
 )
 
 AT_ONCE = 4 * cores()  # conversations that work at the same time; more would only wait for each other
@@ -96,7 +96,7 @@ class Host:
             for identity in list(self.children):
                 self._lose(identity)
             return {}
-        return self.tell(request["tell"], request["timeout_s"])
+        return self.exchange(request["tell"], request["timeout_s"])
 
     def _open(
         self, environment: dict[str, Any] | None, tools: list[dict[str, Any]], memory_gb: float
@@ -106,7 +106,7 @@ class Host:
         if environment and not isinstance(self.environment, type):
             raise Unusable(f"{environment['attribute']} is not a class")
         self.tools = [self._load(tool) for tool in tools]
-        described = self.tell({"": {"describe": True}}, LOAD_S)[""]
+        described = self.exchange({"": {"describe": True}}, LOAD_S)[""]
         self._lose("")
         if failed := described.get("error") or described.get("lost"):
             raise Unusable(failed)
@@ -118,10 +118,10 @@ class Host:
         except Unusable as error:
             raise Unusable(f"{place['attribute']}: {error}") from error
 
-    def tell(self, messages: Mapping[str, dict[str, Any]], timeout_s: float) -> dict[str, dict[str, Any]]:
+    def exchange(self, messages: Mapping[str, dict[str, Any]], timeout_s: float) -> dict[str, dict[str, Any]]:
         """Send each conversation its message, and wait for the answers."""
         waiting, answers = deque(messages.items()), {}
-        told = time.monotonic()
+        reported_at = time.monotonic()
         with selectors.DefaultSelector() as selector:
             while waiting or selector.get_map():
                 while waiting and len(selector.get_map()) < AT_ONCE:
@@ -141,8 +141,8 @@ class Host:
                             answer = _answer(child.received, messages[identity]) if chunk else None
                             answers[identity] = answer or self._lose(identity, sent=bool(chunk))
                             child.received = b""
-                if time.monotonic() > told + ALIVE_S:
-                    told = time.monotonic()
+                if time.monotonic() > reported_at + ALIVE_S:
+                    reported_at = time.monotonic()
                     self.send({"at": "environment", "limit": f"{SILENT_S:g} s", "limit_s": SILENT_S})
                 self._kill_late(key.data for key in selector.get_map().values())
         return answers
@@ -235,7 +235,7 @@ def main() -> None:
     leave_project()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # one file per conversation
-    requests, answers = take_pipes()
+    requests, answers = reserve_pipes()
 
     def send(message: dict[str, Any]) -> None:
         answers.write(json.dumps(message) + "\n")

@@ -11,7 +11,7 @@ of each tool tell the model how to call it. `get_reward()`, if there is one, is 
 from tasks.core.spec import Problem, Spec, identity_if_set
 from tasks.user_code.functions import FUNCTION, Function, same_names
 
-OF_TOOLS = ("max_turns", "tool_timeout_s", "tool_memory_gb", "tool_variables")
+TOOL_FIELDS = ("max_turns", "tool_timeout_s", "tool_memory_gb", "tool_variables")
 
 
 class ToolUse(Spec):
@@ -52,7 +52,7 @@ class ToolUse(Spec):
     def tool_problems(self) -> list[Problem]:
         """Return problems with the files of the functions and, if there are no functions, fields that need them."""
         if not self.uses_tools():
-            return self.unused(OF_TOOLS, "unset, since there are no tools and no environment")
+            return self.unused(TOOL_FIELDS, "unset, since there are no tools and no environment")
         functions = self.tool_functions()
         problems = [problem.under(at) for at, function in functions.items() for problem in function.problems()]
         return [*problems, *same_names(functions)]

@@ -51,6 +51,6 @@ def bits_per_byte(documents: Sequence[tuple[float, int]]) -> Metric:
     ratio = math.fsum(bits for bits, _ in documents) / size
     error = None
     if count > 1:
-        squares = math.fsum((bits - ratio * of) ** 2 for bits, of in documents)
+        squares = math.fsum((bits - ratio * length) ** 2 for bits, length in documents)
         error = math.sqrt(squares * count / (count - 1)) / size
     return Metric(ratio, error, count, "bits per byte", higher_is_better=False)

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from infra.evaluated import chance_of_pass, known_mean
 from tasks.core.metric import Metric
 
-__all__ = ["chance_of_pass"]
-
 
 def mean_reward(rewards: Sequence[Sequence[float | None]]) -> Metric | None:
     """Return the mean over prompts of the mean over each prompt's completions, or None if the reward applies to no

@@ -82,9 +82,9 @@ def evaluate(job: Job, spec: EvaluateSpec, environments: Mapping[str, Environmen
         for name, evaluator in spec.evaluators().items()
         if evaluator.data is not None
     }
-    for name, those in asked.items():
-        if those.refused:
-            job.notice(f"{name}: {len(those.refused)} rows are left out (faulty: drop): {those.refused[0]}")
+    for name, selected in asked.items():
+        if selected.refused:
+            job.notice(f"{name}: {len(selected.refused)} rows are left out (faulty: drop): {selected.refused[0]}")
     if asked:
         for notice in info.encoder.notices():
             job.notice(notice)
@@ -250,8 +250,8 @@ def _measured(
     """Describe the data that bits per byte and each evaluator's metrics were measured on."""
     descriptions = {}
     for text in (scores[name] for name in scores if name == FIRST):
-        of = f"corpus {job.inputs['corpora.0']['digest'][:12]}"
-        descriptions["bits_per_byte"] = f"{text['documents']:,} held-out documents of {of} ({size(text['bytes'])})"
+        corpus = f"corpus {job.inputs['corpora.0']['digest'][:12]}"
+        descriptions["bits_per_byte"] = f"{text['documents']:,} held-out documents of {corpus} ({size(text['bytes'])})"
     digests = {name: job.inputs[f"rows.{number}"]["digest"][:12] for number, name in enumerate(spec.sets())}
     for name, evaluator in spec.evaluators().items():
         if name in counts and evaluator.data is not None:

@@ -25,15 +25,15 @@ Check = tuple[Callable[[Any], bool], str]
 FLAG: Check = (lambda value: isinstance(value, bool), "true or false")
 
 
-def _number(least: float, most: float = inf, whole: bool = False, above: bool = False) -> Check:
+def _number(least: float, most: float = inf, integer: bool = False, above: bool = False) -> Check:
     """Return a check for numbers. `above`: whether `least` itself is not allowed."""
-    kinds = (int,) if whole else (int, float)
+    kinds = (int,) if integer else (int, float)
     shown = f"{'above' if above else 'from'} {least:g}" + (f" to {most:g}" if most < inf else "")
     return (
         lambda value: (
             type(value) in kinds and least <= value <= most and abs(value) < inf and (value > least or not above)
         )
-    ), f"a {'whole ' if whole else ''}number {shown}"
+    ), f"a {'whole ' if integer else ''}number {shown}"
 
 
 def _list(kind: type) -> Check:
@@ -44,12 +44,12 @@ def _list(kind: type) -> Check:
 PARAMETERS: dict[str, Check] = {  # with checks of the values that vLLM accepts
     "temperature": _number(0, 2),
     "top_p": _number(0, 1, above=True),
-    "top_k": _number(1, whole=True),
+    "top_k": _number(1, integer=True),
     "min_p": _number(0, 1),
     "repetition_penalty": _number(0, above=True),
     "presence_penalty": _number(-2, 2),
     "frequency_penalty": _number(-2, 2),
-    "min_tokens": _number(0, whole=True),
+    "min_tokens": _number(0, integer=True),
     "stop_token_ids": _list(int),
     "bad_words": _list(str),
     "ignore_eos": FLAG,

@@ -214,9 +214,9 @@ class Lengths(VLLMModel):
             self._note(len(tokens), min(len(tokens), self._room(settings)), settings.new_tokens)
         return [""] * len(contexts)
 
-    def _note(self, whole: int, remaining: int, new: int) -> None:
+    def _note(self, total: int, remaining: int, new: int) -> None:
         self.requests += 1
-        self.truncated += remaining < whole
+        self.truncated += remaining < total
         self.longest = max(self.longest, remaining + new)
 
 

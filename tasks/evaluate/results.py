@@ -85,7 +85,7 @@ def read_results(directory: Path) -> Results:
     return Results(directory, manifest, str(manifest.facts["label"]))
 
 
-def of_models(models: Iterable[tuple[str, str]], evaluations: Iterable[Results]) -> list[Results]:
+def in_model_order(models: Iterable[tuple[str, str]], evaluations: Iterable[Results]) -> list[Results]:
     """Return the evaluation of each model, given by its label and digest, and then those of other models. Models with
     the same files share an evaluation, which has the label of the model that was evaluated first, maybe in another
     execution."""

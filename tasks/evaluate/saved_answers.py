@@ -16,7 +16,7 @@ from tasks.core.job import Job
 from tasks.core.manifest import write_manifest
 
 FILE = "answers.json"
-KEEP = 2  # number of parts that are kept
+MAX_PARTS = 2  # older ones are removed
 SHARE = 0.02  # largest fraction of the time that is spent on saving
 
 
@@ -45,7 +45,7 @@ class SavedAnswers:
         part.mkdir(parents=True)
         (part / FILE).write_text(json.dumps(self._answers))
         write_manifest(part, "answers", {"calls": len(self._answers)})
-        for old in self._folder.complete()[:-KEEP]:
+        for old in self._folder.complete()[:-MAX_PARTS]:
             remove(old)
         ended = time.monotonic()
         self._next_save = ended + (ended - began) / SHARE

@@ -15,8 +15,8 @@ from tasks.evaluate.task_files import gathered, is_file_name
 from tasks.rewards.spec import MOST, RewardSpec, rewards_problems
 from tasks.vllm.memory import vllm_share
 
-OF_ROWS = ("prompts", "samples", "temperature", "top_p", "max_new_tokens", "pass_at")
-OF_LM_EVAL = ("chat_template", "few_shot", "limit")
+ROWS_FIELDS = ("prompts", "samples", "temperature", "top_p", "max_new_tokens", "pass_at")
+LM_EVAL_FIELDS = ("chat_template", "few_shot", "limit")
 TURNS = ("turns", "tool_calls", "tool_errors", "environments_lost")  # metrics of conversations
 
 
@@ -84,9 +84,9 @@ class EvaluatorSpec(ToolUse):
                     Problem("rewards", label, "another `name`: this is the name of a metric of every such evaluator")
                 )
         if self.lm_eval:
-            problems += self.unused(OF_ROWS, "unset with lm_eval, whose tasks have their own")
+            problems += self.unused(ROWS_FIELDS, "unset with lm_eval, whose tasks have their own")
         else:
-            problems += self.unused(OF_LM_EVAL, "unset with data; it is a field of lm_eval's tasks")
+            problems += self.unused(LM_EVAL_FIELDS, "unset with data; it is a field of lm_eval's tasks")
         if self.lm_eval and self.uses_tools():
             problems.append(Problem("tools", "lm_eval", "no environment or tools: lm-eval's tasks sample single texts"))
         if self.lm_eval and self.rewards:
@@ -133,14 +133,14 @@ class EvaluatorSpec(ToolUse):
     def _think_problems(self) -> list[Problem]:
         if self.think_end == "" and self.data is not None:
             return [Problem("think_end", "", "a text, or null: rewards that read an answer leave thoughts out")]
-        looks_at_it = [
+        affected = [
             reward.label
             for reward in self.rewards
             if reward.format and any(self.think_end == f"</{tag}>" for tag in reward.format.tags)
         ]
         return [
             Problem("think_end", self.think_end, f"null: the reward {label} reads the section that this text ends")
-            for label in looks_at_it
+            for label in affected
         ]
 
     def _own_measures(self) -> list[str]:
@@ -217,8 +217,8 @@ class EvaluateSpec(StageSpec):
         return names
 
     def sequence_lengths(self) -> dict[str, int]:
-        whole = {"max_model_len": self.max_model_len} if self.max_model_len else {}
-        return whole | {
+        lengths = {"max_model_len": self.max_model_len} if self.max_model_len else {}
+        return lengths | {
             f"{name}.max_new_tokens": evaluator.max_new_tokens
             for name, evaluator in self.evaluators().items()
             if evaluator.data is not None

@@ -64,7 +64,7 @@ def peak_flops(precision: str) -> float | None:
     return known.peak(precision) if known else None
 
 
-def kept_peak(file: Path, precision: str, reached: float = 0.0) -> float | None:
+def cached_peak(file: Path, precision: str, reached: float = 0.0) -> float | None:
     """Return `peak_flops` for a run that may be resumed. A CPU's peak is measured once and stored in `file`, so that
     MFU does not jump at a resume on the same machine. If the run has `reached` more FLOP/s than the stored peak, since
     the CPU was busy at the time, the peak is measured again, and is at least `reached`."""

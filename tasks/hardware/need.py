@@ -113,7 +113,7 @@ class Conditions:
         """Return the FLOPs of forward passes over sequences of that length."""
         return tokens * flops_per_token(self.model, self.vocabulary, length) / 3
 
-    def again(self, tokens: float, length: int, recompute: str) -> float:
+    def recomputation(self, tokens: float, length: int, recompute: str) -> float:
         """Return the FLOPs that the backward pass repeats: none, those of the attention, or those of all layers."""
         if recompute == "full":
             return self.forward(tokens, length) - 2 * tokens * self.model.hidden * self.vocabulary

@@ -139,5 +139,5 @@ class ModelSpec(Spec):
         return self.layers * layer + embeddings + self.hidden
 
 
-def _families(which: Callable[[Family], bool]) -> str:
-    return ", ".join(name for name, family in FAMILIES.items() if which(family))
+def _families(predicate: Callable[[Family], bool]) -> str:
+    return ", ".join(name for name, family in FAMILIES.items() if predicate(family))

@@ -25,7 +25,12 @@ DEFAULT, WITH_TOOLS = "default", "tool_use"  # names of templates that Transform
 
 # Settings that do not change tokens. Others are left out: for example, `split_special_tokens` would encode the special
 # tokens of a chat as text, and `clean_up_tokenization_spaces` deletes spaces when tokens are decoded.
-KEPT = {"model_max_length": int | float, "padding_side": str, "truncation_side": str, "response_template": dict}
+NEUTRAL_SETTINGS = {
+    "model_max_length": int | float,
+    "padding_side": str,
+    "truncation_side": str,
+    "response_template": dict,
+}
 
 _MARKUP = re.compile(r"(?=.*\w)(?=.*[^\w\s])", re.DOTALL)  # such as <tool_call>: a letter and a sign
 
@@ -35,7 +40,9 @@ def described(folder: Path, vocabulary: Mapping[str, int], special: Set[str]) ->
     those that it lacks. `special` are the tokens that tokenizer.json marks as special. Raises StageError if the folder
     has another id for a token than tokenizer.json."""
     given = with_special(_json(folder / CONFIG), _json(folder / SPECIAL))
-    if wrong := [name for name, kind in KEPT.items() if given.get(name) and not isinstance(given[name], kind)]:
+    if wrong := [
+        name for name, kind in NEUTRAL_SETTINGS.items() if given.get(name) and not isinstance(given[name], kind)
+    ]:
         raise StageError(f"{folder / CONFIG}: {wrong[0]}: {given[wrong[0]]!r} is of the wrong type")
     _check_ids(folder, given, vocabulary)
     tokens = {name: value for name, value in given.items() if name.endswith("_token")}
@@ -56,7 +63,7 @@ def described(folder: Path, vocabulary: Mapping[str, int], special: Set[str]) ->
         "additional_special_tokens": [token for token in more if token in special],
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],
-        **{name: given[name] for name in KEPT if given.get(name)},
+        **{name: given[name] for name in NEUTRAL_SETTINGS if given.get(name)},
     }, absent
 
 

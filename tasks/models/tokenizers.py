@@ -198,9 +198,9 @@ def check(tokenizer: Any, folder: Path) -> None:
     expected.add_special_tokens(sorted(set(tokenizer.all_special_tokens) - set(_special(expected))))
     texts = [*SAMPLE, " ".join(f"a{token} b" for token in _special(expected)[:MOST_SPECIAL])]
     for text in texts:
-        for whole in (True, False):
-            ids = expected.encode(text, add_special_tokens=whole).ids
-            encoded = tokenizer.encode(text, add_special_tokens=whole)
+        for special in (True, False):
+            ids = expected.encode(text, add_special_tokens=special).ids
+            encoded = tokenizer.encode(text, add_special_tokens=special)
             decoded, shown = (each.decode(ids, skip_special_tokens=False) for each in (expected, tokenizer))
             if encoded != ids or shown != decoded:
                 raise StageError(

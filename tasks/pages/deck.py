@@ -9,12 +9,12 @@ from tasks.pages.blocks import Section
 from tasks.pages.html import fragment
 from tasks.pages.source import open_source
 
-WHOLE_REPORT = Markup('<iframe title="Report" sandbox srcdoc="{}" style="width:100%;height:95vh;border:0"></iframe>')
+REPORT_FRAME = Markup('<iframe title="Report" sandbox srcdoc="{}" style="width:100%;height:95vh;border:0"></iframe>')
 
 
 def stage_page(output: Path) -> str:
     """Return an HTML fragment about the artifact in `output`. Raises ArtifactError if there is none."""
     source = open_source(output)
     if source.manifest.kind == "report":
-        return str(WHOLE_REPORT.format((output / "report.html").read_text(encoding="utf-8")))
+        return str(REPORT_FRAME.format((output / "report.html").read_text(encoding="utf-8")))
     return fragment([Section(heading(source), about(source))])

@@ -51,8 +51,8 @@ def merged(model: Any) -> Any:
         return model
     model.eval().float()
     before = _logits(base_of(model))
-    whole = model.merge_and_unload()
-    after = _logits(whole)
+    merged_model = model.merge_and_unload()
+    after = _logits(merged_model)
     difference = float((after - before).abs().max() / before.abs().max())
     if not difference <= TOLERANCE:
         raise StageError(
@@ -60,7 +60,7 @@ def merged(model: Any) -> Any:
             f"more than {TOLERANCE:g}: PEFT cannot merge this model exactly; train without `adapter`"
         )
     print(f"the adapter is merged; logits differ by {difference:.2g} of the largest", flush=True)
-    return whole
+    return merged_model
 
 
 @torch.no_grad()
@@ -84,10 +84,10 @@ def merged_weights(model: PeftModel) -> Iterator[tuple[str, torch.Tensor]]:
             if model.prefix in name:
                 continue  # the adapter's A and B
             plain = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
-            whole = original(plain).to(weight.device) if in_4_bits(weight) else weight.data
+            full = original(plain).to(weight.device) if in_4_bits(weight) else weight.data
             if layer := adapted.get(name):
-                whole = whole.float() + layer.get_delta_weight("default").float()
-            yield plain, whole.full_tensor() if isinstance(whole, DTensor) else whole
+                full = full.float() + layer.get_delta_weight("default").float()
+            yield plain, full.full_tensor() if isinstance(full, DTensor) else full
 
 
 def _has_adapter(module: torch.nn.Module) -> bool:

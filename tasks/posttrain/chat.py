@@ -43,8 +43,8 @@ _PROBES: list[list[Row]] = [
     [{"role": "system", "content": " Be brief. "}, _QUESTION, _ANSWER, _QUESTION, _ANSWER],
     [_QUESTION, {"role": "assistant", "content": "", "tool_calls": [_CALL]}, {"role": "tool", "content": "?"}, _ANSWER],
 ]
-_SAID, _LOOKED_AT = "It is this.", "over there"  # in turns, to find what ends them
-_SAYS: Row = {"role": "assistant", "content": _SAID}
+_END_TEXT, _LOOKED_AT = "It is this.", "over there"  # in turns, to find what ends them
+_END_TURN: Row = {"role": "assistant", "content": _END_TEXT}
 _CALLS: Row = {
     "role": "assistant",
     "content": "",
@@ -150,7 +150,7 @@ def end_of_turn(tokenizer: Any, template: str, opening: Opening | None = None) -
     """Return the id of the token that ends an assistant turn, where a served model stops. None if the template ends the
     turn with ordinary text or nothing, or prints no turn of the assistant."""
     text = _answered(tokenizer, template, opening or Opening([QUESTION]))
-    _, found, behind = (text or "").rpartition(_SAID)
+    _, found, behind = (text or "").rpartition(_END_TEXT)
     ids = parsed(tokenizer, behind.lstrip()) if found else []
     return ids[0] if ids and ids[0] in tokenizer.get_added_vocab().values() else None
 
@@ -166,7 +166,7 @@ def _end_of_calls(tokenizer: Any, template: str, opening: Opening, end: int) -> 
 
 def _answered(tokenizer: Any, template: str, opening: Opening) -> str | None:
     """Render a conversation with a turn of the assistant; None if the template rejects it."""
-    return _rendered(tokenizer, [*opening.messages, _SAYS], template, opening.options)
+    return _rendered(tokenizer, [*opening.messages, _END_TURN], template, opening.options)
 
 
 def rendered_with_marks(

@@ -146,11 +146,11 @@ class RowEncoder:
         answer = _messages(row[column], "assistant")
         text = self._rendered(row, _messages(row["prompt"], "user") + answer)
         self.unprinted.look_for(_answers(answer), text)
-        whole = self._tokens(text).ids
+        full = self._tokens(text).ids
         # As in TRL, since some templates render a prompt differently when it stands alone
-        start = common_prefix(prompt, whole)
+        start = common_prefix(prompt, full)
         self.other_prompts += start < len(prompt) and column != "rejected"
-        return whole[:start], self._to_the_end_of_turn(row, answer[-1], whole[start:])
+        return full[:start], self._cut_at_end_of_turn(row, answer[-1], full[start:])
 
     def preference(self, row: Row) -> tuple[tuple[list[int], list[int]], tuple[list[int], list[int]]]:
         """Return `completion` for `chosen` and `rejected`. Raises RowRefused if they are the same tokens."""
@@ -263,7 +263,7 @@ class RowEncoder:
                 f"{self.tokenizer.convert_ids_to_tokens(end)}: the model would not learn to stop. Move it before "
                 "{% endgeneration %} in the model's chat_template.jinja, or use loss: all."
             )
-        if (learned := self._of_turns(row, text, spans)) != spans:
+        if (learned := self._learned_spans(row, text, spans)) != spans:
             masks = marked_tokens(tokens, learned)
         return ids, [token if mask else IGNORED for token, mask in zip(ids, masks, strict=True)]
 
@@ -281,7 +281,7 @@ class RowEncoder:
             )
         self._checked.add(tools)
 
-    def _of_turns(self, row: Row, text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _learned_spans(self, row: Row, text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return the ranges that the template marks, without those of turns that are not to be learned. A template may
         mark several parts of a turn, or none: a turn's ranges are those that follow the ranges of the turns before
         it."""
@@ -298,8 +298,8 @@ class RowEncoder:
                     f"chat_template.jinja, or leave out the row. The row: {cut(row)}"
                 )
             firsts.append(len(marked))
-        of_turns = zip(turns, firsts, [*firsts[1:], len(spans)], strict=True)
-        return [span for (_, learned), begin, end in of_turns if learned for span in spans[begin:end]]
+        by_turn = zip(turns, firsts, [*firsts[1:], len(spans)], strict=True)
+        return [span for (_, learned), begin, end in by_turn if learned for span in spans[begin:end]]
 
     def _marked(self, row: Row, messages: list[Row]) -> tuple[str, list[tuple[int, int]]]:
         """Return a conversation's text, and the ranges that its template marks."""
@@ -433,7 +433,7 @@ class RowEncoder:
                 self.chats[tools] = chat_of(self.tokenizer, tools, Opening(options.pop("conversation"), options))
         return self.chats[tools]
 
-    def _to_the_end_of_turn(self, row: Row, turn: Row, ids: list[int]) -> list[int]:
+    def _cut_at_end_of_turn(self, row: Row, turn: Row, ids: list[int]) -> list[int]:
         """Cut the tokens that a template writes after the end of the last turn, where generation ends."""
         end = self._chat_of(row).end_of(turn)
         after = next((back for back, token in enumerate(reversed(ids)) if token == end), None)

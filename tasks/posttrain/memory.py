@@ -98,7 +98,7 @@ def _activations(spec: PostTrainSpec, model: ModelSpec, vocabulary: int, positio
     trained = spec.adapter.lora.parameters(model) if spec.adapter else model.parameters(vocabulary)
     weights = trained if spec.precision == "bf16" else 0  # weights that autocast copies
     trains_head = spec.adapter is None
-    layer = tokens * _of_a_token(model, limits.total)
+    layer = tokens * _bytes_per_token(model, limits.total)
     sharded = spec.layout.sharding == "fsdp2"
     if sharded:  # the weights that are gathered at a time, in bf16
         weights = 2 * model.parameters(vocabulary) // model.layers + vocabulary * model.hidden
@@ -117,7 +117,7 @@ def _activations(spec: PostTrainSpec, model: ModelSpec, vocabulary: int, positio
     return saved + max(0, forward, work, head)
 
 
-def _of_a_token(model: ModelSpec, length: int) -> int:
+def _bytes_per_token(model: ModelSpec, length: int) -> int:
     """Return the bytes that autograd saves per token and layer."""
     hidden, queries, keys = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
     feed_forward = model.ffn_hidden

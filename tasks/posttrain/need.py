@@ -31,7 +31,7 @@ def need(spec: PostTrainSpec, on: Conditions) -> Need | None:
         yield Work("training", training)
         yield Work("log-probabilities before the step", cost.forward_passes * one)
         recompute = "full" if layout.recomputes(on.gpu) else "none"
-        yield Work("recomputation", on.again(tokens, limits.total, recompute))
+        yield Work("recomputation", on.recomputation(tokens, limits.total, recompute))
         if spec.adapter and spec.adapter.quantize:
             yield Work("unpacking 4 bits", UNPACKING * (training + cost.forward_passes * one))
         if samples:

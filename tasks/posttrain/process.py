@@ -13,7 +13,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from infra.process.limits import cores
 from tasks.core.job import Job
-from tasks.core.nodes import are_apart
+from tasks.core.nodes import nodes_have_own_folders
 from tasks.hardware import cpu_matmul
 
 T = TypeVar("T")
@@ -39,14 +39,14 @@ def is_first() -> bool:
     return RANK == 0
 
 
-def is_apart(job: Job) -> bool:
+def lacks_shared_folder(job: Job) -> bool:
     """Return whether nodes that share no folder run this job."""
-    return BY_TORCHRUN and are_apart(job)
+    return BY_TORCHRUN and nodes_have_own_folders(job)
 
 
 def is_elsewhere(job: Job) -> bool:
     """Return whether this process is on another node than rank 0 and shares no folder with it."""
-    return is_apart(job) and int(os.environ["LOCAL_WORLD_SIZE"]) <= RANK
+    return lacks_shared_folder(job) and int(os.environ["LOCAL_WORLD_SIZE"]) <= RANK
 
 
 def hand_out(name: str, text: str) -> None:

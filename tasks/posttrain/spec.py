@@ -301,8 +301,8 @@ S = TypeVar("S", bound=PostTrainSpec)
 
 def epochs(steps: int, batch_size: int, rows: int) -> float:
     """Return how often the steps go over the rows; an epoch's last step uses the remaining rows (batches.py)."""
-    whole, more = divmod(steps, math.ceil(rows / batch_size))
-    return whole + more * batch_size / rows
+    full, more = divmod(steps, math.ceil(rows / batch_size))
+    return full + more * batch_size / rows
 
 
 def announced(spec: S, parameters: int) -> S:

@@ -55,13 +55,13 @@ class ToolCalls:
         before = [QUESTION, _turn([(messages[0]["name"], {})])]
         prefix = self.encoder.messages(before)
         ended = len(prefix) - prefix[::-1].index(self.end)  # some templates write a line break after the end
-        whole = self.encoder.messages([*before, *messages], generates=True)
-        if common_prefix(prefix[:ended], whole) < ended:
+        full = self.encoder.messages([*before, *messages], generates=True)
+        if common_prefix(prefix[:ended], full) < ended:
             raise StageError(
                 f"the chat template {self._shown!r} renders a call differently when an answer follows it; change the "
                 "model's chat_template.jinja"
             )
-        return whole[ended:]
+        return full[ended:]
 
     def _end_of_calls(self) -> int:
         """Return the last special token of a turn with calls, which in most templates ends all turns."""

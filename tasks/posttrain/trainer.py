@@ -47,11 +47,11 @@ from tasks.posttrain.rows import Chosen, note_epochs, select
 from tasks.posttrain.spec import LengthLimits, PostTrainSpec, S
 from tasks.posttrain.trl_hooks import fsdp
 from tasks.posttrain.trl_hooks.checkpoint import full_weights, load_weights, store_by_name
-from tasks.posttrain.trl_hooks.step_means import StepMeans, StepMetrics, give_step_means
+from tasks.posttrain.trl_hooks.step_means import StepMeans, StepMetrics, add_step_means
 from tasks.posttrain.trl_hooks.trainer import name_experts, order_by_epoch, score_completions_only, train_in_fp32
 from tasks.rows.stored import Row
 
-KEEP = 2  # number of checkpoints that are kept
+MAX_CHECKPOINTS = 2  # older ones are removed
 LOGGED = "logged/"  # prefix of the rewards' metrics, which are recorded whatever their names are
 SIGTERM_EXIT = 128 + signal.SIGTERM
 
@@ -145,7 +145,7 @@ class Setup(Generic[S]):
         too. `initial` is recorded as step 0. On SIGTERM, checkpoints and raises SystemExit(143).
         """
         job = self.job
-        give_step_means(trainer)
+        add_step_means(trainer)
         order_by_epoch(trainer)
         train_in_fp32(trainer.model)
         store_by_name(trainer)
@@ -192,10 +192,10 @@ class Setup(Generic[S]):
         spec = self.spec
         self.job.heart.beat(trainer.state.global_step, "hand-over")
         alone = spec.adapter is not None and spec.adapter.output == "adapter"
-        weights = full_weights(trainer.model) if alone or self._has_no_whole_weights() else None
+        weights = full_weights(trainer.model) if alone or self._has_partial_weights() else None
         if process.is_first():
-            whole = trainer.model if weights is None or alone else _with_weights(self.source, spec, weights)
-            self._write(trainer, None if alone else merged(whole), weights)
+            full_model = trainer.model if weights is None or alone else _with_weights(self.source, spec, weights)
+            self._write(trainer, None if alone else merged(full_model), weights)
         process.barrier()
 
     def _write(self, trainer: Any, model: Any, weights: dict[str, torch.Tensor] | None) -> None:
@@ -216,7 +216,7 @@ class Setup(Generic[S]):
                 display["base"] = base_of(job)
                 facts["base"] = {"digest": display["base"]["digest"]}
                 copy_small_files(self.source, job.output)
-            if model is not None or not self._has_no_whole_weights():
+            if model is not None or not self._has_partial_weights():
                 tuned = trainer.model if model is None else model
                 probe(tuned, trainer.processing_class).write(job.record)
             self.encoder.write(job.output)
@@ -224,7 +224,7 @@ class Setup(Generic[S]):
         checkpoints(job).remove_all()
         forget_source(job)
 
-    def _has_no_whole_weights(self) -> bool:
+    def _has_partial_weights(self) -> bool:
         """Return whether the trained model is sharded, or in 4 bits."""
         return self.spec.layout.sharding == "fsdp2" or _in_4_bits(self.spec)
 
@@ -316,7 +316,7 @@ class Reporter(TrainerCallback):
     def __init__(self, job: Job, metrics: Mapping[str, str], stateful: Stateful | None) -> None:
         self.job, self.metrics, self.stateful = job, metrics, stateful
         self.checkpoints = checkpoints(job)
-        self.nodes = nodes_of(job) if process.is_apart(job) else None
+        self.nodes = nodes_of(job) if process.lacks_shared_folder(job) else None
         if self.nodes:
             self.nodes.drop(self.checkpoints.path)  # checkpoints of an earlier attempt
         self.stopping = False
@@ -328,7 +328,7 @@ class Reporter(TrainerCallback):
         if torch.is_grad_enabled():
             self.job.heart.beat(self.step, "forward-backward")
         else:
-            self.job.heart.again()
+            self.job.heart.repeat()
 
     @contextmanager
     def until_sigterm(self) -> Iterator[None]:
@@ -392,5 +392,5 @@ class Reporter(TrainerCallback):
             self.stateful.save(checkpoint)
         self.job.sync_metrics()
         write_manifest(checkpoint, KIND, {"step": state.global_step})
-        for old in self.checkpoints.complete()[:-KEEP]:
+        for old in self.checkpoints.complete()[:-MAX_CHECKPOINTS]:
             remove(old)

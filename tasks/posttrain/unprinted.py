@@ -80,15 +80,15 @@ def conversations(row: Row) -> list[list[Row]]:
 def _with_and_without(name: str, row: Row, render: Render) -> Iterator[tuple[Any, Any]]:
     """Yield the text with and without each of the field's values in a row."""
     for conversation in conversations(row)[:1]:
-        whole = _rendered(render, row, conversation)
+        full = _rendered(render, row, conversation)
         if name in OPTIONAL:
-            yield whole, _rendered(render, {key: value for key, value in row.items() if key != name}, conversation)
+            yield full, _rendered(render, {key: value for key, value in row.items() if key != name}, conversation)
             continue
         for place, message in enumerate(conversation):
             if _has(message, name):
                 other = {key: value for key, value in message.items() if key != name}
                 other |= {"content": ""} if name in ("content", "tool_calls") and not other.get("content") else {}
-                yield whole, _rendered(render, row, [*conversation[:place], other, *conversation[place + 1 :]])
+                yield full, _rendered(render, row, [*conversation[:place], other, *conversation[place + 1 :]])
 
 
 def _has(message: Row, name: str) -> bool:

@@ -69,7 +69,7 @@ class SDPAttention(torch.nn.Module):
             raise ValueError("packed sequences and attention bias are not supported by SDPAttention")
         ranks = self.group.size()
         if ranks > 1:
-            key, value = (_WholeSequence.apply(tensor, self.group) for tensor in (key, value))
+            key, value = (_GatherSequence.apply(tensor, self.group) for tensor in (key, value))
         query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
         chunks = chunks_of_rank(self.group.rank(), ranks)
         length = query.size(2) // len(chunks)
@@ -125,7 +125,7 @@ def fused(
     )
 
 
-class _WholeSequence(torch.autograd.Function):
+class _GatherSequence(torch.autograd.Function):
     """Gather the ranks' chunks into the full sequence; in the backward pass, reduce-scatter the gradient."""
 
     @staticmethod

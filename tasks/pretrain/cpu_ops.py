@@ -32,12 +32,12 @@ class _RMSNorm(torch.autograd.Function):
         rows, weight, scale = ctx.saved_tensors
         width = rows.size(-1)
         rows_dtype, rows, scale = rows.dtype, rows.float().reshape(-1, width), scale.view(-1, 1)
-        whole = gradient.float().reshape(-1, width)
-        products = whole * rows
+        flat = gradient.float().reshape(-1, width)
+        products = flat * rows
         weight_gradient = torch.mv(products.t(), scale.view(-1))
         along = torch.mv(products, weight.float()).view(-1, 1)  # component along the row, which the norm removes
         along.mul_(scale.pow(3)).div_(-width)
-        result = (whole * weight.float()).mul_(scale).addcmul_(rows, along)
+        result = (flat * weight.float()).mul_(scale).addcmul_(rows, along)
         return result.view(gradient.shape).to(rows_dtype), weight_gradient.to(weight.dtype), None
 
 

@@ -44,10 +44,10 @@ def initialize(model: GPTModel, spec: ModelSpec, seed: int) -> None:
     """Initialize the weights of a model, or of a rank's part of it."""
     for shard in shards(model):
         layer = shard.global_offset[: shard.prepend_axis_num]  # indices of the layer and the expert, if any
-        whole = _initial(spec, seed, shard.key, layer, shard.global_shape[shard.prepend_axis_num :])
+        full = _initial(spec, seed, shard.key, layer, shard.global_shape[shard.prepend_axis_num :])
         offset = shard.global_offset[shard.prepend_axis_num :]
         part = tuple(slice(start, start + size) for start, size in zip(offset, shard.local_shape, strict=True))
-        shard.data.copy_(whole[part])
+        shard.data.copy_(full[part])
 
 
 def _initial(spec: ModelSpec, seed: int, name: str, place: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:

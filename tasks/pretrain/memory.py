@@ -31,7 +31,7 @@ class _Stage:
         self.vocabulary = vocab_size // layout.tensor
         self.element = 4 if spec.precision == "fp32" else 2
         self.tokens = layout.micro_batch * spec.sequence_length // layout.context
-        self.kept_tokens = self.tokens // (layout.tensor if layout.sequence_parallel else 1)  # in the residual stream
+        self.local_tokens = self.tokens // (layout.tensor if layout.sequence_parallel else 1)  # in the residual stream
         self.queries = model.heads * model.head_dim // layout.tensor
         self.keys = model.kv_heads * model.head_dim // layout.tensor
 
@@ -79,15 +79,15 @@ class _Stage:
     # -- activations -----------------------------------------------------------------------------
 
     def activations(self) -> int:
-        residual = self.element * self.model.hidden * self.kept_tokens
-        whole = self.layer()
+        residual = self.element * self.model.hidden * self.local_tokens
+        full_layer = self.layer()
         layer_bytes = residual if self.layout.recompute == "full" else self.layer(self.layout.recompute == "selective")
         layers = self.model.layers // (self.layout.pipeline * self.layout.virtual_pipeline)
         chunk = layers * layer_bytes
         if self.layout.pipeline > 1:
             chunk += 2 * residual  # received from the previous stage and sent to the next
         held = self.in_flight() * chunk
-        work = self.backward_work() + (whole if self.layout.recompute == "full" else 0)
+        work = self.backward_work() + (full_layer if self.layout.recompute == "full" else 0)
         if self.first:
             held += self.in_flight() * INDEX * self.tokens
         if self.spec.mask_documents and self.kernels.attention_rows:  # the document mask
@@ -109,8 +109,8 @@ class _Stage:
 
     def layer(self, recompute_attention: bool = False) -> int:
         """Return the bytes that one layer's forward pass saves for its backward pass."""
-        norms = 2 * self.norm(self.model.hidden, self.kept_tokens)
-        inputs = 2 * self.element * self.model.hidden * self.kept_tokens  # inputs of the products after the norms
+        norms = 2 * self.norm(self.model.hidden, self.local_tokens)
+        inputs = 2 * self.element * self.model.hidden * self.local_tokens  # inputs of the products after the norms
         return norms + inputs + self.attention(recompute_attention) + self.feed_forward()
 
     def norm(self, width: int, rows: int) -> int:
@@ -171,7 +171,7 @@ class _Stage:
         width = 3 if self.kernels.fused_swiglu else 4  # gate and up, their product, and silu(gate)
         if experts is None:
             return self.tokens * width * self.element * self.model.ffn_hidden // self.layout.tensor
-        routed = self.kept_tokens * (experts.count * (2 * FLOAT + 1) + experts.top_k * (3 * INDEX + FLOAT))
+        routed = self.local_tokens * (experts.count * (2 * FLOAT + 1) + experts.top_k * (3 * INDEX + FLOAT))
         slot = self.model.hidden * self.element + INDEX + FLOAT
         scaled = 0 if self.kernels.fused_swiglu else 1  # the result, scaled by the router's weight
         slot += (width + scaled) * self.element * experts.ffn_hidden // self.layout.expert_tensor
@@ -181,7 +181,7 @@ class _Stage:
     def slots(self) -> int:
         """Return the number of tokens that all ranks send to this rank's experts."""
         experts = self.model.experts
-        return self.kept_tokens * experts.top_k * self.layout.expert_tensor if experts else 0
+        return self.local_tokens * experts.top_k * self.layout.expert_tensor if experts else 0
 
     def backward_work(self) -> int:
         """Return the bytes of temporaries in a layer's backward pass: the feed-forward's gradients, the experts'
@@ -195,13 +195,13 @@ class _Stage:
         if experts is None:
             return max(3 * self.element * self.tokens * self.model.ffn_hidden // self.layout.tensor, scores + keys)
         copies = 5 if self.layout.expert > 1 else 3  # copies of the experts' results: permuted, sent, permuted
-        work = self.element * self.model.hidden * (copies * self.slots() + 2 * self.kept_tokens)
+        work = self.element * self.model.hidden * (copies * self.slots() + 2 * self.local_tokens)
         return max(work, scores + keys)
 
     def output(self) -> int:
         """Return the bytes of the last norm, a piece of the logits, and their gradients."""
         width, kernels = self.model.hidden, self.kernels
-        hidden = self.norm(width, self.kept_tokens) + self.element * width * (self.kept_tokens + self.tokens)
+        hidden = self.norm(width, self.local_tokens) + self.element * width * (self.local_tokens + self.tokens)
         logits = self.element * self.tokens * self.vocabulary
         in_fp32 = 0 if self.element == FLOAT else min(FLOAT * self.tokens * self.vocabulary, kernels.logits_in_fp32)
         gradient = self.vocabulary * width

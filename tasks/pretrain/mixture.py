@@ -88,5 +88,5 @@ def parts_of(
 def _prefixes(folder: Path, facts: Mapping[str, Any], stem: str, tokens: int) -> dict[Path, int]:
     """Return the tokens of each `.bin/.idx` of a data set or a named source: `stem`, or `stem-00000`, …"""
     several: Mapping[str, int] = facts.get("prefixes") or {}
-    of = {folder / name: number for name, number in several.items() if name.rpartition("-")[0] == stem}
-    return of or {folder / stem: tokens}
+    found = {folder / name: number for name, number in several.items() if name.rpartition("-")[0] == stem}
+    return found or {folder / stem: tokens}

@@ -18,7 +18,7 @@ def need(spec: PretrainSpec, on: Conditions) -> Need | None:
 
     def work() -> Iterator[Work]:
         yield Work("training", flops)
-        yield Work("recomputation", on.again(tokens, length, spec.layout.recompute))
+        yield Work("recomputation", on.recomputation(tokens, length, spec.layout.recompute))
         validations = math.ceil(spec.steps / spec.validate_every)
         yield Work("validation", on.forward(validations * spec.validation_sequences * length, length))
         yield on.start()

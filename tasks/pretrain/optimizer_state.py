@@ -127,11 +127,11 @@ def sharded_state(optimizer: MegatronOptimizer, models: Iterable[dict[str, Any]]
     }
 
 
-def regular(whole: ShardedTensor | ShardedTensorFactory) -> Iterator[ShardedTensor]:
+def regular(tensor: ShardedTensor | ShardedTensorFactory) -> Iterator[ShardedTensor]:
     """Yield a weight's parts as views of it: one, or two for SwiGLU's gate and up. Raises StageError for a weight that
     Megatron stores in another order, whose moments would be misplaced; no supported family has such a weight."""
-    for part in nested_values(whole.build()) if isinstance(whole, ShardedTensorFactory) else [whole]:
-        if part.data.untyped_storage().data_ptr() != whole.data.untyped_storage().data_ptr():
+    for part in nested_values(tensor.build()) if isinstance(tensor, ShardedTensorFactory) else [tensor]:
+        if part.data.untyped_storage().data_ptr() != tensor.data.untyped_storage().data_ptr():
             raise StageError(
                 f"{part.key}: Megatron stores this weight in another order than in memory, so its optimizer state "
                 "cannot be checkpointed; choose another pretrain.model.family"

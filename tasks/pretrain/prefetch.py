@@ -24,7 +24,7 @@ class Prefetch(Generic[T]):
         device = torch.cuda.current_device() if torch.cuda.is_available() else None
         self._thread = ThreadPoolExecutor(1, "prefetch", initializer=_use, initargs=(device,))
 
-    def take(self, span: range, following: range | None) -> T:
+    def get(self, span: range, following: range | None) -> T:
         """Return the data of `span` and start reading `following`. Raises the exceptions of `read`."""
         span_ahead, future = self._ahead or (None, None)
         self._ahead = None

@@ -16,7 +16,7 @@ from infra.storage.durable import remove
 from tasks.core.job import Job, StageError
 from tasks.core.manifest import read_manifest
 from tasks.core.nodes import nodes_of
-from tasks.hardware.flops import flops_per_token, kept_peak
+from tasks.hardware.flops import cached_peak, flops_per_token
 from tasks.models.rates import unusual
 from tasks.pretrain.anomaly import Anomaly, AnomalyLog, Watch
 from tasks.pretrain.batches import Batch, Samples, build_datasets, index_cache, micro_batches
@@ -90,7 +90,7 @@ class Trainer:
         clock = _Clock()
         self._at("data")
         with clock("data_s"):
-            batches = self.prefetch.take(span, self._span(state.step + 1, span.stop) if more else None)
+            batches = self.prefetch.get(span, self._span(state.step + 1, span.stop) if more else None)
         self._at("forward-backward")
         with clock("forward_backward_s"):
             loss = training.gradients(batches)
@@ -177,7 +177,7 @@ class Trainer:
     def _loop(self) -> float:
         spec, state = self.spec, self.state
         kept = self.job.work / f"peak-flops-{dist.get_rank()}.json"
-        peak = kept_peak(kept, spec.precision)
+        peak = cached_peak(kept, spec.precision)
         validation = float("nan")
         if state.step == 0 and spec.anomalies.may_roll_back():
             self._at("checkpoint")
@@ -190,7 +190,7 @@ class Trainer:
             if peak:
                 reached = metrics["tokens_per_s"] * self.flops_per_token / dist.get_world_size()
                 if reached > peak:
-                    peak = kept_peak(kept, spec.precision, reached) or peak
+                    peak = cached_peak(kept, spec.precision, reached) or peak
                 metrics["mfu"] = reached / peak
             last = state.step == spec.steps
             if last or state.step % spec.validate_every == 0:

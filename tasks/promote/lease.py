@@ -26,7 +26,7 @@ LEASE_S = 120.0  # validity after the last renewal
 RETRY_S = 300.0  # time in which Flyte may retry an execution that failed
 
 
-def take(name: str, execution: str, patience_s: float = PATIENCE_S) -> str | None:
+def acquire(name: str, execution: str, patience_s: float = PATIENCE_S) -> str | None:
     """Acquire or renew the lease of a model. Returns the other execution that holds the lease, if any. Raises
     StageError."""
 

@@ -114,7 +114,7 @@ def _undescribed(chain: list[Link]) -> list[str]:
     training the checkpoint from which it continues, and text of many earlier generations."""
     described = {link.manifest.digest for link in chain}
     parents = [link.parents for link in chain if link.manifest.kind in TRAINED]
-    return sorted({digest[:12] for of in parents for digest in of.values() if digest not in described})
+    return sorted({digest[:12] for digests in parents for digest in digests.values() if digest not in described})
 
 
 def _learned_chats(chain: list[Link]) -> bool:

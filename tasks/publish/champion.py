@@ -43,9 +43,12 @@ Hold = Callable[[], MlflowClient]  # returns the client for one call; raises _Ex
 CLAIM = "baton.claim."
 CLAIM_S = 60.0  # validity of a claim by another machine
 HOLD_S = CLAIM_S / 2  # time in which the writer may begin a write; the rest is for the write to arrive
-WAIT_S, SAY_S = 600.0, 5.0  # waits for a claim by a running process of this machine: in all, and before a message
+WAIT_S, MESSAGE_AFTER_S = (
+    600.0,
+    5.0,
+)  # waits for a claim by a running process of this machine: in all, and before a message
 TRIES = 3
-TERMS_KEPT = 30  # MLflow accepts 5,000 characters in a tag
+MAX_TERMS = 30  # MLflow accepts 5,000 characters in a tag
 _ONE_THREAD = threading.Lock()
 
 
@@ -151,7 +154,7 @@ def _claimed(client: MlflowClient, name: str) -> Iterator[Hold]:
         who = f"{name}: its champion is being moved by process {' of '.join(by.split()[:2])}"
         if _clock() - began > WAIT_S:
             raise ChampionClaimed(f"{who} for {WAIT_S:g} s. Let it continue (kill -CONT) or end it, and run this again")
-        if _clock() - began > SAY_S and not reported:
+        if _clock() - began > MESSAGE_AFTER_S and not reported:
             say(f"{who}; waiting for it")
             reported = True
         time.sleep(random.uniform(0.05, 0.5))  # random, so that two writers do not retry together
@@ -189,7 +192,7 @@ def _move(hold: Hold, name: str, was: int | None, now: int, why: str) -> None:
 def _write_terms(hold: Hold, name: str, version: int, change: Callable[[list[Any]], list[Any]]) -> None:
     past = terms(as_version(hold().get_model_version(name, str(version))))
     if (changed := change(past)) != past:
-        hold().set_model_version_tag(name, str(version), TERMS_TAG, json.dumps(changed[-TERMS_KEPT:]))
+        hold().set_model_version_tag(name, str(version), TERMS_TAG, json.dumps(changed[-MAX_TERMS:]))
 
 
 def _begun(past: list[Any], when: str) -> list[Any]:

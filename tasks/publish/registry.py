@@ -65,23 +65,23 @@ class Publication:
     same: str = ""  # digest of the part of the content that distinguishes versions, if that is not all of it
 
 
-def register(what: Publication, waiting: Callable[[float], None], patience_s: float = PATIENCE_S) -> str:
+def register(publication: Publication, waiting: Callable[[float], None], patience_s: float = PATIENCE_S) -> str:
     """Create or find the version; returns its number. `waiting(seconds)` is called while the registry is unreachable.
     Raises StageError if it stays unreachable for `patience_s`, or refuses."""
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(UPLOAD_TIMEOUT_S)
 
     def attempt(client: MlflowClient) -> str:
-        if version := _find(client, what):
-            _retag(client, what, version)
-            scheme, _, model_id = str(client.get_model_version(what.name, version).source).partition(":/")
+        if version := _find(client, publication):
+            _retag(client, publication, version)
+            scheme, _, model_id = str(client.get_model_version(publication.name, version).source).partition(":/")
             if scheme == "models":
-                _complete(client, what, model_id)
-        elif version := _equal(client, what):
-            _retag(client, what, version)
+                _complete(client, publication, model_id)
+        elif version := _equal(client, publication):
+            _retag(client, publication, version)
         else:
-            version = _create(client, what)
-        if what.alias:
-            client.set_registered_model_alias(what.name, what.alias, version)
+            version = _create(client, publication)
+        if publication.alias:
+            client.set_registered_model_alias(publication.name, publication.alias, version)
         return version
 
     return ask(attempt, waiting, patience_s, prepare=make_tables)
@@ -127,23 +127,25 @@ def ask(
         time.sleep(PAUSE_S)
 
 
-def _find(client: MlflowClient, what: Publication) -> str | None:
+def _find(client: MlflowClient, publication: Publication) -> str | None:
     """Return the first version with this content."""
-    query = f"name = '{what.name}' and tags.`{DIGEST_TAG}` = '{what.digest}'"
+    query = f"name = '{publication.name}' and tags.`{DIGEST_TAG}` = '{publication.digest}'"
     versions: list[ModelVersion] = list(client.search_model_versions(query))
     return str(min(int(version.version) for version in versions)) if versions else None
 
 
-def _equal(client: MlflowClient, what: Publication) -> str | None:
+def _equal(client: MlflowClient, publication: Publication) -> str | None:
     """Return the first version of the same model with another card, if its files still exist."""
-    if not what.same:
+    if not publication.same:
         return None
-    query = f"name = '{what.name}' and tags.`{SAME_TAG}` = '{what.same}'"
+    query = f"name = '{publication.name}' and tags.`{SAME_TAG}` = '{publication.same}'"
     versions: list[ModelVersion] = sorted(client.search_model_versions(query), key=lambda found: int(found.version))
-    return next((str(version.version) for version in versions if _has_files(client, what, str(version.source))), None)
+    return next(
+        (str(version.version) for version in versions if _has_files(client, publication, str(version.source))), None
+    )
 
 
-def _has_files(client: MlflowClient, what: Publication, source: str) -> bool:
+def _has_files(client: MlflowClient, publication: Publication, source: str) -> bool:
     """Return whether a version's source has all files but the card, by their sizes."""
     scheme, _, model_id = source.partition(":/")
     if scheme == "models":
@@ -152,7 +154,7 @@ def _has_files(client: MlflowClient, what: Publication, source: str) -> bool:
         folder = Path(unquote(urlsplit(source).path))
         stored = {name: path.stat().st_size for name, path in _files(folder).items()}
     of_each = (CARD, MANIFEST, RECORD)  # publication
-    needed = {name: path for name, path in _files(what.directory).items() if name.split("/")[0] not in of_each}
+    needed = {name: path for name, path in _files(publication.directory).items() if name.split("/")[0] not in of_each}
     return all(stored.get(name) == path.stat().st_size for name, path in needed.items())
 
 
@@ -160,57 +162,63 @@ def _files(folder: Path) -> dict[str, Path]:
     return {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
 
 
-def _retag(client: MlflowClient, what: Publication, version: str) -> None:
+def _retag(client: MlflowClient, publication: Publication, version: str) -> None:
     """Update the tags: an artifact may have another location than at the first attempt."""
-    current = client.get_model_version(what.name, version).tags
-    for key, value in what.tags.items():
+    current = client.get_model_version(publication.name, version).tags
+    for key, value in publication.tags.items():
         if current.get(key) != value:
-            client.set_model_version_tag(what.name, version, key, value)
+            client.set_model_version_tag(publication.name, version, key, value)
 
 
-def _create(client: MlflowClient, what: Publication) -> str:
+def _create(client: MlflowClient, publication: Publication) -> str:
     try:
-        client.create_registered_model(what.name)
+        client.create_registered_model(publication.name)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     on_server = urlsplit(tracking_uri()).scheme in ("http", "https")
-    model_id = _upload(client, what) if on_server else None
+    model_id = _upload(client, publication) if on_server else None
     created = client.create_model_version(
-        what.name,
-        source=f"models:/{model_id}" if model_id else what.directory.as_uri(),
+        publication.name,
+        source=f"models:/{model_id}" if model_id else publication.directory.as_uri(),
         model_id=model_id,
-        tags={DIGEST_TAG: what.digest, **what.tags, **({SAME_TAG: what.same} if what.same else {})},
-        description=what.description,
+        tags={
+            DIGEST_TAG: publication.digest,
+            **publication.tags,
+            **({SAME_TAG: publication.same} if publication.same else {}),
+        },
+        description=publication.description,
     )
-    first = _find(client, what) or created.version
+    first = _find(client, publication) or created.version
     if first != str(created.version):  # concurrent publications: the first one wins
-        client.delete_model_version(what.name, created.version)
+        client.delete_model_version(publication.name, created.version)
     return str(first)
 
 
-def _upload(client: MlflowClient, what: Publication) -> str:
+def _upload(client: MlflowClient, publication: Publication) -> str:
     """Upload the files as an MLflow logged model; returns its id. An existing one of this name is reused, with the
     files that it lacks."""
     experiment = client.get_experiment_by_name(experiment_name())
     where = experiment.experiment_id if experiment else client.create_experiment(experiment_name(), artifact_location())
-    name = what.name.replace(".", "-")
-    models = client.search_logged_models([where], f"name = '{name}' AND tags.`{DIGEST_TAG}` = '{what.digest}'")
+    name = publication.name.replace(".", "-")
+    models = client.search_logged_models([where], f"name = '{name}' AND tags.`{DIGEST_TAG}` = '{publication.digest}'")
     model = (
-        models[0] if models else client.create_logged_model(where, name, tags={DIGEST_TAG: what.digest, **what.tags})
+        models[0]
+        if models
+        else client.create_logged_model(where, name, tags={DIGEST_TAG: publication.digest, **publication.tags})
     )
-    _complete(client, what, str(model.model_id))
+    _complete(client, publication, str(model.model_id))
     if str(model.status) != "READY":
         client.finalize_logged_model(model.model_id, "READY")
     return str(model.model_id)
 
 
-def _complete(client: MlflowClient, what: Publication, model_id: str) -> None:
+def _complete(client: MlflowClient, publication: Publication, model_id: str) -> None:
     """Upload the files unless the server has all of them, by their sizes."""
-    files = _files(what.directory)
+    files = _files(publication.directory)
     stored = dict(_stored(client, model_id))
     if any(stored.get(name) != path.stat().st_size for name, path in files.items()):
-        client.log_model_artifacts(model_id, str(what.directory))
+        client.log_model_artifacts(model_id, str(publication.directory))
 
 
 def _stored(client: MlflowClient, model_id: str, folder: str | None = None) -> Iterator[tuple[str, int]]:

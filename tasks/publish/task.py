@@ -15,7 +15,7 @@ from tasks.stage_job import Reads
 ENGINE = Engine("publish", "tasks.publish.publish", version="7", repeats=True)
 
 
-@stage(ENGINE, image=images.DATA, cached=False, describes=("models", "reports", "parts"))
+@stage(ENGINE, image=images.DATA, cached=False, reports_on=("models", "reports", "parts"))
 def publish(
     spec: PublishSpec,
     model: HFModel,

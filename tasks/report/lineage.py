@@ -16,10 +16,13 @@ def lineage(sources: list[Source]) -> Markup:
     """Draw the graph from left to right, with each artifact as a link to its section."""
     parents = _parents(sources)
     edges = []
-    for source, of in zip(sources, parents, strict=True):
-        edges.append(f"{source.name} from {' and '.join(sources[one].name for one in sorted(of)) or 'outside'}")
+    for source, numbers in zip(sources, parents, strict=True):
+        edges.append(f"{source.name} from {' and '.join(sources[one].name for one in sorted(numbers)) or 'outside'}")
     alt = "Lineage: " + "; ".join(edges)
-    boxes = [Box(str(index), str(index), parents=[str(one) for one in sorted(of)]) for index, of in enumerate(parents)]
+    boxes = [
+        Box(str(index), str(index), parents=[str(one) for one in sorted(numbers)])
+        for index, numbers in enumerate(parents)
+    ]
     labels = {
         str(index): Artifact(source.manifest.digest, source.manifest.kind, source.name, source.digest, source.family)
         for index, source in enumerate(sources)
@@ -48,13 +51,13 @@ def _parents(sources: list[Source]) -> list[set[int]]:
             waiting += new
         return reached
 
-    def of_equal_content(index: int) -> list[int]:
+    def content_parents(index: int) -> list[int]:
         return [one for digest in sources[index].made_from().values() for one in at.get(digest, ())]
 
     for index, source in enumerate(sources):
         same_content = set(at[source.manifest.digest])
         for digest in source.made_from().values():
-            candidates = sorted(at.get(digest, ()), key=lambda one: bool(above(one, of_equal_content) & same_content))
+            candidates = sorted(at.get(digest, ()), key=lambda one: bool(above(one, content_parents) & same_content))
             older = (one for one in candidates if index not in {one, *above(one, parents.__getitem__)})
             parents[index].update([*older][:1])
     return parents

@@ -15,7 +15,7 @@ from infra.tracking.spool import Execution, execution_folder, read_execution, re
 from infra.tracking.store import tracking_hint
 from tasks.artifacts import kinds
 from tasks.core.job import Job, main
-from tasks.evaluate.results import of_models, read_results
+from tasks.evaluate.results import in_model_order, read_results
 from tasks.evaluate.samples import samples
 from tasks.evaluate.scores import measured_on, score_bars, score_table, seed_table, set_table
 from tasks.pages.about import about, heading
@@ -41,14 +41,14 @@ def work(job: Job) -> None:
     sources.sort(key=lambda source: order.get(source.manifest.kind, len(order)))
     job.empty_output()
     html = job.output / "report.html"
-    html.write_text(page(spec.title, whole(spec, sources)), encoding="utf-8")
+    html.write_text(page(spec.title, full_page(spec, sources)), encoding="utf-8")
     places = {entry["digest"]: entry.get("place") or entry["path"] for entry in job.inputs.values()}
     text = markdown([*summary(spec, sources, shown=1), where_next(sources, html, places)])
     (job.output / "report.md").write_text(text, encoding="utf-8")
     job.finish()
 
 
-def whole(spec: ReportSpec, sources: list[Source]) -> list[Block]:
+def full_page(spec: ReportSpec, sources: list[Source]) -> list[Block]:
     """Return the blocks of the web page."""
     others = [source for source in sources if source.manifest.kind != "eval_report"]
     pages: list[Block] = [Section(heading(source), about(source)) for source in others]
@@ -59,7 +59,7 @@ def summary(spec: ReportSpec, sources: list[Source], shown: int = SAMPLES) -> li
     """Return the first sections: notices, results, `shown` sample prompts, and times."""
     models = _of_kind(sources, "hf_model")
     evaluations = [read_results(source.directory) for source in _of_kind(sources, "eval_report")]
-    results = of_models([(model.label, model.manifest.digest) for model in models], evaluations)
+    results = in_model_order([(model.label, model.manifest.digest) for model in models], evaluations)
     result = [block for source in _of_kind(sources, "decision") for block in decision(source)]
     if results:
         result += [
@@ -153,8 +153,8 @@ def times(execution_id: str) -> list[Block]:
         for run, end in ended
     ]
     if ended:
-        whole = duration(max(end for _, end in ended) - execution.started)
-        rows.append([Mark("total so far", "best"), Mark(whole, "best"), ""])
+        total = duration(max(end for _, end in ended) - execution.started)
+        rows.append([Mark("total so far", "best"), Mark(total, "best"), ""])
     return [Table("Stages of this execution", ["stage", "time", "status"], rows, "lrl")]
 
 

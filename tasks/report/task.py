@@ -19,7 +19,7 @@ from tasks.stage_job import Reads
 ENGINE = Engine("report", "tasks.report.report", version="3")
 
 
-@stage(ENGINE, image=images.DATA, cached=False, describes=("models", "reports", "parts"))
+@stage(ENGINE, image=images.DATA, cached=False, reports_on=("models", "reports", "parts"))
 def report(spec: ReportSpec, models: list[HFModel], reports: list[EvalReport], parts: dict[str, Artifact]) -> Report:
     """Make report.html and report.md from the models, their evaluations, and all other artifacts by name, and print
     report.md."""

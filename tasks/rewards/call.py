@@ -87,14 +87,14 @@ class Reward:
             self.parameters = inspect.signature(function).parameters
         except (TypeError, ValueError):  # written in C
             self.parameters = inspect.signature(lambda **columns: None).parameters
-        if not self._takes_all and not {"completions", "solution_str"} & self.parameters.keys():
+        if not self._accepts_any and not {"completions", "solution_str"} & self.parameters.keys():
             raise Unusable(
                 f"{name} takes ({', '.join(self.parameters)}): a reward must take completions, and optionally prompts, "
                 "completion_ids, the rows' columns or **kwargs; or verl's solution_str and ground_truth"
             )
 
     @cached_property
-    def _takes_all(self) -> bool:
+    def _accepts_any(self) -> bool:
         return any(parameter.kind is parameter.VAR_KEYWORD for parameter in self.parameters.values())
 
     @property
@@ -159,7 +159,11 @@ class Reward:
     def _with(self, arguments: dict[str, Any]) -> Any:
         """Call the function with the arguments that it has parameters for."""
         return self.function(
-            **{name: _copied(value) for name, value in arguments.items() if self._takes_all or name in self.parameters}
+            **{
+                name: _copied(value)
+                for name, value in arguments.items()
+                if self._accepts_any or name in self.parameters
+            }
         )
 
     def _checked(self, result: Any, batch: Batch) -> list[float | None]:

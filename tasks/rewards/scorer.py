@@ -88,7 +88,7 @@ class Scorer:
         lengths = {name: len(values) for name, values in (named | {"prompts": prompts}).items()}
         if wrong := {name: length for name, length in lengths.items() if length != len(completions)}:
             raise StageError(f"rewards: {len(completions)} completions, but {wrong}: expected one per completion")
-        if problems := [problem for reward in asked for problem in self._lacking(reward, named)]:
+        if problems := [problem for reward in asked for problem in self._missing_columns(reward, named)]:
             raise StageError("\n".join(f"reward {problem}" for problem in problems))
         shown = [without_marks(prompt) if isinstance(prompt, list) else prompt for prompt in prompts]
         batch = asdict(Batch(shown, list(completions), named, dict(state or {}), list(begun)))
@@ -109,10 +109,10 @@ class Scorer:
     def needs(self, columns: Collection[str]) -> list[Problem]:
         """Return problems with columns that the rewards need and rows with these columns lack; `completion_ids` counts
         as a column."""
-        return [problem for reward in self.rewards for problem in self._lacking(reward, columns)]
+        return [problem for reward in self.rewards for problem in self._missing_columns(reward, columns)]
 
-    def _lacking(self, reward: RewardSpec, columns: Collection[str]) -> list[Problem]:
-        return lacking(reward, self.columns[reward.label], columns)
+    def _missing_columns(self, reward: RewardSpec, columns: Collection[str]) -> list[Problem]:
+        return missing_columns(reward, self.columns[reward.label], columns)
 
     def refuse_partial(self, rows: Sequence[Row]) -> None:
         """Raise StageError if a reward requires a column that only some of the rows have."""
@@ -193,7 +193,7 @@ def refuse_reserved(rows: Sequence[Row]) -> None:
         raise StageError(f"column {name} of the rows: {allowed}")
 
 
-def lacking(reward: RewardSpec, parameters: Mapping[str, bool], columns: Collection[str]) -> list[Problem]:
+def missing_columns(reward: RewardSpec, parameters: Mapping[str, bool], columns: Collection[str]) -> list[Problem]:
     """Return problems with columns that a reward needs and rows with these columns lack. `parameters`: the function's
     column parameters, and whether each is required."""
     needed = (

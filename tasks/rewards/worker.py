@@ -35,7 +35,7 @@ from tasks.user_code.load_function import (
     end_together,
     leave_project,
     load_function,
-    take_pipes,
+    reserve_pipes,
 )
 
 
@@ -125,7 +125,7 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     if not builtin:
         leave_project()
-    requests, answers = take_pipes()
+    requests, answers = reserve_pipes()
     waiting: SimpleQueue[dict[str, Any]] = SimpleQueue()
 
     def receive() -> None:

@@ -49,7 +49,7 @@ class PromptIndex:
         self._prompts = prompts.keys()
         windows = np.concatenate([np.empty(0, np.uint64), *prompts.values()])
         self._windows, prompts_with = np.unique(windows, return_counts=True)
-        self._is_of_one = prompts_with == 1  # whether a single held-out prompt has the window
+        self._is_unique = prompts_with == 1  # whether a single held-out prompt has the window
         self._rows = np.zeros(len(self._windows), np.uint32)  # number of training rows with the window
 
     def note(self, row: Row) -> bool:
@@ -67,7 +67,7 @@ class PromptIndex:
 
     def is_alike(self, row: Row) -> bool:
         """Return whether a row has 13-grams that a single held-out prompt has."""
-        return bool(self._is_of_one[self._shared(row)].any())
+        return bool(self._is_unique[self._shared(row)].any())
 
     def _shared(self, row: Row) -> npt.NDArray[np.intp]:
         """Indices of the held-out windows that occur in a row."""

@@ -52,7 +52,7 @@ def read(spec: RowsSpec, folder: Path, corpus: Path | None = None) -> Iterator[S
         assert spec.function is not None  # guaranteed by problems(): one of the three is set
         arguments = {"seed": spec.seed, "limit": spec.limit, **spec.arguments}
         if spec.documents:
-            return _of_documents(spec.function, folder, arguments, corpus, spec.limit, {*spec.arguments})
+            return _document_rows(spec.function, folder, arguments, corpus, spec.limit, {*spec.arguments})
         rows = _function(spec.function, folder, arguments, {*spec.arguments})
     return islice(rows, spec.limit)
 
@@ -168,7 +168,7 @@ def _hugging_face(dataset: HuggingFaceRows, limit: int | None) -> Iterator[Sourc
         yield SourceRow(place, row, min(1.0, number / total) if total else 0.0)
 
 
-def _of_documents(
+def _document_rows(
     function: Function,
     folder: Path,
     arguments: dict[str, Any],
@@ -195,13 +195,13 @@ def _function(source: Function, folder: Path, arguments: dict[str, Any], require
     limit = arguments["limit"] or 0
     number = 0
     parameters = inspect.signature(function).parameters
-    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    if not takes_all and (left := sorted(required - parameters.keys())):
+    accepts_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    if not accepts_any and (left := sorted(required - parameters.keys())):
         raise StageError(
             f"{source.name}: has no parameter {left[0]!r}, which `arguments` gives; it has {', '.join(parameters)}"
         )
     accepted = {
-        name: value for name, value in arguments.items() if name in parameters or (takes_all and name in required)
+        name: value for name, value in arguments.items() if name in parameters or (accepts_any and name in required)
     }
     try:
         for number, row in enumerate(_given(function(**accepted)), start=1):

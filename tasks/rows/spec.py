@@ -43,16 +43,16 @@ class RowFiles(FilesSource):
 
     def files(self) -> list[File]:
         files = super().files()
-        return files if self._takes_json(files) else [file for file in files if not file.name.endswith(".json")]
+        return files if self._reads_json(files) else [file for file in files if not file.name.endswith(".json")]
 
     def unread(self) -> str:
         """A line about unread files, as for a corpus, and about .json files that count as metadata."""
         files, others = super().files(), super().unread()
-        metadata = 0 if self._takes_json(files) else sum(file.name.endswith(".json") for file in files)
+        metadata = 0 if self._reads_json(files) else sum(file.name.endswith(".json") for file in files)
         left = f"{self.path}: {metadata:,} .json not read: in a folder mostly metadata; use a glob to read them"
         return "; ".join(filter(None, [others, left if metadata else ""]))
 
-    def _takes_json(self, files: list[File]) -> bool:
+    def _reads_json(self, files: list[File]) -> bool:
         named = glob.has_magic(self.path) or self.path.rstrip("/").rpartition("/")[2] in {file.name for file in files}
         return named or digest_of(self.path) is not None  # an uploaded archive contains only chosen files
 

@@ -27,7 +27,7 @@ from tasks.serve.door import KEY, api_key
 from tasks.serve.limits import MIB, RequestLimits
 from tasks.serve.serve import MODEL
 from tasks.serve.server import Served, Server, ServerFailed, open_served, reserve, server_log, url_host
-from tasks.serve.service import Keeper, run_service
+from tasks.serve.service import ServerRunner, run_service
 from tasks.serve.spec import ServeSpec
 from tasks.serve.switch import Backend, Switch
 
@@ -122,13 +122,13 @@ def main(
                 say(f"! whoever reaches {host} can use the model: {KEY}, the key that clients must send, is not set")
             active = Active(switch, partial(_start, spec), health, drain)
             if path and model:
-                keep: Keeper = partial(_keep, active, model, partial(_model, path, base))
+                run_servers: ServerRunner = partial(_serve, active, model, partial(_model, path, base))
             else:
                 from tasks.serve.follow import Follower  # MLflow
 
-                keep = Follower(str(name), alias, every, active).keep
+                run_servers = Follower(str(name), alias, every, active).run
             say(f"http://{url_host(host)}:{bound.getsockname()[1]}/v1 · status: /baton · stop with Ctrl-C")
-            run_service(switch, bound, drain, keep, limits)
+            run_service(switch, bound, drain, run_servers, limits)
     except (StageError, ArtifactError) as error:
         raise UserError(str(error)) from error
 
@@ -174,7 +174,7 @@ def _start(spec: ServeSpec, model: Served) -> Server:
     return Server(spec, model, server_log(model.name, model.digest))
 
 
-def _keep(active: Active, model: Served, reopen: Callable[[], Served], stopping: Event) -> None:
+def _serve(active: Active, model: Served, reopen: Callable[[], Served], stopping: Event) -> None:
     """Serve one model until `stopping`. Raises ServerFailed if its first server fails; a later one is replaced."""
     try:
         server = active.start_healthy(model, f"{model.name} ({model.digest[:12]})", stopping.is_set)
@@ -182,7 +182,7 @@ def _keep(active: Active, model: Served, reopen: Callable[[], Served], stopping:
         if stopping.is_set():
             return
         raise
-    active.take_over(server, Backend(server.url, model.digest, key=server.key), reopen)
+    active.activate(server, Backend(server.url, model.digest, key=server.key), reopen)
     say(f"✓ {model.name} ({model.digest[:12]}) is serving after {server.age_s():.0f} s")
     try:
         active.watch(stopping)

@@ -37,7 +37,7 @@ class Active:
     _lock: Lock = field(default_factory=Lock)
     _leaving: list[Thread] = field(default_factory=list)
 
-    def take_over(self, server: Server, backend: Backend, model: Callable[[], Served]) -> None:
+    def activate(self, server: Server, backend: Backend, model: Callable[[], Served]) -> None:
         """Send all new requests to `server`. `model()` verifies the model's files again, for a replacement."""
         with self._lock:
             before, leaving = self.switch.turn(backend), self.server

@@ -36,7 +36,7 @@ class Follower:
     registered: bool = True  # whether there is a model of this name
     last_message: str = ""
 
-    def keep(self, stopping: Event) -> None:
+    def run(self, stopping: Event) -> None:
         """Follow until `stopping`, then stop every server. The active server is watched in a separate thread, so that
         neither a hanging registry nor a loading version delays its replacement."""
         self._set_status(following={"name": self.name, "alias": self.alias}, coming=None, refused=None)
@@ -89,8 +89,8 @@ class Follower:
             self._say_once(f"the registry is unreachable, so {_titled(self.serving)} keeps serving. {error}")
             return self.serving
         if target is None:
-            lacking = f"has no {self.alias}" if self.registered else "is not a registered model"
-            self._say_once(f"{self.name} {lacking}, so {_titled(self.serving)} keeps serving")
+            reason = f"has no {self.alias}" if self.registered else "is not a registered model"
+            self._say_once(f"{self.name} {reason}, so {_titled(self.serving)} keeps serving")
             return self.serving
         if _is_same(target, self.refused):
             return self.serving
@@ -131,7 +131,7 @@ class Follower:
             self._say_once(f"{_titled(version)} cannot be fetched; retrying. {error}")
         else:
             backend = Backend(server.url, version.digest, version.version, key=server.key)
-            self.active.take_over(server, backend, partial(self._model, version))
+            self.active.activate(server, backend, partial(self._model, version))
             self.serving = version
             say(f"✓ {_titled(version)} is serving after {server.age_s():.0f} s")
         finally:

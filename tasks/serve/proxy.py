@@ -108,12 +108,12 @@ class Proxy:
         if self.switch.current is None:
             raise Refused(503, NO_MODEL)  # without waiting for the body
         async with self._body(request) as body:
-            if (backend := self.switch.take()) is None:
+            if (backend := self.switch.acquire()) is None:
                 raise Refused(503, NO_MODEL)
             try:
                 return await self._answer(request, backend, body)
             finally:
-                self.switch.give_back(backend)
+                self.switch.release(backend)
 
     @asynccontextmanager
     async def _body(self, request: web.BaseRequest) -> AsyncIterator[bytes]:

@@ -53,12 +53,12 @@ class Served:
     def arguments(self) -> list[str]:
         """vLLM's arguments for it. The first name that they give an adapter is its base's, which is not served."""
         folder, model = self.directory, self.files
-        words = ["--model", str(model.weights), "--tokenizer", str(alone(folder)), "--served-model-name"]
+        arguments = ["--model", str(model.weights), "--tokenizer", str(alone(folder)), "--served-model-name"]
         if model.adapter is None:
-            return [*words, self.digest, self.name]
-        words += [f"base-of-{self.digest}", self.digest, self.name, "--generation-config", str(folder)]
-        words += ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(max_lora_rank(model.rank))]
-        return [*words, "--lora-modules", f"{self.digest}={model.adapter}"]
+            return [*arguments, self.digest, self.name]
+        arguments += [f"base-of-{self.digest}", self.digest, self.name, "--generation-config", str(folder)]
+        arguments += ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(max_lora_rank(model.rank))]
+        return [*arguments, "--lora-modules", f"{self.digest}={model.adapter}"]
 
 
 def open_served(directory: Path, base: Path | None = None) -> Served:

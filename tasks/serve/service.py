@@ -1,4 +1,4 @@
-"""Run the proxy on its port, and a keeper thread that runs the servers behind it.
+"""Run the proxy on its port, and a thread that runs the servers behind it.
 
 The port is open from the start; requests get 503 until a model is active. On SIGTERM or Ctrl-C no new requests are
 accepted, responses are finished, and every server is stopped. A second Ctrl-C doesn't wait for responses.
@@ -21,15 +21,18 @@ from tasks.serve.limits import RequestLimits
 from tasks.serve.proxy import RETRY_S, Proxy
 from tasks.serve.switch import Switch
 
-Keeper = Callable[[Event], None]
+ServerRunner = Callable[[Event], None]
 OTHER_FILES = 256  # open files of the process beside its connections
 BACKLOG = 1024
 FULL = f"HTTP/1.1 503 Service Unavailable\r\nRetry-After: {RETRY_S}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
-def run_service(switch: Switch, bound: socket.socket, drain_s: float, keep: Keeper, limits: RequestLimits) -> None:
-    """Serve on the socket until a signal, or until `keep` returns or raises; its error is re-raised. `keep(stopping)`
-    runs in a thread and stops its servers before it returns; `stopping` is set after the last response."""
+def run_service(
+    switch: Switch, bound: socket.socket, drain_s: float, run_servers: ServerRunner, limits: RequestLimits
+) -> None:
+    """Serve on the socket until a signal, or until `run_servers` returns or raises; its error is re-raised.
+    `run_servers(stopping)` runs in a thread and stops its servers before it returns; `stopping` is set after the last
+    response."""
     allow_files(limits.connections)
     stopping = Event()
     failures: list[BaseException] = []
@@ -37,9 +40,9 @@ def run_service(switch: Switch, bound: socket.socket, drain_s: float, keep: Keep
     async def serve() -> None:
         loop, leave = asyncio.get_running_loop(), asyncio.Event()
 
-        def run_keeper() -> None:
+        def run() -> None:
             try:
-                keep(stopping)
+                run_servers(stopping)
             except BaseException as error:
                 failures.append(error)
             if not stopping.is_set():
@@ -51,13 +54,13 @@ def run_service(switch: Switch, bound: socket.socket, drain_s: float, keep: Keep
 
         loop.add_signal_handler(signal.SIGTERM, leave.set)
         loop.add_signal_handler(signal.SIGINT, interrupted)
-        keeper = Thread(target=run_keeper, name="keeper")
-        keeper.start()
+        thread = Thread(target=run, name="servers")
+        thread.start()
         try:
             await answer(switch, bound, drain_s, limits, leave)
         finally:
             stopping.set()
-            keeper.join()
+            thread.join()
 
     asyncio.run(serve())
     if failures:

@@ -31,14 +31,14 @@ class Switch:
         self.status: dict[str, Any] = {}  # further fields of /baton's response
         self._lock = Lock()
 
-    def take(self) -> Backend | None:
+    def acquire(self) -> Backend | None:
         """Return the current backend for a new request, to be given back after its response."""
         with self._lock:
             if self.current:
                 self.current.requests += 1
             return self.current
 
-    def give_back(self, backend: Backend) -> None:
+    def release(self, backend: Backend) -> None:
         with self._lock:
             backend.requests -= 1
 

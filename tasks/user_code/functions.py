@@ -265,8 +265,8 @@ def imported(text: str, key: str) -> list[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level <= len(package):  # beyond the root: Python raises
             base = [*package[: len(package) - node.level + 1]] if node.level else []
-            whole = ".".join([*base, *filter(None, [node.module])])
-            names = [whole, *(f"{whole}.{alias.name}" for alias in node.names)]
+            module_name = ".".join([*base, *filter(None, [node.module])])
+            names = [module_name, *(f"{module_name}.{alias.name}" for alias in node.names)]
         else:
             continue
         for name in names:

@@ -108,8 +108,8 @@ def end_together() -> None:
     session (prctl(2))."""
     libc = ctypes.CDLL(None)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        lacks = "this kernel has no PR_SET_CHILD_SUBREAPER"
-        print(f"{lacks}: processes that leave their parent are not ended with it", file=sys.stderr)
+        reason = "this kernel has no PR_SET_CHILD_SUBREAPER"
+        print(f"{reason}: processes that leave their parent are not ended with it", file=sys.stderr)
     if not (worker := os.fork()):
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.setpgid(0, 0)  # a function may kill its group
@@ -168,7 +168,7 @@ def _reaped() -> dict[int, int]:
     return statuses
 
 
-def take_pipes() -> tuple[TextIO, TextIO]:
+def reserve_pipes() -> tuple[TextIO, TextIO]:
     """Reserve standard input and output for messages. The output of a function goes to standard error, and its input is
     empty."""
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")

@@ -17,7 +17,7 @@ from typing import Any
 HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 MODELS = "model_executor/models"
 REGISTRY = f"{MODELS}/registry.py"
-MLP_OF = re.compile(r"^from \.(\w+) import (?:\([^)]*|.*)MLP\b", re.MULTILINE)
+MLP_IMPORT = re.compile(r"^from \.(\w+) import (?:\([^)]*|.*)MLP\b", re.MULTILINE)
 # Messages in the code of classes that refuse other activations, or windows in some of the layers
 SILU_ONLY = "Only silu is supported"
 SAME_WINDOWS = "Sliding window for some but all layers is not supported"
@@ -33,7 +33,7 @@ def has_architecture(name: str, model_type: str) -> bool:
 def unsupported(name: str, config: Mapping[str, Any]) -> list[str]:
     """Return the settings in config.json that vLLM's class for the architecture refuses when it is built."""
     code = _code(listed_architectures().get(name, ""))
-    layer = code + "".join(_code(module) for module in MLP_OF.findall(code))
+    layer = code + "".join(_code(module) for module in MLP_IMPORT.findall(code))
     problems = []
     if SILU_ONLY in layer and (activation := config.get("hidden_act", "silu")) != "silu":
         problems.append(f"hidden_act: silu, the only activation of vLLM's {name}; this one: {activation}")

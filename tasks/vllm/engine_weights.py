@@ -25,8 +25,8 @@ def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
         parent, _, leaf = path.rpartition(".")
         if isinstance(module, LinearBase):
             sizes, names = module.output_partition_sizes, fused.get(leaf, [leaf])
-            whole = {"weight": _weight(module), "bias": module.bias}
-            for kind, tensor in whole.items():
+            weights = {"weight": _weight(module), "bias": module.bias}
+            for kind, tensor in weights.items():
                 if tensor is not None and len(names) == len(sizes):
                     parts = tensor.data.split(sizes)
                     yield from zip((f"{parent}.{name}.{kind}" for name in names), parts, strict=True)

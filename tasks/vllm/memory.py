@@ -13,10 +13,10 @@ BYTES = 2  # bytes of a number
 BLOCK_TOKENS = 128  # tokens of a block of the cache on a CPU; fewer on a GPU
 
 
-def vllm_share(default: float, what_for: str) -> Any:
+def vllm_share(default: float, purpose: str) -> Any:
     """Return a field for vLLM's fraction of a GPU's memory, for specs whose result does not depend on it. It is not in
     the cache key."""
-    description = f"vLLM's fraction of a GPU's memory, {what_for}; more allows larger batches"
+    description = f"vLLM's fraction of a GPU's memory, {purpose}; more allows larger batches"
     return not_identity(default, description, gt=0, le=1)
 
 

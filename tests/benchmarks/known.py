@@ -23,7 +23,7 @@ from tasks.core.job import Input
 from tasks.core.manifest import read_manifest, write_manifest
 from tasks.data.documents import NAMES
 from tasks.data.known_documents import Found, KnownItem, find_known
-from tasks.data.partition_cache import KeptFolders
+from tasks.data.partition_cache import DiskCache
 from tests.benchmarks.harness import report
 
 NEW = 10_000
@@ -53,14 +53,14 @@ def prepare(number: int, folder: Path, threads: int) -> KnownItem:
         np.save(scans[-1] / "held_out.npy", np.zeros(end - start, bool))
     write_manifest(corpus, "corpus", {})
     known = Input(read_manifest(corpus).digest, str(corpus))
-    return KnownItem(folder / "known", [known], scans, [], KeptFolders(folder / "kept"), threads)
+    return KnownItem(folder / "known", [known], scans, [], DiskCache(folder / "kept"), threads)
 
 
 def measure(item: KnownItem, results: Connection) -> None:
     started = time.perf_counter()
     find_known(item, lambda *_: None)
     taken = time.perf_counter() - started
-    new = sum(int(np.count_nonzero(~np.load(item.of(number))[0])) for number in range(len(item.scans)))
+    new = sum(int(np.count_nonzero(~np.load(item.masks(number))[0])) for number in range(len(item.scans)))
     assert (new, Found.read(item.folder)) == (NEW, Found())
     used = resource.getrusage(resource.RUSAGE_SELF)
     cpu_s = used.ru_utime + used.ru_stime

@@ -30,7 +30,7 @@ from tasks.core.manifest import ALL, Manifest, verify, write_manifest
 from tasks.data import partition_cache
 from tasks.data.documents import NAMES
 from tasks.data.known_documents import Found, KnownItem, find_known
-from tasks.data.partition_cache import KeptFolders
+from tasks.data.partition_cache import DiskCache
 from tasks.data.source_changes import Changes, Edited, Named, Renamed
 from tests.benchmarks.harness import report
 from tests.data.by_hand import new_job
@@ -154,15 +154,15 @@ class Reads:
 
 
 def measure(
-    folder: Path, corpora: list[Path], scans: Sequence[Path], kept: Path, threads: int, results: Connection
+    folder: Path, corpora: list[Path], scans: Sequence[Path], cache: Path, threads: int, results: Connection
 ) -> None:
     """Measure a night with these known corpora, and with the blocks that are stored there."""
     job = new_job(folder, "increment", {}, known=corpora)
     reads = Reads()
     job_module.verify = partition_cache.verify = reads.verify  # type: ignore[attr-defined]
-    before = size_of(kept)
+    before = size_of(cache)
     started = time.perf_counter()
-    item = KnownItem(folder / "known", job.inputs_of("known"), scans, [], KeptFolders(kept), threads)
+    item = KnownItem(folder / "known", job.inputs_of("known"), scans, [], DiskCache(cache), threads)
     find_known(item, lambda *_: None)
     taken = time.perf_counter() - started
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -173,7 +173,7 @@ def measure(
             "memory_mb": used.ru_maxrss * 1024 / 1e6,
             "files": reads.files,
             "read_mb": reads.bytes / 1e6,
-            "written_mb": (size_of(kept) - before) / 1e6,
+            "written_mb": (size_of(cache) - before) / 1e6,
         }
     )
 
@@ -182,14 +182,14 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def measured(folder: Path, history: History, kept: str, threads: int) -> dict[str, float]:
+def measured(folder: Path, history: History, cache: str, threads: int) -> dict[str, float]:
     """Measure the night after those of the history, in which nothing more has changed."""
     spawned = multiprocessing.get_context("spawn")
     receiver, sender = spawned.Pipe(duplex=False)
     with tempfile.TemporaryDirectory(dir=folder) as place:
         scans = history.scans(Path(place) / "scans")
         job = Path(place) / "job"
-        process = spawned.Process(target=measure, args=(job, history.corpora, scans, folder / kept, threads, sender))
+        process = spawned.Process(target=measure, args=(job, history.corpora, scans, folder / cache, threads, sender))
         process.start()
         sender.close()
         figures: dict[str, float] = receiver.recv()
@@ -221,9 +221,9 @@ def main() -> None:
                 history.next(new, options.changes)
             if night + 1 in options.nights:
                 measured(Path(name), history, "blocks", options.threads)
-            for kept in ("blocks", f"none-{night}") if night in options.nights else ():
-                found = measured(Path(name), history, kept, options.threads)
-                what = "blocks" if kept == "blocks" else "corpora"
+            for cache in ("blocks", f"none-{night}") if night in options.nights else ():
+                found = measured(Path(name), history, cache, options.threads)
+                what = "blocks" if cache == "blocks" else "corpora"
                 said = ", ".join(f"{key} {value:,.0f}" for key, value in found.items())
                 rows.append((f"night {night:,}, {what}", said))
                 print(*rows[-1], flush=True)

@@ -15,7 +15,7 @@ from tasks.core.manifest import write_manifest
 from tasks.data import gather as gather_engine
 from tasks.data.documents import Document, SplitWriter, document, documents_in, read_documents, split_files
 from tasks.data.gather import ranges, to_keep
-from tasks.data.gone import Gone
+from tasks.data.gone import GoneDocuments
 from tests.data.by_hand import facts, new_job
 
 
@@ -60,7 +60,7 @@ def test_nothing_that_is_left_is_a_corpus_without_documents(tmp_path: Path) -> N
     (tmp_path / "0").mkdir()
     write_manifest(tmp_path / "0", "corpus", {})
     (tmp_path / "newest").mkdir()
-    Gone({}).write(tmp_path / "newest")
+    GoneDocuments({}).write(tmp_path / "newest")
     write_manifest(tmp_path / "newest", "corpus", {})
     job = new_job(tmp_path / "job", "gather", {}, corpora=[tmp_path / "0"], newest=tmp_path / "newest")
     gather_engine.work(job)
@@ -76,9 +76,9 @@ def test_nothing_that_is_left_is_a_corpus_without_documents(tmp_path: Path) -> N
 def test_places_of_gone_documents_are_read_as_they_were_written(places: dict[tuple[str, str], set[int]]) -> None:
     rows = {part: np.array(sorted(numbers)) for part, numbers in places.items()}
     with TemporaryDirectory() as folder:
-        Gone(rows, [key * 64 for key in "abc"]).write(Path(folder))
+        GoneDocuments(rows, [key * 64 for key in "abc"]).write(Path(folder))
         write_manifest(Path(folder), "corpus", {})
-        gone = Gone.read(Path(folder))
+        gone = GoneDocuments.read(Path(folder))
     assert {part: set(read.tolist()) for part, read in gone.rows.items()} == places
     assert all(mask.all() for mask in gone.present(("c" * 64, "train"), [3]))
     with pytest.raises(StageError, match="corpus dddddddddddd: the increment does not list its documents"):
@@ -91,4 +91,4 @@ def test_places_of_gone_documents_are_read_as_they_were_written(places: dict[tup
 
 def test_places_beyond_a_corpus_are_refused() -> None:
     with pytest.raises(StageError, match="corpus aaaaaaaaaaaa: has 2 documents in train, and row 2 is gone"):
-        Gone({("a" * 64, "train"): np.array([2])}, ["a" * 64]).present(("a" * 64, "train"), [2])
+        GoneDocuments({("a" * 64, "train"): np.array([2])}, ["a" * 64]).present(("a" * 64, "train"), [2])

@@ -23,7 +23,7 @@ from tasks.data import increment as increment_engine
 from tasks.data import tokenizer as tokenizer_engine
 from tasks.data.artifact import Corpus
 from tasks.data.documents import SPLITS, Split, read_documents, split_of
-from tasks.data.gone import Gone
+from tasks.data.gone import GoneDocuments
 from tasks.data.source_changes import Changes
 from tasks.data.task import ancestors_of_last
 from tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
@@ -91,7 +91,7 @@ def all_ids(corpus: Path) -> list[str]:
 def gone_ids(chain: Chain) -> list[str]:
     """Return the documents that the newest increment lists as gone, in the order of the corpora."""
     corpora = {digest(corpus): corpus for corpus in chain.corpora}
-    parts = Gone.read(chain.corpora[-1]).rows.items()
+    parts = GoneDocuments.read(chain.corpora[-1]).rows.items()
     splits: dict[str, Split] = {"train": "train", "held_out": "held_out"}
     return [ids(corpora[of], splits[part])[row] for (of, part), rows in parts for row in rows]
 

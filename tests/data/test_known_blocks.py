@@ -22,7 +22,7 @@ from tasks.data.compare import BLOCK, Known
 from tasks.data.documents import SPLITS, Split, write_names
 from tasks.data.known_blocks import KnownBlocks, blocks
 from tasks.data.known_documents import KnownItem, find_known
-from tasks.data.partition_cache import KeptFolders
+from tasks.data.partition_cache import DiskCache
 from tasks.data.stored_folders import StoredFolders
 from tests.data.by_hand import digest
 from tests.data.test_increment import Chain
@@ -60,8 +60,8 @@ class Nights:
         write_names(scan / "train-00000.parquet", [(each, name) for name, each in day.items()])
         np.save(scan / "held_out.npy", np.zeros(len(day), bool))
         results = dict[str, dict[str, bytes]]()
-        for kept in ("blocks", f"none-{len(self.corpora)}"):
-            results[kept] = self._found(night / kept, scan, kept)
+        for cache in ("blocks", f"none-{len(self.corpora)}"):
+            results[cache] = self._found(night / cache, scan, cache)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(known_documents, "KnownBlocks", Corpora)
             expected = self._found(night / "corpora", scan, "unused")
@@ -76,8 +76,8 @@ class Nights:
         about = write_manifest(night / "corpus", "corpus", {})
         self.corpora.append(Input(about.digest, str(night / "corpus")))
 
-    def _found(self, folder: Path, scan: Path, kept: str) -> dict[str, bytes]:
-        find_known(KnownItem(folder, self.corpora, [scan], [], KeptFolders(self.root / kept)), lambda *_: None)
+    def _found(self, folder: Path, scan: Path, cache: str) -> dict[str, bytes]:
+        find_known(KnownItem(folder, self.corpora, [scan], [], DiskCache(self.root / cache)), lambda *_: None)
         return files(folder)
 
     def _write(self, corpus: Path, day: Day, splits: dict[str, Split]) -> None:
@@ -120,27 +120,27 @@ def test_blocks_are_as_the_binary_digits(number: int, expected: list[tuple[int, 
 class Counted:
     """Counts the blocks that are read."""
 
-    folders: KeptFolders
-    taken: int = 0
+    folders: DiskCache
+    loaded: int = 0
 
-    def take(self, target: Path) -> bool:
-        found = self.folders.take(target)
-        self.taken += found
+    def load(self, target: Path) -> bool:
+        found = self.folders.load(target)
+        self.loaded += found
         return found
 
-    def keep(self, folder: Path) -> None:
-        self.folders.keep(folder)
+    def store(self, folder: Path) -> None:
+        self.folders.store(folder)
 
 
 def test_a_night_reads_few_blocks_and_the_newest_corpus_alone(tmp_path: Path) -> None:
     corpora = list[Input]()
     for night in range(20):
-        kept = Counted(KeptFolders(tmp_path / "kept"))
+        cache = Counted(DiskCache(tmp_path / "kept"))
         shown = list[int]()
-        added = KnownBlocks(Known(), tmp_path / f"{night}", kept, shown.append)
+        added = KnownBlocks(Known(), tmp_path / f"{night}", cache, shown.append)
         added.add(corpora)
         assert added.corpora_read == min(1, night)
-        assert kept.taken <= night.bit_length()
+        assert cache.loaded <= night.bit_length()
         assert shown[-1:] == ([night] if night else [])
         assert names(added.known) == {f"{each}.txt": f"{each:064}" for each in range(night)}
         corpus = tmp_path / f"corpus-{night}"
@@ -174,7 +174,7 @@ def test_without_its_blocks_a_night_says_that_it_reads_the_corpora(
     nights = Nights(tmp_path)
     for night in range(3):
         nights.look({"a": f"{night}"})
-    assert "known text: read from 2 corpora, whose names are in no kept block" in capfd.readouterr().out
+    assert "known text: read from 2 corpora; no cached block has their names" in capfd.readouterr().out
 
 
 def test_increments_are_the_same_with_blocks_and_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,9 +224,9 @@ def test_a_damaged_folder_in_storage_is_replaced(s3: S3, tmp_path: Path) -> None
     root = f"{s3.address}/{uuid4().hex}"
     with s3.flyte(tmp_path):
         folders = StoredFolders(root)
-        folders.keep(folder)
+        folders.store(folder)
         storage.write(f"{root}/block.names/names.parquet", b"wrong")
-        assert not folders.take(tmp_path / "damaged" / "block.names")
-        folders.keep(folder)
-        assert folders.take(tmp_path / "taken" / "block.names")
+        assert not folders.load(tmp_path / "damaged" / "block.names")
+        folders.store(folder)
+        assert folders.load(tmp_path / "taken" / "block.names")
     assert (tmp_path / "taken/block.names/names.parquet").read_bytes() == b"right"

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from tasks.core.manifest import write_manifest
-from tasks.data.partition_cache import KEPT_S, KeptFolders
+from tasks.data.partition_cache import MAX_UNUSED_S, DiskCache
 from tests.cluster.pod import can_be_alone
 
 DISK_MB = 8
 MAKE_ROOM = "import sys; from tests.data import test_partition_cache as t; t.fill(t.Path(sys.argv[1]), *sys.argv[2:])"
 
 
-def keep(kept: Path, name: str, used: float, megabytes: float = 0.001) -> None:
+def keep(cache: Path, name: str, used: float, megabytes: float = 0.001) -> None:
     """Create a cached folder that was last used at this time, in seconds since the epoch."""
-    folder = kept / name
+    folder = cache / name
     folder.mkdir(parents=True)
     (folder / "train-00000.parquet").write_bytes(os.urandom(int(megabytes * 1e6)))
     write_manifest(folder, "scan", {})
@@ -27,21 +27,21 @@ def keep(kept: Path, name: str, used: float, megabytes: float = 0.001) -> None:
 
 def test_what_was_not_used_for_30_days_is_removed(tmp_path: Path) -> None:
     now = time.time()
-    keep(tmp_path, "old.scan", now - KEPT_S - 60)
-    keep(tmp_path, "recent.scan", now - KEPT_S + 60)
-    KeptFolders(tmp_path).make_room()
+    keep(tmp_path, "old.scan", now - MAX_UNUSED_S - 60)
+    keep(tmp_path, "recent.scan", now - MAX_UNUSED_S + 60)
+    DiskCache(tmp_path).make_room()
     assert [path.name for path in tmp_path.iterdir()] == ["recent.scan"]
 
 
 def fill(disk: Path, *shared: str) -> None:
     """Fill a small disk to 95 %, partly with files that a corpus shares, and make room on it."""
-    kept = disk / "kept"
+    cache = disk / "kept"
     for number in range(3):
-        keep(kept, f"{number}.scan", time.time() - 100 * (number + 1), 0.95 / 3 * DISK_MB * 1024**2 / 1e6)
+        keep(cache, f"{number}.scan", time.time() - 100 * (number + 1), 0.95 / 3 * DISK_MB * 1024**2 / 1e6)
     for name in shared:
-        os.link(kept / name / "train-00000.parquet", disk / name)
-    KeptFolders(kept).make_room()
-    print(*sorted(path.name for path in kept.iterdir()))
+        os.link(cache / name / "train-00000.parquet", disk / name)
+    DiskCache(cache).make_room()
+    print(*sorted(path.name for path in cache.iterdir()))
 
 
 @pytest.mark.skipif(not can_be_alone(), reason="mounting a small disk needs root")

@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from tasks.hardware import flops
-from tasks.hardware.flops import flops_per_token, kept_peak, keys_per_query, peak_flops
+from tasks.hardware.flops import cached_peak, flops_per_token, keys_per_query, peak_flops
 from tasks.models.model_spec import ExpertsSpec, ModelSpec
 from tasks.pretrain.model import build_model, transformer_config
 from tests.pretrain.alone import alone
@@ -108,10 +108,10 @@ def test_the_count_is_what_torch_counts_in_the_real_model(name: str) -> None:
 def test_a_run_never_reaches_more_than_its_peak(tmp_path: Path) -> None:
     """The peak may have been measured while the machine was busy."""
     file = tmp_path / "peak.json"
-    peak = kept_peak(file, "fp32")
+    peak = cached_peak(file, "fp32")
     assert peak and peak > 1e9
-    assert kept_peak(file, "fp32", reached=2e6) == peak
-    assert kept_peak(file, "fp32", reached=1e15) == 1e15
+    assert cached_peak(file, "fp32", reached=2e6) == peak
+    assert cached_peak(file, "fp32", reached=1e15) == 1e15
 
 
 def test_a_resumed_run_has_the_peak_that_was_measured_at_its_start(
@@ -119,10 +119,10 @@ def test_a_resumed_run_has_the_peak_that_was_measured_at_its_start(
 ) -> None:
     measured = iter([3e9, 5e9, 6e9])
     monkeypatch.setattr(flops, "cpu_peak", lambda precision: next(measured))
-    assert [kept_peak(tmp_path / "peak.json", "fp32") for _ in range(2)] == [3e9, 3e9]
-    assert kept_peak(tmp_path / "peak.json", "fp32", reached=4e9) == 5e9  # measured again
+    assert [cached_peak(tmp_path / "peak.json", "fp32") for _ in range(2)] == [3e9, 3e9]
+    assert cached_peak(tmp_path / "peak.json", "fp32", reached=4e9) == 5e9  # measured again
     monkeypatch.setattr(platform, "node", lambda: "another machine")
-    assert kept_peak(tmp_path / "peak.json", "fp32") == 6e9
+    assert cached_peak(tmp_path / "peak.json", "fp32") == 6e9
 
 
 def test_the_peak_of_this_cpu_is_measured() -> None:

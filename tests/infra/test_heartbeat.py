@@ -7,7 +7,7 @@ from infra.process.heartbeat import Heartbeat, read_beats
 
 
 def test_a_rank_that_is_not_yet_expected_to_report_stays_so(tmp_path: Path) -> None:
-    Heartbeat(tmp_path, 0).again()
+    Heartbeat(tmp_path, 0).repeat()
     assert read_beats(tmp_path, [0])[0].phase is None
 
 

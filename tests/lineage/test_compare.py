@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from infra.chance import judged
 from infra.lineage.app import alone
 from infra.lineage.facts import unit_of
-from infra.lineage.measured import BITS, OF_ALL
+from infra.lineage.measured import BITS, SHARED_PARAMETERS
 from infra.tracking.execution import begin_execution, end_execution
 from infra.tracking.record import tracked
 from infra.tracking.store import tracking_uri
@@ -188,7 +188,7 @@ def test_scores_of_windows_of_another_length_are_not_compared(store: Store) -> N
 
 
 def test_every_field_of_an_evaluation_that_changes_its_values_is_compared() -> None:
-    assert EvaluateSpec(bits_per_byte=BitsSpec()).identity().keys() == {BITS, *OF_ALL}
+    assert EvaluateSpec(bits_per_byte=BitsSpec()).identity().keys() == {BITS, *SHARED_PARAMETERS}
 
 
 def test_scores_over_time_are_not_joined_where_the_data_changed(store: Store) -> None:

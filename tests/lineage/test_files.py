@@ -16,11 +16,11 @@ from infra.lineage.files import (
     LOG_BYTES,
     LOG_TAIL_BYTES,
     file_of,
+    full_log,
     log,
     look,
     shown,
     tail,
-    whole_log,
 )
 from infra.lineage.liveness import local_status
 from infra.paths import located
@@ -78,7 +78,7 @@ def test_lines_have_the_numbers_that_an_editor_shows(job: Path) -> None:
 
 def test_a_line_that_never_ends_is_read_in_pieces(job: Path) -> None:
     (job / "log.txt").write_text("50 %\r" * 350_000)
-    pieces = whole_log(str(job))
+    pieces = full_log(str(job))
     assert pieces and max(map(len, pieces)) < 3 << 20
     assert tail(str(job)) == ("50 %", False)
 
@@ -115,7 +115,7 @@ PEM = f"-----BEGIN PRIVATE KEY-----\n{KEY}-----END PRIVATE KEY-----\n"
 def views(job: Path) -> str:
     """Return all parts of a log that the pages show."""
     found, matching = log(str(job)), [log(str(job), word) for word in ("MIIEv", "kqhkiG9w0", "step", "hunter", "---")]
-    end, pieces = tail(str(job)), whole_log(str(job))
+    end, pieces = tail(str(job)), full_log(str(job))
     assert found and end and pieces and all(matching)
     lines = [text for each in (found, *filter(None, matching)) for _, text in each.lines]
     return "\n".join([*lines, end[0], *pieces])
@@ -183,7 +183,7 @@ def test_an_artifact_of_another_user_is_elsewhere(closed: Path, monkeypatch: pyt
     with without_root():
         assert located(f"{job}/output") == f"{job}/output"
         assert look(job, "d").state == "elsewhere"
-        assert (file_of(job, "d", "report.html"), tail(job), log(job), whole_log(job)) == (None,) * 4
+        assert (file_of(job, "d", "report.html"), tail(job), log(job), full_log(job)) == (None,) * 4
 
 
 def test_a_home_of_another_user_is_elsewhere(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ def _order(words: dict[str, Any], enabled: list[str]) -> list[dict[str, Any]]:
     from infra.placement.record import price_per_hour
 
     placement = Placement.model_validate(words)
-    planned = [offer.words() for offer in offers(placement, most=1000)]
+    planned = [offer.text() for offer in offers(placement, most=1000)]
     found: list[dict[str, Any]] = []
     full: list[sky.Resources] = []
     while True:

@@ -49,7 +49,7 @@ def test_a_cloud_s_reason_is_reported_once_with_the_number_of_places_and_the_nex
     log += line("Retrying to launch the cluster in 61.3 seconds.")
     found = failed_launch(log)
     assert found is not None
-    assert found.words() == (
+    assert found.message() == (
         "all 2 places were tried: Slurm (alpha) and 1 more: InsufficientInstanceCapacity: We currently do not have "
         "sufficient m6i.large capacity; next try 61 s after 07:01:02"
     )
@@ -60,7 +60,7 @@ def test_different_reasons_are_all_reported_and_only_those_of_the_last_launch() 
     found = failed_launch(log + unavailable(beta=NO_CAPACITY, gamma=NO_QUOTA))
     assert found is not None and found.retry_s is None
     assert [reason.partition(":")[0] for reason in found.reasons] == ["Slurm (beta)", "Slurm (gamma)"]
-    assert "Found no quota for m6i.large" in found.words()
+    assert "Found no quota for m6i.large" in found.message()
 
 
 def test_the_cloud_s_answers_are_taken_from_the_log_where_the_summary_has_none() -> None:
@@ -69,7 +69,7 @@ def test_the_cloud_s_answers_are_taken_from_the_log_where_the_summary_has_none()
     summary = "Failed to acquire resources in us-east-1a for {AWS(m6i.large[Spot], cpus=2+), AWS(m6i.large)}. "
     found = failed_launch(answer * 2 + unavailable(alpha=summary, beta=summary.replace("1a", "1b")))
     assert found is not None
-    assert found.words() == (
+    assert found.message() == (
         "all 2 places were tried: InsufficientInstanceCapacity: We currently do not have sufficient m6i.large capacity"
     )
 
@@ -78,7 +78,7 @@ def test_a_launch_that_failed_on_its_machine_is_reported_with_the_error() -> Non
     error = CommandError(1, "mount.sh", "rclone: FUSE is missing", None)
     found = failed_launch(line(f"Failed to launch a cluster with error: {format_exception(error)})"))
     assert found is not None and found.places == 0
-    assert "FUSE is missing" in found.words() or "failed with return code 1" in found.words()
+    assert "FUSE is missing" in found.message() or "failed with return code 1" in found.message()
 
 
 def test_a_command_that_failed_on_a_new_machine_is_reported_with_the_error_that_it_printed() -> None:

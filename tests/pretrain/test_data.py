@@ -328,10 +328,10 @@ class Shelf:
 def test_what_follows_is_read_while_the_step_trains() -> None:
     shelf = Shelf(seconds=0.2)
     with Prefetch(shelf.read) as prefetch:
-        prefetch.take(range(4), range(4, 8))
+        prefetch.get(range(4), range(4, 8))
         time.sleep(0.4)  # the step
         started = time.perf_counter()
-        assert prefetch.take(range(4, 8), None) == [4, 5, 6, 7]
+        assert prefetch.get(range(4, 8), None) == [4, 5, 6, 7]
         assert time.perf_counter() - started < 0.1
     assert shelf.read_spans == [range(4), range(4, 8)]
 
@@ -339,22 +339,22 @@ def test_what_follows_is_read_while_the_step_trains() -> None:
 @pytest.mark.parametrize("elsewhere", [range(20, 24), range(4, 10), range(5, 8)])
 def test_a_run_that_turns_elsewhere_gets_what_it_asks_for(elsewhere: range) -> None:
     with Prefetch(Shelf().read) as prefetch:
-        prefetch.take(range(4), range(4, 8))
-        assert prefetch.take(elsewhere, range(30, 34)) == list(elsewhere)
-        assert prefetch.take(range(30, 34), None) == [30, 31, 32, 33]
+        prefetch.get(range(4), range(4, 8))
+        assert prefetch.get(elsewhere, range(30, 34)) == list(elsewhere)
+        assert prefetch.get(range(30, 34), None) == [30, 31, 32, 33]
 
 
 def test_what_fails_while_reading_ahead_fails_in_its_step() -> None:
     with Prefetch(Shelf().read) as prefetch:
-        assert prefetch.take(range(9, 13), range(13, 17)) == [9, 10, 11, 12]
+        assert prefetch.get(range(9, 13), range(13, 17)) == [9, 10, 11, 12]
         with pytest.raises(OSError, match="a disk that is gone"):
-            prefetch.take(range(13, 17), None)
+            prefetch.get(range(13, 17), None)
 
 
 def test_no_thread_is_left() -> None:
     before = threading.active_count()
     with Prefetch(Shelf(seconds=0.1).read) as prefetch:
-        prefetch.take(range(4), range(4, 8))
+        prefetch.get(range(4), range(4, 8))
         assert threading.active_count() == before + 1
     assert threading.active_count() == before
 
@@ -362,7 +362,7 @@ def test_no_thread_is_left() -> None:
 def test_waiting_ends_what_is_being_read() -> None:
     shelf = Shelf(seconds=0.1)
     with Prefetch(shelf.read) as prefetch:
-        prefetch.take(range(4), range(4, 8))
+        prefetch.get(range(4), range(4, 8))
         prefetch.wait()
         assert shelf.read_spans == [range(4), range(4, 8)]
 

@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 
 from infra.flyte.executions import LOST_S
 from infra.tracking.store import tracking_uri
-from tasks.promote.lease import LEASE_S, LEASE_TAG, RETRY_S, release, take
+from tasks.promote.lease import LEASE_S, LEASE_TAG, RETRY_S, acquire, release
 from tests.tracking.conftest import Server, free_port
 from workflows.continuous_training.lock import exclusive
 
@@ -55,19 +55,19 @@ def expire(name: str) -> None:
 
 
 def test_one_execution_has_it_until_it_gives_it_back() -> None:
-    assert take("one", "first") is None
-    assert take("one", "second") == "first"
+    assert acquire("one", "first") is None
+    assert acquire("one", "second") == "first"
     release("one", "second")  # not its own
-    assert take("one", "first") is None
+    assert acquire("one", "first") is None
     release("one", "first")
-    assert take("one", "second") is None
+    assert acquire("one", "second") is None
 
 
 def test_what_was_not_renewed_is_taken_over() -> None:
-    take("lost", "first")
+    acquire("lost", "first")
     expire("lost")
-    assert take("lost", "second") is None
-    assert take("lost", "first") == "second"
+    assert acquire("lost", "second") is None
+    assert acquire("lost", "first") == "second"
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_what_was_not_renewed_is_taken_over() -> None:
 def test_an_execution_of_many_pods_holds_it_as_long_as_it_goes_on(status: str, age_s: float, held: bool) -> None:
     name = f"{status}-{age_s:g}"
     flyte_run(name, status, age_s)
-    take(name, name)
+    acquire(name, name)
     expire(name)
-    assert take(name, "another") == (name if held else None)
+    assert acquire(name, "another") == (name if held else None)
 
 
 def test_a_run_elsewhere_is_seen_and_its_end_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

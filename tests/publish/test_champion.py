@@ -240,7 +240,7 @@ def test_the_claim_of_a_mover_that_was_killed_is_removed_at_once(three: None) ->
     assert len(claims()) == 1
     began = time.monotonic()
     promote(NAME, 3, 1)
-    assert time.monotonic() - began < champion.SAY_S
+    assert time.monotonic() - began < champion.MESSAGE_AFTER_S
     assert (standing(), claims()) == ([3, 1], [])
 
 

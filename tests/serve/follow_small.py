@@ -31,4 +31,4 @@ if __name__ == "__main__":
     follower = Follower(sys.argv[1], "champion", 0.3, active)
     with reserve("127.0.0.1", 0) as bound:
         say(f"http://127.0.0.1:{bound.getsockname()[1]}/v1")
-        run_service(switch, bound, 20, follower.keep, RequestLimits(connections=200))
+        run_service(switch, bound, 20, follower.run, RequestLimits(connections=200))

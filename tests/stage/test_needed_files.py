@@ -13,7 +13,7 @@ import pytest
 from tasks.core.manifest import RECORD, digest_in, write_manifest
 from tasks.core.stored import fetch, send
 from tasks.data.documents import Split, SplitWriter, document, read_documents
-from tasks.data.gone import CorpusPart, Gone
+from tasks.data.gone import CorpusPart, GoneDocuments
 from tasks.data.source_changes import Changes
 from tests.s3 import S3
 from tests.stage.pod import Pod, start
@@ -41,7 +41,7 @@ def corpus(
         writer.close()
     Changes().write(place)
     digests = [digest_in(address.rpartition("/")[2]) for address in known]
-    Gone({part: np.array([row]) for part, row in gone.items()}, digests).write(place)
+    GoneDocuments({part: np.array([row]) for part, row in gone.items()}, digests).write(place)
     (place / RECORD).mkdir()
     (place / RECORD / "samples.json").write_text("[]")
     return _send(place, "corpus", FACTS, storage)

@@ -21,7 +21,7 @@ from infra.tracking.execution import (
     execution_id,
     flush,
 )
-from infra.tracking.mlflow_names import LONGEST, given_name, mlflow_name
+from infra.tracking.mlflow_names import LONGEST, mlflow_name, original_name
 from infra.tracking.record import note_cached, tracked
 from infra.tracking.spool import read_execution, read_stage
 from infra.tracking.store import tracking_uri
@@ -264,7 +264,7 @@ def test_any_name_is_one_that_mlflow_takes_and_comes_back(names: list[str]) -> N
     for name, there in zip(names, stored, strict=True):
         _validate_metric_name(f"output/{there}")
         _validate_metric_name(there)
-        assert given_name(there) == name or len(there) == LONGEST
+        assert original_name(there) == name or len(there) == LONGEST
 
 
 def test_a_failed_stage_says_why(home: Path, tmp_path: Path) -> None:

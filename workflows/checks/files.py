@@ -8,7 +8,7 @@ from infra.progress import say_once
 from infra.text import clause
 from tasks.core.spec import NotSeen, Problem
 from workflows.checks.parts import specs_in
-from workflows.checks.rows import lacking
+from workflows.checks.rows import set_problems
 from workflows.checks.run_context import RunContext, is_for_a_cluster
 
 
@@ -34,7 +34,7 @@ def files(context: RunContext) -> list[Problem]:
     for index, corpus in enumerate(context.specs.get("more_corpora", ())):
         problems += [problem.under(f"more_corpora.{index}") for problem in corpus.missing()]
     for name, rows in context.specs.get("data", {}).items():
-        problems += [problem.under(f"data.{name}") for problem in lacking(rows)]
+        problems += [problem.under(f"data.{name}") for problem in set_problems(rows)]
     if this_pod():
         return [_with_fix_for_pods(problem) for problem in problems]
     if not is_for_a_cluster():

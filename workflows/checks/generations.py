@@ -38,8 +38,8 @@ def same_as_before(context: RunContext) -> list[Problem]:
         from tasks.promote.ledger import generations
     try:
         before = generations(context.specs["publish"].name, patience_s=0)
-        gone = [*_champions(context), *_gone(before)]
-        return gone or ([*_changed(context, before)] if before else [])
+        problems = [*_champions(context), *_missing_parts(before)]
+        return problems or ([*_changed(context, before)] if before else [])
     except (StageError, ArtifactError, StorageError, OSError) as error:
         why = str(error)
     except (KeyError, ValueError) as error:  # in a recorded spec
@@ -62,12 +62,12 @@ def _champions(context: RunContext) -> Iterator[Problem]:
                 yield from _missing([found] if found else [], "model", f"{section}.name")
 
 
-def _gone(before: "list[Generation]") -> Iterator[Problem]:
+def _missing_parts(before: "list[Generation]") -> Iterator[Problem]:
     """The parts of earlier generations that the run reads and that no longer exist."""
     accepted = [generation for generation in before if generation.accepted]
     read = {"tokenizer": before[:1], "corpus": before, "shards": accepted, "checkpoint": accepted[-1:]}
-    for part, of in read.items():
-        yield from _missing(of, part, "publish.name")
+    for part, generations in read.items():
+        yield from _missing(generations, part, "publish.name")
 
 
 def _missing(generations: "list[Generation]", name: str, path: str) -> Iterator[Problem]:
@@ -106,7 +106,7 @@ def _changed(context: RunContext, before: "list[Generation]") -> Iterator[Proble
 
 
 def _unlike(
-    section: str, spec: TokenizerSpec | LoadHFSpec, recorded: dict[str, Any], of: "Generation"
+    section: str, spec: TokenizerSpec | LoadHFSpec, recorded: dict[str, Any], generation: "Generation"
 ) -> Iterator[Problem]:
     """The fields that differ from the record. A folder that was moved counts as the same."""
     own = redact_spec(spec.model_dump(mode="json", exclude={"placement", "pod", "state"}))
@@ -114,7 +114,7 @@ def _unlike(
         given = recorded.get(name, value)
         moved = name in spec.existing_models() and recorded.get("state") and recorded["state"] == spec.pinned().state
         if _content(value) != _content(given) and not moved:
-            yield Problem(f"{section}.{name}", value, f"{json.dumps(given)}, {_in_force(of)}")
+            yield Problem(f"{section}.{name}", value, f"{json.dumps(given)}, {_in_force(generation)}")
 
 
 def _content(value: Any) -> Any:

@@ -193,7 +193,7 @@ def asks_hub(context: RunContext) -> bool:
     if any(os.environ.get(name, "").upper() in YES for name in OFFLINE):
         return False
     named = [context.specs[name] for name in ("start_from", "init_from") if name in context]
-    unknown = [spec for spec in named if spec.is_of_the_hub() and spec.unread() is not None]
+    unknown = [spec for spec in named if spec.is_on_hub() and spec.unread() is not None]
     for spec in unknown:
         ask_hub(spec.model, spec.revision)
     return bool(unknown)

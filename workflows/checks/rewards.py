@@ -6,7 +6,7 @@ from functools import cache
 
 from tasks.core.job import StageError
 from tasks.core.spec import Problem
-from tasks.rewards.scorer import Scorer, lacking
+from tasks.rewards.scorer import Scorer, missing_columns
 from tasks.rewards.spec import RewardSpec, rewards_problems
 from tasks.rows.stored import Row, partial_columns, reserved_columns, reward_columns
 from workflows.checks.rows import valid_first
@@ -33,7 +33,7 @@ def problems_of_rewards(context: RunContext) -> Iterator[Problem]:
             except StageError as error:
                 yield Problem(f"{path}.{number}", reward.label, f"a function that can be used as a reward; {error}")
                 continue
-            for problem in lacking(reward, named, _columns(first.rows) | given) if first and first.rows else ():
+            for problem in missing_columns(reward, named, _columns(first.rows) | given) if first and first.rows else ():
                 present = f"; those of {data} have {', '.join(problem.value)}"
                 yield Problem(f"{path}.{number}", reward.label, problem.allowed + present)
 

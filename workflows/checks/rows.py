@@ -38,7 +38,7 @@ def problems_of_rows(context: RunContext) -> list[Problem]:
     first: dict[str, First] = {}
     for name, rows in sets.items():
         try:
-            if name in used and not lacking(rows) and (seen := first_of(rows)):
+            if name in used and not set_problems(rows) and (seen := first_of(rows)):
                 first[name] = seen
         except StageError as error:
             source = "function" if rows.function else "huggingface"
@@ -64,7 +64,7 @@ def problems_of_rows(context: RunContext) -> list[Problem]:
     return problems
 
 
-def lacking(rows: RowsSpec) -> list[Problem]:
+def set_problems(rows: RowsSpec) -> list[Problem]:
     """The problems with a set on this machine, by its files' names and sizes, or else by their first rows."""
     problems = rows.missing()
     if problems or rows.path is None:
@@ -95,7 +95,7 @@ def first_of(rows: RowsSpec) -> "First | None":
 
 def valid_first(rows: RowsSpec | None) -> "First | None":
     """The first rows; None if there are none to read, or if they are reported as a problem of the set."""
-    if rows is None or rows.problems() or lacking(rows):
+    if rows is None or rows.problems() or set_problems(rows):
         return None
     try:
         return first_of(rows)

@@ -19,7 +19,7 @@ LATER = ("check-best", "choose", "serve", "publish", "report")
 # stages of a refresh, beside the tuning
 IN_A_REFRESH = ("prepare_corpus", "prepare_clean_corpus", "prepare_rows", "decontaminate", "check_rewards")
 # other titles of a night
-OF_CONTINUOUS = ("increment", "gather", "compact", "check-metric", "evaluate-champion", "decide", "promote")
+CONTINUOUS_TITLES = ("increment", "gather", "compact", "check-metric", "evaluate-champion", "decide", "promote")
 
 
 def names_of_stages(context: RunContext) -> Iterator[Problem]:
@@ -35,7 +35,7 @@ def names_of_stages(context: RunContext) -> Iterator[Problem]:
     titles = [call.title for call in dag if "grow" not in context or call.stage in IN_A_REFRESH]
     not_inputs = {*LATER, *(title_of(step.stage, step.name) for step in context.tunings())} - {*models}
     known = [name for name in dict.fromkeys([*models, *titles, *rows]) if name not in not_inputs]
-    taken = {BASE, *known, *LATER, *OF_CONTINUOUS, *(call.title for call in dag)}
+    taken = {BASE, *known, *LATER, *CONTINUOUS_TITLES, *(call.title for call in dag)}
     for number, stage in enumerate(custom):
         at = f"stages.{number}"
         if stage.name in taken:

@@ -20,10 +20,10 @@ from workflows.checks.run_context import RunContext, runs_on_a_cluster
 
 
 def problems_of_tasks(context: RunContext) -> list[Problem]:
-    return [problem for name, spec in _evaluators(context).items() for problem in _of_tasks(context, name, spec)]
+    return [problem for name, spec in _evaluators(context).items() for problem in _problems(context, name, spec)]
 
 
-def _of_tasks(context: RunContext, name: str, spec: EvaluatorSpec) -> Iterator[Problem]:
+def _problems(context: RunContext, name: str, spec: EvaluatorSpec) -> Iterator[Problem]:
     path = f"evaluate.{name}.lm_eval"
     try:
         trial = _tried(context, name, spec)

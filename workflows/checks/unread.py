@@ -39,7 +39,7 @@ def _why(spec: LoadHFSpec) -> str | None:
     """The reason why the model's config.json cannot be read; None if it can."""
     offline = [name for name in OFFLINE if os.environ.get(name, "").upper() in YES]
     why = spec.unread()
-    return f"{why}, and {offline[0]} disables the hub" if why and offline and spec.is_of_the_hub() else why
+    return f"{why}, and {offline[0]} disables the hub" if why and offline and spec.is_on_hub() else why
 
 
 def _data(context: RunContext) -> Iterator[str]:

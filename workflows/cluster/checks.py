@@ -111,8 +111,8 @@ def _images(config: ImageConfig, needed: list[str]) -> Check:
         )
     if tagged := [name for name in needed if name not in by_name or not by_name[name].digest]:
         return Check("images", "failed", f"{', '.join(tagged)}: a tag can move to another image; use name@sha256:…")
-    if gone := absent_images(config, needed):
-        return Check("images", "failed", gone)
+    if unavailable := absent_images(config, needed):
+        return Check("images", "failed", unavailable)
     return Check("images", "ok", f"{', '.join(needed)}: pinned by digest")
 
 

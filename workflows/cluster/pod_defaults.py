@@ -43,7 +43,7 @@ def resources(context: RunContext, path: str) -> Resources:
     """The estimated resources of a stage's pod; empty: the stage's defaults apply."""
     spec, known, gpus = context.stages()[path], model_of(context), gpus_of(context, path)
     if path == "pretrain":
-        return _of_pretraining(context, context.specs[path], gpus)
+        return _pretraining_resources(context, context.specs[path], gpus)
     if memory := spec.memory():
         return Resources(memory=in_gib(FLYTE + memory))
     if (known is None and not gpus) or not spec.uses_gpus:
@@ -83,7 +83,7 @@ def _needs_gpus(context: RunContext) -> bool:
     return start is not None and "://" not in start.model and start.folder() is None
 
 
-def _of_pretraining(context: RunContext, spec: PretrainSpec, gpus: int) -> Resources:
+def _pretraining_resources(context: RunContext, spec: PretrainSpec, gpus: int) -> Resources:
     """With GPUs, the host's memory holds the state that is being saved."""
     processes = spec.layout.processes
     needed = need(context, spec, GPU if gpus else CPU)

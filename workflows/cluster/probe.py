@@ -69,24 +69,24 @@ def _tracking() -> str:
 def _limits(title: str, asked: Resources) -> str:
     """Return what this pod has of the resources that it asked for."""
     memory, cpu = limits.memory_limit(), limits.cpu_limit()
-    words = [
+    parts = [
         f"{cpu:g} CPUs" if cpu else f"all {limits.cores()} CPUs",
         f"{memory / 2**30:.1f} GiB of memory" if memory else "memory without a limit",
         *(f"{shutil.disk_usage(path).total / 2**30:.2g} GiB of {name}" for name, path in PLACES.items()),
         f"Python {platform.python_version()}, {sys.platform}",
     ]
-    has = f"a pod that asks for as much as {title} has {', '.join(words)}"
-    if lacking := short_of(asked):
-        return f"failed: {has}: {', '.join(lacking)}. Raise task_resources.limits in Flyte's values"
+    has = f"a pod that asks for as much as {title} has {', '.join(parts)}"
+    if missing := short_of(asked):
+        return f"failed: {has}: {', '.join(missing)}. Raise task_resources.limits in Flyte's values"
     return f"ok: {has}"
 
 
 def _security() -> str:
     """Return whether the pod is as Kubernetes' "restricted" standard has it, for what users' rewards could do in it."""
     status = dict(line.split(":\t", 1) for line in STATUS.read_text().splitlines() if ":\t" in line)
-    lacking = [
-        words
-        for words, is_so in {
+    violations = [
+        violation
+        for violation, is_so in {
             "it runs as root": os.getuid() == 0,
             "it may gain privileges": status["NoNewPrivs"] == "0",
             "it has capabilities": int(status["CapBnd"], 16) != 0,
@@ -95,6 +95,6 @@ def _security() -> str:
         }.items()
         if is_so
     ]
-    if not lacking:
+    if not violations:
         return "ok: restricted, without a service account's token"
-    return f"ok: not restricted ({'; '.join(lacking)}); infra/flyte/pod-template.yaml makes it so"
+    return f"ok: not restricted ({'; '.join(violations)}); infra/flyte/pod-template.yaml makes it so"

@@ -91,8 +91,8 @@ def images_of(run: Any, needed: Collection[str]) -> None:
     config = image_config(run)
     if missing := without_image(config, needed):
         raise images.no_images(", ".join(missing))
-    if gone := absent_images(config, needed):
-        raise images.NoImage(gone)
+    if unavailable := absent_images(config, needed):
+        raise images.NoImage(unavailable)
     unused = [Image.look_up_image_info(name, UNUSED) for name in without_image(config)]
     run.image_config = replace(run.image_config, images=[*(run.image_config.images or ()), *unused])
 
@@ -103,9 +103,13 @@ def absent_images(config: ImageConfig, needed: Collection[str]) -> str:
     from infra.image_registry import absent  # imports Docker's library
 
     pinned = [found.full for name in sorted(needed) if (found := config.find_image(name)) and found.digest]
-    gone = absent(pinned)
+    unavailable = absent(pinned)
     fix = f"`{command('python -m images REGISTRY')}` pushes and pins them, or correct their names"
-    return f"{', '.join(gone)}: not in {'its' if len(gone) == 1 else 'their'} registry; {fix}" if gone else ""
+    return (
+        f"{', '.join(unavailable)}: not in {'its' if len(unavailable) == 1 else 'their'} registry; {fix}"
+        if unavailable
+        else ""
+    )
 
 
 def images_needed(pods: Iterable["StagePod"]) -> list[str]:

@@ -49,7 +49,7 @@ def local_paths(context: RunContext, shared: str) -> list[LocalPath]:
             continue
         inner = next((name for name in INNER if getattr(spec, name, None)), None)
         specs |= {f"{path}.{inner}.": getattr(spec, inner)} if inner else {f"{path}.": spec}
-    return [*_paths(specs, shared), *_of_curation(context, shared), *_of_tasks(context, shared)]
+    return [*_paths(specs, shared), *_curation_files(context, shared), *_task_files(context, shared)]
 
 
 def _paths(specs: dict[str, Any], shared: str) -> Iterator[LocalPath]:
@@ -62,7 +62,7 @@ def _paths(specs: dict[str, Any], shared: str) -> Iterator[LocalPath]:
                 yield LocalPath(prefix + field, path, files)
 
 
-def _of_curation(context: RunContext, shared: str) -> Iterator[LocalPath]:
+def _curation_files(context: RunContext, shared: str) -> Iterator[LocalPath]:
     """Yield what the steps of a curation read: classifiers, and items of an evaluation."""
     for path, spec in context.stages().items():
         for number, step in enumerate(getattr(spec, "curate", ())):
@@ -71,7 +71,7 @@ def _of_curation(context: RunContext, shared: str) -> Iterator[LocalPath]:
                     yield LocalPath(f"{path}.curate.{number}.{field}", source.path, files)
 
 
-def _of_tasks(context: RunContext, shared: str) -> Iterator[LocalPath]:
+def _task_files(context: RunContext, shared: str) -> Iterator[LocalPath]:
     """Yield what lm-eval's tasks read, except the texts that are in the spec."""
     spec: EvaluateSpec | None = context.specs.get("evaluate")
     for name, evaluator in spec.evaluators().items() if spec else ():

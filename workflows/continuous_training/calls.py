@@ -25,7 +25,7 @@ from workflows.dag.call import Calls
 from workflows.dag.corpora import evaluated_names, new_of, shards_of
 from workflows.dag.custom_stages import EVALUATION
 from workflows.dag.post_training import BASE, CHAMPION
-from workflows.dag.tuning import custom_parts, kept_apart, parts_of, prepared, rewards_tried, rows_of, tuned
+from workflows.dag.tuning import custom_parts, decontaminated, parts_of, prepared, rewards_tried, rows_of, tuned
 
 NEW_TEXT = "increment"  # title of the call that finds it
 SERVING = "the champion"  # name that calls have for its model
@@ -134,14 +134,14 @@ def refreshed(
     dag = Calls()
     known = [of_version("corpus", version) for version in accepted]
     corpus = dag.add("corpus", "gather", GatherSpec(train=True), corpora=known, newest=of_version("corpus", newest))
-    whole = rows_of(dag, recipe, corpus, {})
-    sets = kept_apart(dag, recipe, whole)
+    prepared_rows = rows_of(dag, recipe, corpus, {})
+    sets = decontaminated(dag, recipe, prepared_rows)
     tried = rewards_tried(dag, recipe, sets)
     comparison = _Comparison(recipe, recipe.refresh.promotion, "refresh.promotion", has_champion, [corpus], sets)
     names = {BASE: BASE}  # of the models, by the titles of their calls
     after = comparison.check_metric(dag)
     model = tuned(dag, recipe, BASE, sets, lambda name, title: names.update({title: name}), after)
-    parts = {"corpus": corpus} | parts_of(sets, whole) | custom_parts(dag)
+    parts = {"corpus": corpus} | parts_of(sets, prepared_rows) | custom_parts(dag)
     report = comparison.decide(dag, names[model], model)
     publish = recipe.publish.model_copy(update={"name": recipe.refresh.name})
     dag.add("publish", "publish", publish, model=model, models=[BASE], reports=[report], parts={**parts})

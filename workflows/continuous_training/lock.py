@@ -57,7 +57,7 @@ def _leased(name: str, on_overlap: str) -> Iterator[bool]:
     from tasks.publish.registry import RegistryAway  # loaded by _lease
 
     with recoverable(RegistryAway):
-        while holder := lease.take(name, execution):
+        while holder := lease.acquire(name, execution):
             if on_overlap == "skip":
                 yield False
                 return
@@ -83,7 +83,7 @@ def _leased(name: str, on_overlap: str) -> Iterator[bool]:
 def _renew(lease: Any, name: str, execution: str, done: threading.Event) -> None:
     while not done.wait(RENEW_S):
         try:
-            if holder := lease.take(name, execution, RENEW_S):
+            if holder := lease.acquire(name, execution, RENEW_S):
                 say(f"{name}: the execution {holder} has taken over this model; only the first of the two can promote")
                 return
         except StageError as error:

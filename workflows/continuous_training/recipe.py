@@ -202,13 +202,13 @@ class ContinuousRecipe(Recipe):
         ]
 
 
-OF_ITS_OWN = ContinuousRecipe.model_fields.keys() - Recipe.model_fields.keys()
+OWN_SECTIONS = ContinuousRecipe.model_fields.keys() - Recipe.model_fields.keys()
 
 
 def recipe_of(content: Any) -> Recipe:
     """Validate a file's content as a ContinuousRecipe if it has one of its sections, else as a Recipe. Raises
     RecipeError."""
-    continuous = isinstance(content, dict) and content.keys() & OF_ITS_OWN
+    continuous = isinstance(content, dict) and content.keys() & OWN_SECTIONS
     return (ContinuousRecipe if continuous else Recipe).model_validate(content)
 
 

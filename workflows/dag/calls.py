@@ -12,7 +12,7 @@ from workflows.dag.call import Calls
 from workflows.dag.corpora import corpus_of, evaluated_names, shards_of
 from workflows.dag.custom_stages import EVALUATION
 from workflows.dag.post_training import BASE
-from workflows.dag.tuning import custom_parts, kept_apart, parts_of, prepared, rewards_tried, rows_of, tuned
+from workflows.dag.tuning import custom_parts, decontaminated, parts_of, prepared, rewards_tried, rows_of, tuned
 from workflows.recipe import Recipe
 
 
@@ -28,9 +28,9 @@ def calls(recipe: Recipe, execution: str = "") -> Calls:
     ready = prepared(dag, recipe, None, evaluated_names(recipe))
     if recipe.corpus:
         sources["corpus"] = corpus = corpus_of(dag, "corpus", recipe.corpus, ready)
-    whole = rows_of(dag, recipe, corpus, ready)  # so that invalid rows are found before training
-    rows = kept_apart(dag, recipe, whole)
-    sources |= parts_of(rows, whole)
+    prepared_rows = rows_of(dag, recipe, corpus, ready)  # so that invalid rows are found before training
+    rows = decontaminated(dag, recipe, prepared_rows)
+    sources |= parts_of(rows, prepared_rows)
     results |= rewards_tried(dag, recipe, rows)  # before anything is trained with them
     more_corpora = [
         corpus_of(dag, f"corpus-{number}", spec, ready) for number, spec in enumerate(recipe.more_corpora, 2)
@@ -54,8 +54,8 @@ def calls(recipe: Recipe, execution: str = "") -> Calls:
             "pretrain", "pretrain", spec, data=shards, more=more_shards, start=start, resume=[]
         )
 
-    def keep(name: str, title: str) -> str:
-        """Evaluate each model as soon as it exists."""
+    def add_model(name: str, title: str) -> str:
+        """Register a model and evaluate it as soon as it exists."""
         models[name] = title
         if recipe.evaluate:
             corpora = [corpus] if recipe.evaluate.bits_per_byte else []
@@ -71,10 +71,10 @@ def calls(recipe: Recipe, execution: str = "") -> Calls:
         model = dag.add("convert", "convert", recipe.convert, checkpoint=trained, tokenizer=tokenizer)
         if recipe.audit:
             results["audit"] = dag.add("audit", "audit", recipe.audit, checkpoint=trained, model=model, data=shards)
-        keep(BASE, model)
+        add_model(BASE, model)
     if recipe.start_from:
-        model = keep(BASE, dag.add("load_hf", "load_hf", recipe.start_from))
-    model = tuned(dag, recipe, model, rows, keep, after=_metric_checked(dag, recipe, models, reports))
+        model = add_model(BASE, dag.add("load_hf", "load_hf", recipe.start_from))
+    model = tuned(dag, recipe, model, rows, add_model, after=_metric_checked(dag, recipe, models, reports))
     sources |= custom_parts(dag)
 
     every = [*models.values()]

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from infra.paths import located
 from tasks.artifacts import Artifact
-from tasks.cache_hit import check, is_gone
+from tasks.cache_hit import check, is_missing
 from tasks.core.manifest import ArtifactError
 from tasks.models.artifact import HFModel
 from tasks.stage_task import StageTask, split
@@ -29,7 +29,7 @@ def cached_artifacts(dag: Sequence[Call], outputs: Mapping[str, Any]) -> dict[st
             continue
         try:
             artifact = task.artifact(promise)
-            if not is_gone(artifact.place) and artifact.manifest().digest != artifact.digest:
+            if not is_missing(artifact.place) and artifact.manifest().digest != artifact.digest:
                 continue
         except (ValidationError, ArtifactError):
             continue
@@ -39,22 +39,22 @@ def cached_artifacts(dag: Sequence[Call], outputs: Mapping[str, Any]) -> dict[st
 
 def recomputed(dag: Sequence[Call], cached: Mapping[str, Artifact]) -> set[str]:
     """Return the titles of the calls that are recomputed. `cached`: see `cached_artifacts`."""
-    again: set[str] = set()
+    chosen: set[str] = set()
 
     def runs(call: Call) -> bool:
-        return call.title in again or call.title not in cached or _executes(call, cached[call.title])
+        return call.title in chosen or call.title not in cached or _executes(call, cached[call.title])
 
     for call in reversed(dag):
-        if call.title in cached and is_gone(place := cached[call.title].place):
+        if call.title in cached and is_missing(place := cached[call.title].place):
             readers = [other for other in dag if place in _places(other, cached)]
-            if any(map(runs, readers)) or not any(_is_made_of_inputs(other) for other in readers):
-                again.add(call.title)
-    return again
+            if any(map(runs, readers)) or not any(_has_inputs_content(other) for other in readers):
+                chosen.add(call.title)
+    return chosen
 
 
 def _executes(call: Call, artifact: Artifact) -> bool:
     """Return whether a cached stage runs all the same: always, or because its files are damaged."""
-    if TASKS[call.stage].task_config.hands_on:
+    if TASKS[call.stage].task_config.returns_input:
         return True
     try:
         check(artifact)
@@ -65,14 +65,14 @@ def _executes(call: Call, artifact: Artifact) -> bool:
 
 def _places(call: Call, cached: Mapping[str, Artifact]) -> Iterator[str]:
     """Yield the folders of the cached artifacts whose files a stage reads, with the base of an adapter."""
-    for title in call.titles(TASKS[call.stage].task_config.describes) & cached.keys():
+    for title in call.titles(TASKS[call.stage].task_config.reports_on) & cached.keys():
         artifact = cached[title]
         yield artifact.place
         if isinstance(artifact, HFModel) and artifact.base:
             yield located(artifact.base.place)
 
 
-def _is_made_of_inputs(call: Call) -> bool:
+def _has_inputs_content(call: Call) -> bool:
     """Return whether a call's artifact has content from its inputs."""
     (kind,) = TASKS[call.stage].python_interface.outputs.values()
     return bool(kind.relation.has_content)

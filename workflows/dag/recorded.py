@@ -20,9 +20,9 @@ def begin(recipe: R, plan: Sequence[str] = ()) -> R:
     """`begin_execution` of a recipe; `plan`: the titles of its stages, if they are known. The recipe is checked
     here, so that its problems are recorded, and in a pod returned with its pods' estimated resources. Raises
     RecipeError."""
-    whole: Recipe = with_source_code(recipe)
+    full_recipe: Recipe = with_source_code(recipe)
     dumped = recipe.model_dump(mode="json")
-    begin_execution(recipe.name, dumped, recipe.settings(), plan, whole.model_dump(mode="json"))
+    begin_execution(recipe.name, dumped, recipe.settings(), plan, full_recipe.model_dump(mode="json"))
     checked(recipe)
     return recipe if this_pod() is None else fitted(recipe, context_of(recipe))
 

@@ -23,7 +23,7 @@ def rows_of(dag: Calls, recipe: Recipe, corpus: str | None, ready: dict[str, str
     return ready | prepared(dag, recipe, corpus, {*trained, *named, *_evaluated(recipe)} - ready.keys())
 
 
-def kept_apart(dag: Calls, recipe: Recipe, rows: dict[str, str]) -> dict[str, str]:
+def decontaminated(dag: Calls, recipe: Recipe, rows: dict[str, str]) -> dict[str, str]:
     """The same sets, each without the held-out rows of the evaluated ones."""
     evaluated = _evaluated(recipe)
     return {
@@ -32,10 +32,10 @@ def kept_apart(dag: Calls, recipe: Recipe, rows: dict[str, str]) -> dict[str, st
     }
 
 
-def parts_of(used: dict[str, str], whole: dict[str, str]) -> dict[str, str]:
+def parts_of(used: dict[str, str], prepared_rows: dict[str, str]) -> dict[str, str]:
     """Every set under a name of a report's or a card's parts: as it was used, then as it was prepared, where that is
     another."""
-    every = [*used.values(), *(whole[name] for name in used if whole[name] != used[name])]
+    every = [*used.values(), *(prepared_rows[name] for name in used if prepared_rows[name] != used[name])]
     return {f"rows_{number}": rows for number, rows in enumerate(every, 1)}
 
 
@@ -89,35 +89,35 @@ def tuned(
     recipe: Recipe,
     base: str,
     rows: dict[str, str],
-    keep: Callable[[str, str], object] = lambda *_: None,
+    on_model: Callable[[str, str], object] = lambda *_: None,
     after: list[str] | None = None,
 ) -> str:
     """Add the stages of `post_training` and of `stages`, for each seed: a custom stage before the first stage that
-    starts from its model, or at the end. `keep` is called with the name and the title of each model that they make.
+    starts from its model, or at the end. `on_model` is called with the name and the title of each model that they make.
     They wait for the calls of `after`. Returns the title of the last model, with the first seed."""
     names = [step.name for step in steps(recipe.post_training)]
     seeded = of_each_seed(names, recipe.stages)
     custom = {stage.name: (stage, inputs) for stage, inputs in stages_with_seeds(recipe.stages, recipe.seeds, seeded)}
     models = {BASE: base}
 
-    def made(name: str) -> str:
+    def call_title(name: str) -> str:
         """The title of the call that makes what has this name: a model's, or a call's title."""
         if name in custom:
             stage, named = custom.pop(name)
-            inputs = {given: made(other) for given, other in named.items()}
+            inputs = {given: call_title(other) for given, other in named.items()}
             title = dag.add(name, f"custom_{stage.makes}", stage, after=after, inputs=inputs)
             if stage.makes == "model":
                 models[name] = title
-                keep(name, title)
+                on_model(name, title)
         return models.get(name, name)
 
     for step in repeated(recipe.post_training, recipe.seeds, seeded):
-        title, start = title_of(step.stage, step.name), made(step.start_from)
+        title, start = title_of(step.stage, step.name), call_title(step.start_from)
         spec = step.spec if step.spec.placement else step.spec.with_rewards_tried()
         models[step.name] = dag.add(title, step.stage, spec, after=after, model=start, rows=rows[step.spec.data])
-        keep(step.name, title)
+        on_model(step.name, title)
     for name in [*custom]:
-        made(name)
+        call_title(name)
     last = [stage for stage in recipe.stages if stage.makes == "model"]
     inputs = [name for stage in last for name in stage.inputs]
     between = made_of([*inputs, *(step.start_from for step in steps(recipe.post_training))], recipe.stages)

@@ -19,21 +19,21 @@ def walk(dag: Calls, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     outputs = {**(given or {})}
     upstream: dict[str, dict[str, list[str]]] = {}  # `Options.upstream` of each call, by title
     cached: dict[str, Artifact] = {}  # by title
-    again: set[str] | None = set() if is_compiling() else None  # titles; None: not known
+    to_recompute: set[str] | None = set() if is_compiling() else None  # titles; None: not known
     for number, call in enumerate(dag):
         before = sorted((call.titles() | {*call.after}) & upstream.keys())
         upstream[call.title] = {call.title: before}
         for title in before:
             upstream[call.title] |= upstream[title]
-        if again is None:
+        if to_recompute is None:
             rest = dag[number:]
             cached = {title: cached[title] for title in cached.keys() & outputs.keys()}
             cached |= cached_artifacts(rest, outputs)
-            again = recomputed(rest, cached)
-        output = TASKS[call.stage](**arguments(call, outputs, upstream[call.title], call.title in again))
+            to_recompute = recomputed(rest, cached)
+        output = TASKS[call.stage](**arguments(call, outputs, upstream[call.title], call.title in to_recompute))
         for title in call.after:
             outputs[title] >> output
         outputs[call.title] = output
-        if not is_compiling() and (call.title in again or call.title not in cached):
-            again = None
+        if not is_compiling() and (call.title in to_recompute or call.title not in cached):
+            to_recompute = None
     return outputs

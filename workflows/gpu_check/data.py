@@ -34,8 +34,8 @@ def data(check: Check) -> None:
 def rows(documents: Iterable[dict[str, Any]], prompt: int, completion: int) -> Iterator[dict[str, str]]:
     """Cut each document's text into pairs of a prompt and its continuation; lengths in characters."""
     for document in documents:
-        text, whole = document["text"], prompt + completion
-        for begin in range(0, len(text) - whole, whole):
-            before, after = text[begin : begin + prompt], text[begin + prompt : begin + whole]
+        text, length = document["text"], prompt + completion
+        for begin in range(0, len(text) - length, length):
+            before, after = text[begin : begin + prompt], text[begin + prompt : begin + length]
             if before.strip() and after.strip():
                 yield {"prompt": before, "completion": after}

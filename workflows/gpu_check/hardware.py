@@ -69,8 +69,8 @@ def _fp8_product(left: "Tensor", right: "Tensor") -> Callable[[], object]:
 
     a, b = (matrix.to(torch.float8_e4m3fn) for matrix in (left, right.t().contiguous()))
     one = torch.ones((), device=left.device)
-    whole = ScalingType.TensorWise
-    return lambda: scaled_mm(a, b.t(), one, whole, one, whole, use_fast_accum=left.is_cuda)
+    tensorwise = ScalingType.TensorWise
+    return lambda: scaled_mm(a, b.t(), one, tensorwise, one, tensorwise, use_fast_accum=left.is_cuda)
 
 
 def _peak(known: Accelerator | None, precision: str) -> float | None:

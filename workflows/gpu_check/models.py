@@ -58,7 +58,7 @@ def vllm(check: Check) -> None:
     check.figure("sampling", sum(len(done.token_ids) for done in completions) / (perf_counter() - began), "tokens/s")
     texts = prompts[:TEXTS]
     ours = [[logprob for logprob, _ in found] for found in scores(llm, texts)]
-    pairs = zip(itertools.chain(*ours), itertools.chain(*_of_transformers(model, texts)), strict=True)
+    pairs = zip(itertools.chain(*ours), itertools.chain(*_transformers_logprobs(model, texts)), strict=True)
     apart = [abs(one - other) for one, other in pairs]
     check.figure("log-probabilities apart, mean", statistics.fmean(apart), "nats")
     check.figure("log-probabilities apart, at most", max(apart), "nats")
@@ -97,7 +97,7 @@ def _prompts(check: Check) -> list[list[int]]:
     return [encoded.ids[: check.size.prompt] for encoded in tokenizer.encode_batch(texts)]
 
 
-def _of_transformers(model: Path, texts: Sequence[Sequence[int]]) -> Iterator[list[float]]:
+def _transformers_logprobs(model: Path, texts: Sequence[Sequence[int]]) -> Iterator[list[float]]:
     """The log-probabilities of each text's tokens except the first, in nats, computed in fp32."""
     import torch
     from transformers import AutoModelForCausalLM

@@ -54,7 +54,7 @@ def fp8(check: Check) -> None:
 
 def _measure(check: Check, spec: PretrainSpec) -> Path:
     """Train, and record speed and memory."""
-    spec = _that_fits(check, spec)
+    spec = _with_fitting_batch(check, spec)
     vocabulary = check.size.vocabulary()
     check.figure("parameters", spec.model.parameters(vocabulary) / 1e6, "M")
     job = _train(check, spec)
@@ -83,7 +83,7 @@ def _measure(check: Check, spec: PretrainSpec) -> Path:
 def kill(check: Check) -> None:
     """Repeat the small model's run with kill -9 after its first checkpoint; the launcher restarts it from there."""
     every = max(2, check.size.steps // 3)
-    spec = _that_fits(check, check.size.pretraining(check.size.small))
+    spec = _with_fitting_batch(check, check.size.pretraining(check.size.small))
     spec = spec.model_copy(update={"checkpoints": CheckpointPolicy(every=every), "validate_every": spec.steps})
     killer = threading.Thread(target=_kill_after, args=(check.own / check.step, every), daemon=True)
     killer.start()
@@ -131,7 +131,7 @@ def _train(check: Check, spec: PretrainSpec, name: str = "", restarts: int = 0) 
     return check.run(ENGINE, KIND, spec, name, processes=spec.layout.processes, restarts=restarts, data=shards)
 
 
-def _that_fits(check: Check, spec: PretrainSpec) -> PretrainSpec:
+def _with_fitting_batch(check: Check, spec: PretrainSpec) -> PretrainSpec:
     """On a GPU, the spec with the largest micro batch that fits its memory."""
     if not check.machine.gpus:
         return spec.model_copy(update={"layout": spec.layout.model_copy(update={"micro_batch": spec.global_batch})})

@@ -72,15 +72,15 @@ def result_of(
 ) -> Result:
     """Run a step within the remaining time, and save its result."""
     machine = TypeAdapter(Machine).validate_python(json.loads((folder / "check.json").read_text())["machine"])
-    lack = _lack(step, machine, known, tiny)
-    if lack is None and left_s < LEAST_S:
-        lack = "the check's time is up; run it again to continue here"
-    result = Result("cannot be tried", lack) if lack else _attempt(folder, step, lock, tiny, left_s)
+    obstacle = _obstacle(step, machine, known, tiny)
+    if obstacle is None and left_s < LEAST_S:
+        obstacle = "the check's time is up; run it again to continue here"
+    result = Result("cannot be tried", obstacle) if obstacle else _attempt(folder, step, lock, tiny, left_s)
     write_json(folder / "results" / f"{step.name}.json", asdict(result))
     return result
 
 
-def _lack(step: Step, machine: Machine, known: Mapping[str, Result], tiny: bool) -> str | None:
+def _obstacle(step: Step, machine: Machine, known: Mapping[str, Result], tiny: bool) -> str | None:
     """Return what the step lacks on this machine."""
     if tiny and not step.on_cpu:
         return "it has no tiny variant for a CPU"

@@ -112,13 +112,13 @@ def _limit_problems(placement: Placement, quoted: Quotes, mfu: float) -> Iterato
     elif not (quoted.unknown or quoted.found):
         without_limit = _offers(placement.model_copy(update={"max_price_per_hour": None}).model_dump_json())
         if without_limit and not isinstance(without_limit, Quotes):
-            first_place = f"{without_limit[0].words()} is the first of the places"
+            first_place = f"{without_limit[0].text()} is the first of the places"
             allowed = f"at least {without_limit[0].price:,.2f}: {first_place}; or other machines"
             yield Problem("max_price_per_hour", placement.max_price_per_hour or 0, allowed)
         else:
             yield Problem("", "on", "no cloud that is enabled here has such machines; widen the placement")
     for first in quoted.found[:1]:
-        where = f"{first.offer.words()} is tried first and costs ${first.offer.price:,.2f} an hour"
+        where = f"{first.offer.text()} is tried first and costs ${first.offer.price:,.2f} an hour"
         work = f"{where}, for {brief(3600 * first.hours)}" if first.hours else where
         work += f" at {mfu:.0%} of its peak" * bool(first.hours and mfu)
         for name, limit, least in _exceeded(placement, first.offer.price, first.expected, first.hours):

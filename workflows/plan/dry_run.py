@@ -44,12 +44,12 @@ def steps_of(parts: Sequence[Calls], given: Mapping[str, Artifact] | None = None
     outputs = {**(given or {})}
     for part in parts:
         cached = cached_artifacts(part, outputs)
-        again = recomputed(part, cached)
+        to_recompute = recomputed(part, cached)
         for call in part:
             before = call.titles() | {*call.after}
             after = tuple(title for title in steps if title in before)
             stage, artifact = TASKS[call.stage].task_config.engine.stage, cached.get(call.title)
-            is_recomputed = call.title in again
+            is_recomputed = call.title in to_recompute
             step = PlannedStage(call.title, stage, after, call.spec, artifact, is_recomputed)
             steps.setdefault(call.title, step)
         # Flyte hands artifacts to a part, and promises to the calls in it: the cache keys differ

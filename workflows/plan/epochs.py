@@ -47,11 +47,11 @@ def of_pretraining(
     known = [*(facts.get("tokens") for facts in shards), *[None] * len(corpora)][: len(corpora)]
     tokens = [cached or _estimate(corpus) for cached, corpus in zip(known, corpora, strict=True)]
     weights = spec.data_weights or ([float(number) for number in tokens if number] if all(tokens) else None)
-    for number, (of, exact) in enumerate(zip(tokens, known, strict=True)):
-        if weights is None or not of:
-            yield Epochs(None, of, "tokens", bool(exact), "nor is the size of the text")
+    for number, (total, exact) in enumerate(zip(tokens, known, strict=True)):
+        if weights is None or not total:
+            yield Epochs(None, total, "tokens", bool(exact), "nor is the size of the text")
             continue
-        yield Epochs(spec.tokens() * weights[number] / sum(weights) / of, of, "tokens", bool(exact))
+        yield Epochs(spec.tokens() * weights[number] / sum(weights) / total, total, "tokens", bool(exact))
 
 
 def of_night(spec: PretrainSpec, night: Night, exact: bool) -> Iterator[Epochs]:
@@ -70,11 +70,11 @@ def of_tuning(spec: StageSpec, rows: RowsSpec | None, facts: Mapping[str, Any]) 
     """The epochs over a set of rows. `facts`: those of the cached rows, else empty."""
     first = None if facts else valid_first(rows)
     exact = facts.get("rows")
-    of = exact if exact is not None else counted(rows) if rows else None
-    epochs = spec.epochs(of or 1, str(facts.get("row_kind") or (first and first.kind) or ""))
-    if isinstance(epochs, str) or not of:
+    total = exact if exact is not None else counted(rows) if rows else None
+    epochs = spec.epochs(total or 1, str(facts.get("row_kind") or (first and first.kind) or ""))
+    if isinstance(epochs, str) or not total:
         return Epochs(None, None, "rows", False, epochs if isinstance(epochs, str) else "nor is the number of rows")
-    return Epochs(epochs, of, "rows", exact is not None)
+    return Epochs(epochs, total, "rows", exact is not None)
 
 
 def counted(spec: RowsSpec) -> int | None:

@@ -15,7 +15,7 @@ from infra.text import count, size
 from infra.tracking.sqlite_file import store_file
 from infra.tracking.store import tracking_uri
 from tasks.artifacts import Artifact
-from tasks.cache_hit import is_gone
+from tasks.cache_hit import is_missing
 from tasks.core.job import StageError
 from tasks.core.manifest import ArtifactError
 from tasks.data.artifact import Corpus, TokenizedCorpus
@@ -122,7 +122,7 @@ def _planned(recipe: ContinuousRecipe, base: _Ledger, tuned: _Ledger | None) -> 
 def _cached(dags: list[Calls], given: Mapping[str, Artifact], title: str) -> Any:
     """The cached artifact of a call; None if there is none, or its files are gone."""
     artifact = next(step.artifact for step in steps_of(dags, given) if step.name == title)
-    return None if artifact is None or is_gone(artifact.place) else artifact
+    return None if artifact is None or is_missing(artifact.place) else artifact
 
 
 def _night(

@@ -142,12 +142,12 @@ def _curated(
 
 
 def _part(source: AnySource, part: float, functions: Path, broken: Broken) -> Iterator[Document]:
-    from tasks.data.partitions import whole
+    from tasks.data.partitions import uncut
     from tasks.data.scan import Counts, valid_document
     from tasks.data.sources import read_source
 
     files = source.files() if not hasattr(source, "name") and hasattr(source, "files") else []
-    pieces = whole(sorted(files, key=lambda file: blake3(file.name.encode()).digest())) if files else None
+    pieces = uncut(sorted(files, key=lambda file: blake3(file.name.encode()).digest())) if files else None
     size = 0
     for number, raw in enumerate(read_source(source, broken, pieces, functions)):
         if number and (raw.done > part or number >= MOST_DOCUMENTS or size >= MOST_BYTES):

@@ -104,7 +104,7 @@ def _costs(quoted: Quotes | None) -> Iterator[tuple[str, str]]:
         other = offer.on_demand_price if offer.spot else offer.spot_price
         instead = f" ({'on-demand' if offer.spot else 'spot'} {_dollars(other)})" if other is not None else ""
         price = f"{_dollars(offer.price)} per hour{instead}, {_dollars(quote.expected)} in total"
-        yield "would try" * (number == 1), f"{number}. {offer.words()} {price}{': over a limit' * quote.over}"
+        yield "would try" * (number == 1), f"{number}. {offer.text()} {price}{': over a limit' * quote.over}"
     spot, on_demand = (_dollars(quoted.cheapest(kind)) for kind in (True, False))
     yield "cost", f"expected {_dollars(quoted.found[0].expected)}; all spot {spot}, all on-demand {on_demand}"
 

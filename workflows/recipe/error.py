@@ -17,7 +17,7 @@ from infra.tracking.redact import HIDDEN, redact
 from tasks.core.spec import Problem, is_by_baton
 from workflows.recipe.synonyms import proposal
 
-_OF_SECRETS = re.compile(r"\.placement\.secrets\.\d+$")
+_SECRET_PATH = re.compile(r"\.placement\.secrets\.\d+$")
 _NAME = re.compile(r"[A-Za-z_]\w{0,99}")
 
 # fields of earlier versions
@@ -156,7 +156,7 @@ def locate(location: tuple[int | str, ...], model: type[BaseModel], raw: Any) ->
             continue
         field = parent.model_fields.get(str(part)) if parent else None
         annotation = (
-            field.annotation if field else _of_extras(parent) if isinstance(raw, dict) and part in raw else None
+            field.annotation if field else _extra_type(parent) if isinstance(raw, dict) and part in raw else None
         )
         if annotation is None and not last:  # a union's tag selects the model
             parent = next((option for option in options if _tag(option) == part), parent) if parts else parent
@@ -171,7 +171,7 @@ def locate(location: tuple[int | str, ...], model: type[BaseModel], raw: Any) ->
     return ".".join(parts), parent
 
 
-def _of_extras(model: type[BaseModel] | None) -> Any:
+def _extra_type(model: type[BaseModel] | None) -> Any:
     """The type of a model's extra fields; None if it allows none."""
     if model is None or model.model_config.get("extra") != "allow":
         return None
@@ -212,7 +212,7 @@ def _line_of(path: str, lines: Mapping[str, int]) -> str:
 
 def shown(problem: Problem) -> Any:
     """The value, without secrets."""
-    is_secret = _OF_SECRETS.search(problem.path) and not _NAME.fullmatch(str(problem.value))  # not a variable's name
+    is_secret = _SECRET_PATH.search(problem.path) and not _NAME.fullmatch(str(problem.value))  # not a variable's name
     if is_secret or problem.path.endswith(".placement.setup"):
         return HIDDEN
     return redact(problem.value, problem.path.rpartition(".")[2])

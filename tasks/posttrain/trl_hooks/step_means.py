@@ -101,9 +101,9 @@ class StepMeans(StepMetrics):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.take_steps()
+        self.set_collator()
 
-    def take_steps(self) -> None:
+    def set_collator(self) -> None:
         """Let the trainer collate rows with their counts, or each row alone."""
         self.sums = {}
         self.collate: Any = vars(self)["data_collator"]
@@ -179,10 +179,10 @@ class StepMeans(StepMetrics):
         return torch.stack(losses).sum()
 
 
-def give_step_means(trainer: Any) -> None:
+def add_step_means(trainer: Any) -> None:
     """Add `StepMeans` to the classes of a trainer that has no step means, unless it overrides the data loader, as
     trainers that sample their completions do."""
     kind = type(trainer)
     if not issubclass(kind, StepMetrics) and kind.get_train_dataloader is Trainer.get_train_dataloader:
         trainer.__class__ = type(kind.__name__, (StepMeans, kind), {})
-        trainer.take_steps()
+        trainer.set_collator()

@@ -61,7 +61,7 @@ class CodeTests(Code):
     ) -> list[float | None]:
         programs: list[list[Program]] = []
         for prompt, completion, tests in zip(prompts, completions, columns[self.column], strict=True):
-            programs.append([] if tests is None else self._of_row(self.code(prompt, completion), tests))
+            programs.append([] if tests is None else self._row_programs(self.code(prompt, completion), tests))
         results = iter(self._run([one for row in programs for one in row], log_metric))
         rewards: list[float | None] = []
         for row, tests in zip(programs, columns[self.column], strict=True):
@@ -72,7 +72,7 @@ class CodeTests(Code):
     def _reward(self, passed: Sequence[bool]) -> float:
         return (sum(passed) / len(passed) if self.share else float(all(passed))) if passed else 0.0
 
-    def _of_row(self, code: str, tests: Any) -> list[Program]:
+    def _row_programs(self, code: str, tests: Any) -> list[Program]:
         """Return the programs to run for a completion. Raises Unusable."""
         if _are_pairs(tests):
             return [Program(code, stdin=str(test["input"]).encode(errors="surrogatepass")) for test in tests]
@@ -86,7 +86,7 @@ class CodeTests(Code):
             Program(
                 _compiled("program_side"),
                 files={"solution.py": code.encode(errors="surrogatepass")},
-                stdin=json.dumps({"tests": tests, "types": _types_of_data()}).encode(),
+                stdin=json.dumps({"tests": tests, "types": _data_attributes()}).encode(),
                 checker=_compiled("run_tests"),
                 modules={f"tasks.rewards.remote.{name}": _compiled(name) for name in _SHARED},
             )
@@ -135,7 +135,7 @@ def _compiled(name: str) -> CodeType:
 
 
 @cache
-def _types_of_data() -> list[list[str]]:
+def _data_attributes() -> list[list[str]]:
     """Return the names of the attributes of each type that is sent as data, except those that all objects have."""
     kinds = [*MUTABLE.values(), *FIXED.values(), *JSON, complex, bytes, range, type({}.keys()), type({}.values())]
     kinds += [getattr(import_module(module), name) for name, (module, *_) in LIBRARY.items() if module != "builtins"]

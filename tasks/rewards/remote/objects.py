@@ -24,7 +24,17 @@ UNARY = (
     "neg", "pos", "invert", "abs", "round", "int", "float", "complex", "index", "bytes", "trunc", "floor", "ceil",
 )  # fmt: skip
 # Methods of generators and of functions with a cache: calling them continues a call of the program's function
-_OF_FUNCTIONS = {"send", "throw", "close", "asend", "athrow", "aclose", "cache_info", "cache_clear", "cache_parameters"}
+_FUNCTION_METHODS = {
+    "send",
+    "throw",
+    "close",
+    "asend",
+    "athrow",
+    "aclose",
+    "cache_info",
+    "cache_clear",
+    "cache_parameters",
+}
 # Without `__array_interface__` and the like, by which a library reads this process's memory at a given address
 _ATTRIBUTES = {f"__{name}__" for name in ("name", "qualname", "doc", "dict", "annotations", "wrapped", "members")}
 # Classes of a test's own assertion, which a test would catch if the program raised it
@@ -74,7 +84,7 @@ def _ordered(name: str) -> Callable[[Any, Any], Any]:
         if holds and self.__tests__.ask(name, other, self) and not (name in ("le", "ge") and self == other):
             raise self.__tests__.returned(self, f"it is compared ({name}) with the same result both ways")
         tests = self.__tests__
-        if all(map(tests.is_as_made, (self, other))) and tests.holds_again(name, self, other) is not holds:
+        if all(map(tests.is_as_made, (self, other))) and tests.holds_reversed(name, self, other) is not holds:
             raise self.__tests__.returned(self, f"it is compared ({name}) by which of both was constructed first")
         return holds
 
@@ -263,7 +273,7 @@ class Proxy(Operators):  # type: ignore[misc]
         """Call a method of an object that came back."""
         reference, tests = self.__ref__, self.__tests__
         name = reference.member
-        of_function = name in _OF_FUNCTIONS
+        of_function = name in _FUNCTION_METHODS
         own = of_function or reference.used
         if not own and (not reference.owner_is_kin or name in tests.of_data):
             raise tests.returned(self, "it is called")
@@ -381,7 +391,7 @@ class _Optional(Proxy):
         if reference.made and reference.is_class:
             return tests.construct(self, arguments, keywords)
         if reference.class_read >= 0:
-            tests.settle()
+            tests.read_attributes()
         value = tests.ask(self, *arguments, **keywords)
         if reference.class_read >= 0 and isinstance(value, Proxy):
             self._read(value)
@@ -464,11 +474,11 @@ def _equal(one: Proxy, other: Proxy) -> bool:
     constructed = all(each.__ref__.made and not each.__ref__.touched for each in (one, other))
     if others and all(_alike(one, each, set()) for each in others):
         if constructed:  # such as `Point(1) == Point(1, 0)`, which counts if others are not equal
-            return bool(tests.asked_equal(one, other))
+            return bool(tests.considered_equal(one, other))
         raise tests.refused(f"{one.__ref__.label}: all objects of its class have equal attributes, whatever made them")
     if alike or not constructed:
         return alike
-    return bool(tests.asked_equal(one, other))
+    return bool(tests.considered_equal(one, other))
 
 
 def _alike(one: Any, other: Any, seen: set[tuple[int, int]], *, first: bool = False) -> bool:

@@ -23,7 +23,21 @@ from tasks.rewards.remote.tests_side import NAME, Tests
 
 # Functions for comparisons that tests use without importing them
 JUDGES = {"isclose": ("math", "isclose"), "deepcopy": ("copy", "deepcopy")}
-_OF_NUMBERS = ("abs", "float", "int", "max", "min", "pow", "round", "set", "str", "sum", "tuple", "list", "frozenset")
+_NUMBER_BUILTINS = (
+    "abs",
+    "float",
+    "int",
+    "max",
+    "min",
+    "pow",
+    "round",
+    "set",
+    "str",
+    "sum",
+    "tuple",
+    "list",
+    "frozenset",
+)
 _CALCULATION = (
     ast.Expression, ast.Constant, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.BinOp, ast.UnaryOp, ast.BoolOp,
     ast.Compare, ast.IfExp, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Call, ast.keyword, ast.Name, ast.expr_context,
@@ -160,7 +174,7 @@ def _is_calculation(text: str, named: list[str]) -> bool:
         return True  # the text is not evaluated
     calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and not (id(node) in calls and node.id in (*named, *_OF_NUMBERS)):
+        if isinstance(node, ast.Name) and not (id(node) in calls and node.id in (*named, *_NUMBER_BUILTINS)):
             return False
         if not isinstance(node, _CALCULATION):
             return False
@@ -188,7 +202,7 @@ def _outcomes(tests: Tests, module: types.ModuleType, source: str, tree: ast.Mod
     space["__name__"] = "__main__" if asks else NAME  # a module that asks for it in another way is run as a script
     code = compile(rewritten(tree), FILE, "exec")
     done = _passes(tests, lambda: _execute(code, space, ran))
-    cases = _of_unittest(tests, module) if done and "unittest" in source and "TestCase" in source else []
+    cases = _unittest_outcomes(tests, module) if done and "unittest" in source and "TestCase" in source else []
     own = {name: value for name, value in space.items() if value is not before.get(name)}
     calls = list(_pytest_calls(own, {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}, ran))
     yield from cases
@@ -234,7 +248,7 @@ def _execute(code: types.CodeType, space: dict[str, Any], ran: set[types.CodeTyp
         sys.setprofile(None)
 
 
-def _of_unittest(tests: Tests, module: types.ModuleType) -> list[bool]:
+def _unittest_outcomes(tests: Tests, module: types.ModuleType) -> list[bool]:
     import unittest
 
     class Outcome(unittest.TestResult):
@@ -276,7 +290,7 @@ def names_of_program(sources: list[str], trees: list[ast.Module]) -> tuple[list[
     bound: set[str] = set()
     for source in sources:
         used = set()
-        bound |= _of_stars(source)
+        bound |= _star_imports(source)
         tables = [top := symtable.symtable(source, FILE, "exec")]
         for table in tables:
             tables += table.get_children()
@@ -298,7 +312,7 @@ def names_of_program(sources: list[str], trees: list[ast.Module]) -> tuple[list[
     return sorted(others or (python if len(python) == 1 and not imported else ())), sorted(modules)
 
 
-def _of_stars(source: str) -> set[str]:
+def _star_imports(source: str) -> set[str]:
     """Return the names that `from … import *` imports from Python's library."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source, FILE)):

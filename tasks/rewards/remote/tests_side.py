@@ -10,7 +10,7 @@ from typing import Any
 from tasks.rewards.remote.objects import CATCHING, Kind, Proxy, Reference, Refused, as_member, proxy_class, unwrapped
 from tasks.rewards.remote.wire import IN_PLACE, OPERATIONS, PROBED, Ended, Malformed, Peer
 
-MOST_REACHED = 100  # objects that are reached from an object, and settled with it
+MOST_REACHED = 100  # objects that are reached from an object, and read with it
 MOST_RETURNED = 256  # objects that came back whose attributes are read before others are constructed
 MOST_OTHERS = 8  # objects that two equal objects are compared with
 NAME = "tests"  # the tests' module
@@ -103,7 +103,7 @@ class Tests(Peer):
     def construct(self, kind: Proxy, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Construct an object for a test. It must be a new object, or the one that equal arguments gave, since the
         program could have prepared an earlier object to pass."""
-        self.settle()
+        self.read_attributes()
         changes = self._changes
         value = self.ask(kind, *arguments, **keywords)
         self._changes = changes
@@ -118,18 +118,18 @@ class Tests(Peer):
         value.__ref__.made = True
         self._returned.pop(number, None)
 
-        def again(change: Callable[[Any], Any] = lambda one: one) -> Any:
+        def construct_again(change: Callable[[Any], Any] = lambda one: one) -> Any:
             values = {name: change(one) for name, one in keywords.items()}
             return self.ask(kind, *[change(one) for one in arguments], **values)
 
-        self._made[number] = value, given, again
+        self._made[number] = value, given, construct_again
         return value
 
-    def holds_again(self, name: str, one: Proxy, other: Proxy) -> bool:
+    def holds_reversed(self, name: str, one: Proxy, other: Proxy) -> bool:
         """Return whether a comparison also holds if its objects are constructed in the other order."""
         later_first = sorted((one, other), key=lambda each: -each.__ref__.number)
-        again = [self._made[each.__ref__.number][2]() for each in later_first]
-        return bool(self.ask(name, *(again if later_first[0] is one else reversed(again))))
+        objects = [self._made[each.__ref__.number][2]() for each in later_first]
+        return bool(self.ask(name, *(objects if later_first[0] is one else reversed(objects))))
 
     def is_as_made(self, proxy: Proxy) -> bool:
         """Return whether an object is unchanged since the tests constructed it."""
@@ -141,7 +141,7 @@ class Tests(Peer):
         sent: list[Any] = []
         return str([self.encoded(each, known, sent) for each in values])
 
-    def settle(self) -> None:
+    def read_attributes(self) -> None:
         """Read the attributes of objects that came back before the tests construct others, since an object could take
         on the attributes of the object that it is then compared with."""
         for number in [*self._returned]:
@@ -180,7 +180,7 @@ class Tests(Peer):
 
     def ask(self, function: Any, *arguments: Any, **keywords: Any) -> Any:
         with self._lock:
-            before, self._label = self._label, self._of(function, arguments)
+            before, self._label = self._label, self._call_label(function, arguments)
             touching, self._touching = self._touching, not isinstance(function, str) or function in CHANGING
             self._changes += self._touching
             self.asked = True
@@ -202,7 +202,7 @@ class Tests(Peer):
                 raise raised
             return value
 
-    def _of(self, function: Any, arguments: tuple[Any, ...]) -> str:
+    def _call_label(self, function: Any, arguments: tuple[Any, ...]) -> str:
         if not isinstance(function, str):
             return f"{function.__ref__.label if isinstance(function, Proxy) else 'a function'}()"
         owner = arguments[0].__ref__.label if arguments and isinstance(arguments[0], Proxy) else ""
@@ -221,7 +221,7 @@ class Tests(Peer):
         value.__ref__.touched |= self._touching
         return value.__ref__.number
 
-    def asked_equal(self, one: Proxy, other: Proxy) -> bool:
+    def considered_equal(self, one: Proxy, other: Proxy) -> bool:
         """Return whether the class of two objects under test considers them equal, which counts only if others are
         not."""
         equal = bool(self.ask("eq", one, other))
@@ -332,7 +332,7 @@ class Tests(Peer):
         if kind == "coroutine":
             return self._awaited(Proxy(Reference(number, self._label)))
         name, bases = more[0], _bases([unwrapped(self.decoded(base, [])) for base in more[1]])
-        if known := _of_library(more[2], name):
+        if known := _library_exception(more[2], name):
             return type(str(name), (known,), {"__str__": _text_of, "__getattr__": _attribute_of, "__init__": _nothing})
         return type(str(name), bases, {"__str__": _text_of, "__getattr__": _attribute_of})
 
@@ -389,7 +389,7 @@ def _bases(bases: list[Any]) -> tuple[type[BaseException], ...]:
     return tuple(taken)
 
 
-def _of_library(module: Any, name: Any) -> type[Exception] | None:
+def _library_exception(module: Any, name: Any) -> type[Exception] | None:
     """Return a class of exceptions of Python's library, if the tests' process has imported it."""
     if str(module).partition(".")[0] not in sys.stdlib_module_names - {"builtins", "unittest"}:
         return None

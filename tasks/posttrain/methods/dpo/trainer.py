@@ -85,7 +85,7 @@ def _sampled(setup: Setup[DPOSpec], sampling: PairsSpec) -> tuple[Pairs, dict[st
     if process.is_elsewhere(job):
         return Pairs.parse(process.handed_out(PAIRS)), prompts.counts()
     pairs = _made(setup, sampling, prompts.rows, folder)
-    if process.is_first() and process.is_apart(job):
+    if process.is_first() and process.lacks_shared_folder(job):
         process.hand_out(PAIRS, (folder / FILE).read_text())
     return pairs, prompts.counts()
 

@@ -27,7 +27,7 @@ from tasks.vllm.tensor_digests import Held
 
 GRACE_S = 10.0
 RETRY_S = 0.5
-SAYS_S = 1.0  # seconds between two signs of life
+ALIVE_EVERY_S = 1.0  # seconds between two signs of life
 EXTENSION = "tasks.vllm.weight_transfer.Receiver"
 
 
@@ -76,7 +76,7 @@ def answer(connection: Connection) -> bool:
 
     def alive() -> None:
         nonlocal last_sent
-        if time.monotonic() > last_sent + SAYS_S:
+        if time.monotonic() > last_sent + ALIVE_EVERY_S:
             last_sent = time.monotonic()
             connection.send_bytes(b'{"alive": true}')
 

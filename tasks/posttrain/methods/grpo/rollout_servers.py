@@ -32,7 +32,7 @@ from tasks.vllm.tensor_digests import Held
 LOCAL = "127.0.0.1"
 OPEN_S = 1800.0  # seconds to start an engine and load its model
 POLL_S = 0.5
-GONE_S = 10.0  # seconds until the connection of a killed engine is closed
+DISCONNECT_S = 10.0  # seconds until the connection of a killed engine is closed
 RENDEZVOUS = "rollout-servers.json"
 # Environment variables that torchrun sets for its processes
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_", "OMP_NUM_THREADS")
@@ -132,7 +132,7 @@ class RolloutServers:
             send(self._group, weights)
         except RuntimeError as error:  # raised by torch when a peer is gone
             self._raise_lost(error)
-            self._results(self._names, GONE_S)  # raises, since the lost engine's connection is closed
+            self._results(self._names, DISCONNECT_S)  # raises, since the lost engine's connection is closed
             raise
         self._results(self._names, self.timeout_s)
 
