@@ -2,6 +2,7 @@
 recorded in the execution that uses it."""
 
 from pathlib import Path
+from typing import Any
 
 from infra.progress import say
 from infra.storage.buckets import is_bucket
@@ -37,6 +38,21 @@ def is_missing(place: str) -> bool:
         return any(not (Path(place) / name).exists() for name in read_manifest(Path(place)).files)
     except ArtifactError:
         return not (Path(place) / MANIFEST).exists()
+
+
+def present(value: Any) -> Any:
+    """Return a list or a mapping of artifacts without those whose files are gone."""
+    if isinstance(value, dict):
+        return {name: item for name, item in value.items() if _is_present(item)}
+    return [item for item in value if _is_present(item)] if isinstance(value, list) else value
+
+
+def _is_present(artifact: Artifact) -> bool:
+    if not is_missing(artifact.place):
+        return True
+    what = f"{artifact.kind.replace('_', ' ')} {artifact.digest[:12]}"
+    say(f"the {what} is left out: its files are gone from {artifact.place}, and what was made from it exists")
+    return False
 
 
 def note(artifact: Artifact, title: str) -> None:

@@ -21,11 +21,9 @@ from infra.flyte.options import OPTIONS, Options, running_with
 from infra.paths import quiet
 from infra.pod_spec import FAMILIES, PodSpec, check_gpus, check_secrets, secrets_variable
 from infra.process.launch import Engine
-from infra.progress import say
 from infra.storage.disk_errors import disk_errors_named
 from infra.tracking.record import failure_recorded
 from tasks.artifacts import Artifact
-from tasks.cache_hit import is_missing
 from tasks.core.manifest import text_digest
 from tasks.core.spec import Spec, StageSpec
 from tasks.stage_task import Stage
@@ -68,8 +66,7 @@ def stage(
                 promised = options.pod(default)
                 check_secrets(promised.secrets)
                 check_gpus(promised.resources)
-                present = {name: _present(inputs[name]) for name in reports_on if name in inputs}
-                return function(spec=spec.with_options(options.fields), **inputs | present)
+                return function(spec=spec.with_options(options.fields), **inputs)
 
         if spec:
             wrapped.__name__ = wrapped.__qualname__ = name
@@ -95,21 +92,6 @@ def stage(
         return flyte_task
 
     return decorate
-
-
-def _present(value: Any) -> Any:
-    """A list or a mapping of artifacts without those whose files are gone."""
-    if isinstance(value, dict):
-        return {name: item for name, item in value.items() if _is_present(item)}
-    return [item for item in value if _is_present(item)] if isinstance(value, list) else value
-
-
-def _is_present(artifact: Artifact) -> bool:
-    if not is_missing(artifact.place):
-        return True
-    what = f"{artifact.kind.replace('_', ' ')} {artifact.digest[:12]}"
-    say(f"the {what} is left out: its files are gone from {artifact.place}, and what was made from it exists")
-    return False
 
 
 def _identity_digest(spec: Spec) -> str:

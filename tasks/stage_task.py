@@ -66,15 +66,15 @@ class StageTask(FlyteTask[Stage]):
             except (ArtifactError, ValidationError) as error:  # the latter: another version of Baton made it
                 say(f"{self.stage} is cached, but its files were changed or removed. {error}\nRecomputing it.")
                 return recomputed(compute)
-            if not options.title and cache_hit.is_missing(
-                artifact.place
-            ):  # called outside a DAG of calls, which decides
+            is_of_a_dag = options.title is not None  # which has decided that a missing artifact is not needed
+            if not is_of_a_dag and cache_hit.is_missing(artifact.place):
                 return recomputed(compute)
             cache_hit.note(artifact, options.title or artifact.title(self.stage))
             return promise
 
     def execute(self, **inputs: Any) -> Any:
         inputs = split(inputs)  # a spec that was a promise in `__call__` is not split yet
+        inputs |= {name: cache_hit.present(inputs[name]) for name in self.task_config.reports_on if name in inputs}
         if this_pod() and not self.is_placed:
             warn_of_missing_resources(self.name.rpartition(".")[2], inputs[OPTIONS].pod(self.task_config.pod))
         if is_job():
