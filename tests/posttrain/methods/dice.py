@@ -5,13 +5,13 @@ from typing import Any
 
 
 class Dice:
-    """A die that shows how often it has been rolled."""
+    """A die that shows how often it was rolled. The docstring of `roll` is in the schema that the model was taught."""
 
     def reset(self, **columns: Any) -> None:
         self.shown: list[int] = []
 
     def roll(self) -> int:
-        """Roll the die."""
+        """Roll."""
         self.shown.append(random.randint(1, 6))
         return self.shown[-1]
 
